@@ -1,0 +1,39 @@
+"""Ids: a prefix that says what it is, then 48 bits of time and 80 of chance, so that text order is time order."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to misread
+_LENGTH: Final = 26
+_CHANCE_BYTES: Final = 10
+_CHANCE_BITS: Final = 80
+
+_lock = threading.Lock()
+_last = (0, 0)  # (millisecond, chance) of the id made last
+
+
+def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], bytes] = os.urandom) -> str:
+    """Within one millisecond of one process later ids sort later; no id tells how many were made before it."""
+    ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return f"{prefix}_{_base32(ms << _CHANCE_BITS | _chance(ms, random))}"
+
+
+def _chance(ms: int, random: Callable[[int], bytes]) -> int:
+    global _last
+    with _lock:
+        if ms == _last[0]:
+            # A step by chance, not by one: forked processes share `_last` and must not make the same ids.
+            chance = _last[1] + 1 + int.from_bytes(random(4))
+        else:
+            chance = int.from_bytes(random(_CHANCE_BYTES)) >> 1  # the upper half is room for steps
+        _last = (ms, chance)
+    return chance
+
+
+def _base32(number: int) -> str:
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(5 * (_LENGTH - 1), -1, -5))

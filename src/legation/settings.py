@@ -1,0 +1,273 @@
+"""Settings: read once, from flags, then LEGATION_* variables, then legation.toml, then the defaults.
+
+INV-1  The first of these that names a setting decides it, and `Settings.source` tells which that was.
+INV-2  The current folder is never searched: a repository must not configure its own keeper.
+INV-3  Either every value is good, or one error lists all that is wrong, each with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from legation.errors import ConfigInvalid
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
+CONFIG_VARIABLE: Final = "LEGATION_CONFIG"  # names the file, so that it cannot be a setting in it
+_PREFIX: Final = "LEGATION_"
+_QUANTITY: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", re.ASCII)
+_SECONDS: Final = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES: Final = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_WEEK: Final = 7 * 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What each means stands in `FIELDS`; durations are seconds."""
+
+    data_dir: Path
+    stop_grace: float
+    start_timeout: float
+    idle_timeout: float
+    permission_timeout: float
+    max_line_bytes: int
+    log_level: LogLevel
+    sources: Mapping[str, str]
+
+    def source(self, name: str) -> str:
+        """Where the value came from, in words for a person."""
+        return self.sources[name]
+
+
+class Unusable(Exception):
+    """What is wrong with a value or a file, and what to write instead."""
+
+
+class Field(NamedTuple):
+    name: str
+    default: str
+    read: Callable[[object], object]
+    description: str  # the one text for --help and for the docs
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def variable(name: str) -> str:
+    return f"{_PREFIX}{name.upper()}"
+
+
+def _within(least: float, most: float, units: Mapping[str, float], hint: str) -> Callable[[object], float]:
+    """A reader of numbers, and of texts with a unit."""
+
+    def read(value: object) -> float:
+        if isinstance(value, str) and (text := _QUANTITY.fullmatch(value)) and text[2].lower() in units:
+            value = float(text[1]) * units[text[2].lower()]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Unusable(f"is not understood: write {hint}")
+        if not least <= value <= most:  # neither infinity nor nan is
+            raise Unusable(f"is out of range: write {hint}, at least {least:.15g} and at most {most:.15g}")
+        return float(value)
+
+    return read
+
+
+def _duration(least: float, most: float) -> Callable[[object], float]:
+    return _within(least, most, _SECONDS, 'seconds, or a text like "90s", "10m" or "1h"')
+
+
+def _size(least: int, most: int) -> Callable[[object], int]:
+    read = _within(least, most, _BYTES, 'bytes, or a text like "512KiB" or "32MiB"')
+    return lambda value: int(read(value))
+
+
+def _log_level(value: object) -> str:
+    if isinstance(value, str) and value.lower() in get_args(LogLevel):
+        return value.lower()
+    raise Unusable(f"is not understood: write one of {', '.join(get_args(LogLevel))}")
+
+
+def _folder(value: object) -> Path:
+    if isinstance(value, str | Path) and "\0" not in str(value) and Path(value).is_absolute():
+        return Path(value)
+    raise Unusable('is not understood: write an absolute path, or one that starts with "~/"')
+
+
+FIELDS: Final = (
+    Field(
+        "data_dir",
+        "$XDG_DATA_HOME/legation",
+        _folder,
+        "Folder that keeps sessions, their events and the agents' homes. Without XDG_DATA_HOME the default is "
+        "~/.local/share/legation.",
+    ),
+    Field(
+        "stop_grace", "5s", _duration(0, 300), "How long an agent told to stop may take before it is killed."
+    ),
+    Field(
+        "start_timeout",
+        "60s",
+        _duration(0.1, 3600),
+        "How long an agent may take to start and open a session.",
+    ),
+    Field(
+        "idle_timeout",
+        "10m",
+        _duration(0.1, _WEEK),
+        "How long a prompt may go without a message from its agent before it counts as stuck.",
+    ),
+    Field(
+        "permission_timeout",
+        "10m",
+        _duration(0.1, _WEEK),
+        "How long a permission waits for an answer; without one it is denied.",
+    ),
+    Field("max_line_bytes", "32MiB", _size(2**16, 2**30), "The longest line an agent may send."),
+    Field("log_level", "warning", _log_level, "The least severe log messages to show."),
+)
+_BY_NAME: Final = {field.name: field for field in FIELDS}
+
+
+class _Layer(NamedTuple):
+    values: Mapping[str, object]  # by field name
+    where: str
+    spell: Callable[[str], str]  # a field's name as it is written there
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """`flags` go by field name; None counts as not given, a relative `Path` starts at the current folder."""
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    problems: list[str] = []
+    for layer in (_flags(flags), _variables(environ), _file(environ, problems), _defaults(environ)):
+        for name, raw in layer.values.items():
+            place = f"{layer.where} {layer.spell(name)}".strip()
+            try:
+                value = _field(name, layer.spell).read(_from_home(raw, environ))
+            except Unusable as fault:
+                problems.append(f"{place} {fault}")
+            else:
+                values.setdefault(name, value)
+                sources.setdefault(name, place)
+    if not problems and "data_dir" not in values:
+        problems.append("data_dir has no default without HOME: set HOME or LEGATION_DATA_DIR")
+    if problems:
+        lines = "".join(f"\n- {problem}" for problem in problems)
+        raise ConfigInvalid(f"cannot use the settings; correct this:{lines}", {"problems": problems})
+    return Settings(**values, sources=MappingProxyType(sources))
+
+
+def _flags(flags: Mapping[str, object]) -> _Layer:
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, Path) and value.parts[:1] != ("~",):
+            given[name] = value.absolute()
+    return _Layer(given, "flag", flag)
+
+
+def _variables(environ: Mapping[str, str]) -> _Layer:
+    ours = sorted(name for name in environ if name.startswith(_PREFIX) and name != CONFIG_VARIABLE)
+    return _Layer({name.removeprefix(_PREFIX).lower(): environ[name] for name in ours}, "env", variable)
+
+
+def _file(environ: Mapping[str, str], problems: list[str]) -> _Layer:
+    path = _xdg_folder(environ, "XDG_CONFIG_HOME", ".config") / "legation.toml"
+    if chosen := environ.get(CONFIG_VARIABLE):
+        path = Path(str(_from_home(chosen, environ)))
+    values: Mapping[str, object] = {}
+    if path.is_absolute():
+        try:
+            values = _parsed(path)
+        except FileNotFoundError:
+            if chosen:
+                problems.append(f"{path} does not exist: create it or correct {CONFIG_VARIABLE}")
+        except Unusable as fault:
+            problems.append(f"{path} {fault}")
+    elif chosen:
+        problems.append(f"env {CONFIG_VARIABLE} is relative: write an absolute path")
+    return _Layer(values, f"{path}:", str)
+
+
+def _parsed(path: Path) -> Mapping[str, object]:
+    import tomllib  # most have no file
+
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unusable(f"cannot be read ({error.strerror}): correct or remove it") from error
+    except tomllib.TOMLDecodeError as error:  # tells line and column
+        raise Unusable(f"is not TOML ({error}): correct it") from error
+    except UnicodeDecodeError as error:
+        raise Unusable("is not UTF-8: save it as such") from error
+
+
+def _defaults(environ: Mapping[str, str]) -> _Layer:
+    defaults: dict[str, object] = {field.name: field.default for field in FIELDS}
+    defaults["data_dir"] = folder = _xdg_folder(environ, "XDG_DATA_HOME", ".local/share")
+    if not folder.is_absolute():
+        del defaults["data_dir"]
+    return _Layer(defaults, "default", lambda _: "")
+
+
+def _xdg_folder(environ: Mapping[str, str], base: str, below_home: str) -> Path:
+    """Relative when neither the variable nor HOME is absolute; the XDG standard wants relative ones ignored."""
+    if Path(environ.get(base, "")).is_absolute():
+        return Path(environ[base], "legation")
+    return Path(environ.get("HOME", ""), below_home, "legation")
+
+
+def _from_home(value: object, environ: Mapping[str, str]) -> object:
+    if isinstance(value, str | Path) and str(value).startswith("~/"):
+        return (environ.get("HOME") or "~") + str(value)[1:]
+    return value
+
+
+def _field(name: str, spell: Callable[[str], str]) -> Field:
+    if field := _BY_NAME.get(name):
+        return field
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, _BY_NAME, n=1)
+    known = f"did you mean {spell(near[0])}?" if near else f"known are {', '.join(map(spell, _BY_NAME))}"
+    raise Unusable(f"is unknown: {known}")
+
+
+def reference() -> str:
+    """The page docs/reference/settings.md; a test keeps the two equal."""
+    rows = [
+        f"| `{name}` | `{flag(name)}` | `{variable(name)}` | `{default}` | {description} |"
+        for name, default, _, description in FIELDS
+    ]
+    return "\n".join([_PAGE_HEAD, *rows, ""])
+
+
+_PAGE_HEAD: Final = """\
+# Settings
+
+A setting is taken from the first of these that names it:
+
+1. the flag of the command,
+2. the environment variable,
+3. the key in `legation.toml`: the file that `LEGATION_CONFIG` names, else
+   `$XDG_CONFIG_HOME/legation/legation.toml`, else `~/.config/legation/legation.toml`,
+4. the default.
+
+The current folder is never searched for `legation.toml`: a repository must not configure the program that
+watches over it. Unknown names and unusable values are refused, all of them in one error, also those that a
+stronger source overrules. A command takes the flags that matter to it; `legation doctor` shows every value
+and where it came from.
+
+Durations are seconds, or a text with a unit: `"500ms"`, `"90s"`, `"10m"`, `"1h"`, `"2d"`. Sizes are bytes, or a
+text with a unit: `"64KiB"`, `"32MiB"`, `"1GiB"` (powers of 1024) or `"64kB"`, `"32MB"`, `"1GB"` (of 1000).
+Paths are absolute or start with `~/`; only a flag may be relative to the current folder.
+
+| key | flag | variable | default | meaning |
+|---|---|---|---|---|"""

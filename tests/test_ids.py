@@ -1,0 +1,49 @@
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from legation import ids
+from legation.ids import new_id
+
+MOMENT = 1_700_000_000_000
+
+
+def test_an_id_is_its_prefix_and_26_letters_of_crockford() -> None:
+    assert re.fullmatch(r"ses_[0-7][0-9a-hjkmnp-tv-z]{25}", new_id("ses"))
+
+
+def test_time_and_chance_decide_the_id() -> None:
+    # The time part is a ULID's; the moment and its ten letters are the example every ULID library tests with.
+    assert new_id("x", now_ms=1469918176385, random=bytes) == "x_01aryz6s41" + "0" * 16
+
+
+def test_ids_sort_by_time() -> None:
+    made = [new_id("ses", now_ms=MOMENT + step) for step in (0, 1, 2, 1000, 10**9)]
+    assert made == sorted(made)
+
+
+def test_ids_of_one_millisecond_sort_in_the_order_they_were_made() -> None:
+    made = [new_id("ses", now_ms=MOMENT) for _ in range(1000)]
+    assert made == sorted(set(made))
+
+
+def test_the_highest_chance_still_leaves_room_within_its_millisecond() -> None:
+    made = [new_id("ses", now_ms=MOMENT + 7, random=lambda count: b"\xff" * count) for _ in range(1000)]
+    assert made == sorted(set(made))
+    assert {item[:14] for item in made} == {made[0][:14]}
+
+
+def test_threads_never_get_the_same_id() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: new_id("ses", now_ms=MOMENT), range(2000)))
+    assert len(set(made)) == len(made)
+
+
+def test_forked_processes_do_not_make_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    new_id("ses", now_ms=MOMENT)
+    inherited = ids._last
+    parent = [new_id("ses", now_ms=MOMENT) for _ in range(10)]
+    monkeypatch.setattr(ids, "_last", inherited)
+    child = [new_id("ses", now_ms=MOMENT) for _ in range(10)]
+    assert not set(parent) & set(child)
