@@ -1,0 +1,91 @@
+"""One question about one action, and its answer.
+
+INV-W4  Only *once* options are ever chosen: "always" is a Legation grant, so that later calls still meet
+        policy and trace. The one exception refuses: `reject_always` where an agent offers no `reject_once`.
+INV-W5  Silence is never consent: without an answer the outcome is `expired`, and that is a refusal.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+import msgspec
+
+from legation.wire.acp.permission import Cancelled, PermissionOption, PermissionOutcome, Selected
+from legation.wire.action import Action
+
+Outcome = Literal["approved", "denied", "expired", "superseded", "cancelled"]
+
+_KINDS_IN_ORDER: dict[Outcome, tuple[str, ...]] = {
+    "approved": ("allow_once",),
+    "denied": ("reject_once", "reject_always"),
+    "expired": ("reject_once", "reject_always"),
+    "superseded": (),
+    "cancelled": (),
+}
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """`id` is the permission's and the approval's id alike. Times are epoch milliseconds."""
+
+    id: str
+    session_id: str
+    action: Action
+    options: tuple[PermissionOption, ...]
+    title: str
+    asked_at: int
+    expires_at: int | None = None
+    tool_call_id: str | None = None
+    turn: str | None = None
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """`by` is who decided, `reason` why, `message` what the agent is told where its protocol can carry it."""
+
+    outcome: Outcome
+    by: str
+    reason: str
+    option_id: str | None = None
+    message: str | None = None
+
+
+class Approver(Protocol):
+    async def decide(self, ask: Ask) -> Decision: ...
+
+
+class DenyAll:
+    """Nobody is there to ask."""
+
+    async def decide(self, ask: Ask) -> Decision:  # noqa: ARG002 - the answer is the same for all
+        return Decision(outcome="denied", by="unattended", reason="unattended: nobody is there to ask")
+
+
+class ApproveAll:
+    """The owner said yes beforehand."""
+
+    async def decide(self, ask: Ask) -> Decision:  # noqa: ARG002 - the answer is the same for all
+        return Decision(outcome="approved", by="flag --yes", reason="approved beforehand with --yes")
+
+
+def choose_option(
+    options: Iterable[PermissionOption], outcome: Outcome, preferred: str | None = None
+) -> str | None:
+    """The option that says `outcome` to the agent; None where it offers none that may be used.
+
+    None for `approved` means that the agent offers only "always": the caller denies instead.
+    `preferred` is taken where the agent offers several options of the right kind.
+    """
+    offered = tuple(options)
+    for kind in _KINDS_IN_ORDER[outcome]:
+        fitting = [option.option_id for option in offered if option.kind == kind]
+        if fitting:
+            return preferred if preferred in fitting else fitting[0]
+    return None
+
+
+def permission_outcome(options: Iterable[PermissionOption], decision: Decision) -> PermissionOutcome:
+    """The answer to the agent: an approval that cannot be given once is a refusal, never an "always"."""
+    offered = tuple(options)
+    chosen = choose_option(offered, decision.outcome, decision.option_id)
+    if chosen is None and decision.outcome == "approved":
+        chosen = choose_option(offered, "denied")
+    return Cancelled() if chosen is None else Selected(option_id=chosen)

@@ -1,0 +1,88 @@
+"""From typed payloads to rows of the log, and back."""
+
+from typing import TypeAlias, cast, get_args
+
+import msgspec
+
+from legation.wire import jsontext
+from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_update
+from legation.wire.diagnostic import Diagnostic
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event
+from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
+from legation.wire.lifecycle import (
+    AgentExited,
+    PermissionAnswered,
+    PermissionAsked,
+    PromptFinished,
+    PromptStarted,
+    QuestionAnswered,
+    QuestionAsked,
+    SessionReset,
+    SessionStatus,
+    TurnState,
+)
+from legation.wire.payload import Payload
+
+SESSION_STREAM: tuple[type[Payload], ...] = (
+    SessionStatus,
+    SessionReset,
+    TurnState,
+    PromptStarted,
+    PromptFinished,
+    PermissionAsked,
+    PermissionAnswered,
+    QuestionAsked,
+    QuestionAnswered,
+    AgentExited,
+    Diagnostic,
+)
+HOST_STREAM: tuple[type[Payload], ...] = (
+    AgentUpdated,
+    AgentRemoved,
+    SessionUpdated,
+    PermissionUpdated,
+    Diagnostic,
+)
+UPDATES: tuple[type[SessionUpdate], ...] = get_args(SessionUpdate)
+
+Known: TypeAlias = Payload | SessionUpdate
+
+_ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
+_decoders = {cls.event_type(): msgspec.json.Decoder(cls) for cls in (*SESSION_STREAM, *HOST_STREAM)}
+
+
+def event_type(payload: type[Known]) -> str:
+    if issubclass(payload, Payload):
+        return payload.event_type()
+    return UPDATE_TYPES[cast(str, payload.__struct_config__.tag)]
+
+
+def draft(payload: Known, native: bytes = b"") -> Draft:
+    """The row of a payload; `native` is the agent's own line, where a driver translated it."""
+    return Draft(event_type(type(payload)), jsontext.write(payload), native)
+
+
+def decode(event: Event | Draft) -> Known | Unrecognized:
+    """The typed payload of a row. What this version cannot type is Unrecognized; nothing raises."""
+    if event.type in _ACP_TYPES:
+        return decode_update(event.raw)
+    decoder = _decoders.get(event.type)
+    return Unrecognized(event.raw, _value(event.raw)) if decoder is None else _decode_own(decoder, event.raw)
+
+
+def _decode_own(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payload | Unrecognized:
+    try:
+        return decoder.decode(raw)
+    except jsontext.READ_ERRORS:
+        value = _value(raw)
+    try:
+        return msgspec.convert(value, decoder.type)
+    except jsontext.READ_ERRORS:
+        return Unrecognized(raw, value)
+
+
+def _value(raw: bytes) -> object:
+    try:
+        return jsontext.read(raw)
+    except jsontext.READ_ERRORS:
+        return None

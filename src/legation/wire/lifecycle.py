@@ -1,0 +1,131 @@
+"""Legation's own events on a session's stream: what ACP has no update for."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.permission import PermissionOption
+from legation.wire.acp.rpc import RpcError
+from legation.wire.acp.sessions import StopReason, Usage
+from legation.wire.action import Action
+from legation.wire.ask import Ask, Decision, Outcome
+from legation.wire.payload import Payload
+
+Status = Literal["starting", "active", "resuming", "disconnected", "closed", "deleted"]
+Turn = Literal["accepted", "running", "requires-action", "idle"]
+QuestionOutcome = Literal["accepted", "declined", "expired", "superseded", "cancelled"]
+
+
+class SessionStatus(Payload):
+    """The session's status changed."""
+
+    status: Status
+    reason: str | None = None
+
+
+class SessionReset(Payload):
+    """The history before this event no longer counts: what follows replaces it, with fresh numbers."""
+
+    reason: str | None = None
+
+
+class TurnState(Payload):
+    """A turn moved on; when idle, `reason` is the stop reason or why it ended without one."""
+
+    turn: str
+    state: Turn
+    reason: str | None = None
+
+
+class PromptStarted(Payload):
+    """A prompt was handed to the agent."""
+
+    turn: str
+    prompt: tuple[ContentBlock, ...]
+
+
+class PromptFinished(Payload):
+    """The agent answered the prompt; with an `error`, the stop reason is a placeholder."""
+
+    turn: str
+    stop_reason: StopReason
+    error: RpcError | None = None
+    usage: Usage | None = None
+
+
+class PermissionAsked(Payload):
+    """The agent asks whether it may act; it waits until the answer of the same `id`."""
+
+    id: str
+    title: str
+    action: Action
+    options: tuple[PermissionOption, ...]
+    asked_at: int
+    expires_at: int | None = None
+    tool_call_id: str | None = None
+    turn: str | None = None
+
+    @classmethod
+    def from_ask(cls, ask: Ask) -> "PermissionAsked":
+        return cls(
+            id=ask.id,
+            title=ask.title,
+            action=ask.action,
+            options=ask.options,
+            asked_at=ask.asked_at,
+            expires_at=ask.expires_at,
+            tool_call_id=ask.tool_call_id,
+            turn=ask.turn,
+        )
+
+
+class PermissionAnswered(Payload):
+    """A permission was decided, by whom and why; `optionId` is what the agent was told, absent if cancelled."""
+
+    id: str
+    outcome: Outcome
+    by: str
+    option_id: str | None = None
+    reason: str | None = None
+
+    @classmethod
+    def from_decision(cls, ask_id: str, decision: Decision, option_id: str | None) -> "PermissionAnswered":
+        return cls(
+            id=ask_id,
+            outcome=decision.outcome,
+            by=decision.by,
+            option_id=option_id,
+            reason=decision.reason,
+        )
+
+
+class QuestionAsked(Payload):
+    """The agent asks its user a question: a form to fill in or a page to visit."""
+
+    id: str
+    message: str
+    mode: str
+    requested_schema: Mapping[str, object] | None = None
+    url: str | None = None
+    elicitation_id: str | None = None
+    tool_call_id: str | None = None
+    turn: str | None = None
+    expires_at: int | None = None
+
+
+class QuestionAnswered(Payload):
+    """A question was answered; `content` holds the filled-in form where it was accepted."""
+
+    id: str
+    outcome: QuestionOutcome
+    by: str
+    content: Mapping[str, object] | None = None
+    reason: str | None = None
+
+
+class AgentExited(Payload):
+    """The agent's process ended, with an exit code or a signal."""
+
+    code: int | None = None
+    signal: int | None = None
+    stderr_tail: str | None = None

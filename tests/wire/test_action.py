@@ -1,0 +1,161 @@
+import hashlib
+import json
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given
+from tests.wire.samples import json_values
+
+from legation.errors import InvalidParams
+from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallLocation, ToolCallPatch
+from legation.wire.action import MAX_DEPTH, Action, canonical_path, mcp_tool, tool_name
+
+CWD = "/work/repo"
+
+
+def action(raw_input: object = msgspec.UNSET, **fields: object) -> Action:
+    call = msgspec.structs.replace(ToolCallPatch(tool_call_id="c", raw_input=raw_input), **fields)
+    return Action.from_tool_call("claude", call, cwd=CWD, home="/home/me")
+
+
+def test_an_edit_shows_its_paths_once_and_absolute() -> None:
+    call = ToolCall(
+        tool_call_id="c",
+        title="Edit",
+        name="Write",
+        kind="edit",
+        locations=(ToolCallLocation(path="/work/repo/a.py"),),
+        content=(Diff(path="b.py", new_text=""),),
+        raw_input={"file_path": "./sub/../a.py", "content": "x"},
+    )
+    assert Action.from_tool_call("claude", call, cwd=CWD) == Action(
+        agent="claude",
+        tool="Write",
+        kind="edit",
+        params={"file_path": "./sub/../a.py", "content": "x"},
+        paths=("/work/repo/a.py", "/work/repo/b.py"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "absolute"),
+    [
+        ("a", "/work/repo/a"),
+        ("../../etc/passwd", "/etc/passwd"),
+        ("/../../etc//passwd/", "/etc/passwd"),
+        ("//etc/passwd", "/etc/passwd"),
+        (".", "/work/repo"),
+        ("~/.ssh/id", "/home/me/.ssh/id"),
+        ("~other", "/work/repo/~other"),
+        ("file:///etc/my%20file", "/etc/my file"),
+        ("a\udc80", "/work/repo/a\udc80"),
+    ],
+)
+def test_a_path_is_canonical_without_the_disk(written: str, absolute: str) -> None:
+    assert canonical_path(written, cwd=CWD, home="/home/me") == absolute
+
+
+@pytest.mark.parametrize(
+    ("raw_input", "command"),
+    [
+        ({"command": "ls -l"}, "ls -l"),
+        ({"command": ["rm", "-rf", "a b"]}, "rm -rf 'a b'"),
+        ({"command": "rm", "args": ["-rf", "/"]}, "rm -rf /"),
+        ({"cmd": "ls"}, "ls"),
+        ({"command": []}, None),
+        ({"command": 7}, None),
+        ("ls", None),
+    ],
+)
+def test_a_command_is_one_shell_line(raw_input: object, command: str | None) -> None:
+    assert action(raw_input, kind="execute").command == command
+
+
+def test_urls_are_collected_and_file_urls_are_left_out() -> None:
+    found = action(
+        {"url": "https://a.test", "urls": ["https://b.test", "https://a.test"], "uri": "file:///x"}
+    )
+    assert found.urls == ("https://a.test", "https://b.test")
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("mcp__github__create_issue", "github.create_issue"),
+        ("mcp__my-files__read__deep", "my-files.read__deep"),
+        ("github.create_issue", "github.create_issue"),
+        ("mcp__github", "mcp__github"),
+        ("Bash", "Bash"),
+    ],
+)
+def test_an_mcp_tool_is_always_server_dot_tool(name: str, tool: str) -> None:
+    assert tool_name(name) == tool
+    assert mcp_tool("github", "create_issue") == "github.create_issue"
+
+
+def test_without_a_name_the_kind_stands_in() -> None:
+    assert action(title="Write a.py", kind="edit").tool == "edit"
+    assert action(title="mcp__github__get", kind="fetch").tool == "github.get"
+    assert action().tool == "other"
+
+
+def test_a_command_line_cannot_pass_for_a_tool() -> None:
+    assert action(title="mcp__github__get", kind="execute").tool == "execute"
+
+
+def test_the_digest_ignores_the_order_of_keys_and_binds_everything_else() -> None:
+    base = Action(agent="a", tool="t", params={"x": 1, "y": [1, 2]})
+    same = Action(agent="a", tool="t", params={"y": [1, 2], "x": 1})
+    others = [
+        Action(agent="b", tool="t", params=base.params),
+        Action(agent="a", tool="u", params=base.params),
+        Action(agent="a", tool="t", params={"x": 1, "y": [2, 1]}),
+        Action(agent="a", tool="t", params={"x": "1", "y": [1, 2]}),
+    ]
+    assert base.digest("v1") == same.digest("v1")
+    digests = {base.digest("v1"), base.digest("v2"), *(other.digest("v1") for other in others)}
+    assert len(digests) == 2 + len(others)
+
+
+def test_the_digest_is_the_same_in_every_version_of_legation() -> None:
+    canonical = rb'{"agent":"a","params":{"x":"\u00fc"},"policy":"v1","tool":"t"}'
+    assert (
+        Action(agent="a", tool="t", params={"x": "ü"}).digest("v1") == hashlib.sha256(canonical).hexdigest()
+    )
+
+
+def test_actions_without_arguments_do_not_share_a_digest() -> None:
+    assert action(title="Write a.py").digest() != action(title="Write b.py").digest()
+    one, two = (action(content=(Diff(path="/a", new_text=text),)) for text in "xy")
+    assert one.digest() != two.digest()
+
+
+def test_an_action_survives_the_wire() -> None:
+    wanted = action({"command": "ls", "url": "https://a.test"}, kind="execute")
+    assert msgspec.json.decode(msgspec.json.encode(wanted), type=Action) == wanted
+
+
+def nested(depth: int) -> object:
+    value: object = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def test_arguments_nested_too_deep_are_refused() -> None:
+    assert action({"a": nested(MAX_DEPTH - 2)}).digest()
+    with pytest.raises(InvalidParams, match=r"^cannot judge a tool call of claude"):
+        action({"a": nested(MAX_DEPTH)})
+
+
+@given(json_values)
+def test_any_input_gives_an_action_with_a_digest(raw_input: object) -> None:
+    made = action(raw_input)
+    assert len(made.digest()) == 64
+    assert all(path.startswith("/") for path in made.paths)
+    assert isinstance(made.params, Mapping)
+    if raw_input is not None:
+        assert json.dumps(made.params) == json.dumps(
+            raw_input if isinstance(raw_input, dict) else {"input": raw_input}
+        )

@@ -1,0 +1,80 @@
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.wire.samples import UPDATES, json_updates, json_values, tagged
+
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event, update_type
+
+# Loose on purpose: the machine is shared, and a parse of the whole update would take several times as long.
+CLASSIFY_BOUND_NS = 5_000
+
+
+@pytest.mark.parametrize("tag", UPDATES)
+def test_a_stable_update_has_its_tag_as_type(tag: str) -> None:
+    assert update_type(json.dumps(tagged(tag)).encode()) == tag.replace("_", "-")
+
+
+def test_all_fourteen_stable_updates_are_known() -> None:
+    assert set(UPDATES) == set(UPDATE_TYPES)
+    assert len(UPDATE_TYPES) == 14
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"not json",
+        b'{"sessionUpdate":7}',
+        b'{"sessionUpdate":"_vendor"}',
+        b'{"sessionUpdate":"agent-message-chunk"}',
+        b'{"sessionUpdate":"\xff"}',
+        b'{"sessionUpdate":"plan"',
+        b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b',"sessionUpdate":"plan"}',
+    ],
+)
+def test_anything_else_is_unrecognized(raw: bytes) -> None:
+    assert update_type(raw) == UNRECOGNIZED
+
+
+def test_a_lone_surrogate_does_not_hide_the_type() -> None:
+    assert update_type(rb'{"sessionUpdate":"plan","x":"\ud800"}') == "plan"
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_it_raise(raw: bytes) -> None:
+    assert update_type(raw) == UNRECOGNIZED or b"sessionUpdate" in raw
+
+
+@given(json_updates | json_values)
+def test_the_type_follows_from_the_tag_of_any_json(value: object) -> None:
+    tag = value.get("sessionUpdate") if isinstance(value, dict) else None
+    expected = UPDATE_TYPES.get(tag, UNRECOGNIZED) if isinstance(tag, str) else UNRECOGNIZED
+    assert update_type(json.dumps(value).encode()) == expected
+
+
+def test_classifying_a_chunk_costs_next_to_nothing() -> None:
+    raw = json.dumps(
+        {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x" * 120}}
+    ).encode()
+    rounds = 2_000
+    best = min(_cpu_ns(raw, rounds) for _ in range(5)) / rounds
+    assert best < CLASSIFY_BOUND_NS
+
+
+def _cpu_ns(raw: bytes, rounds: int) -> int:
+    started = time.process_time_ns()
+    for _ in range(rounds):
+        update_type(raw)
+    return time.process_time_ns() - started
+
+
+def test_an_event_cannot_be_changed() -> None:
+    event = Event(seq=1, at=2, type="plan", raw=b"{}")
+    with pytest.raises(AttributeError):
+        event.seq = 2  # type: ignore[misc]
