@@ -1,0 +1,110 @@
+"""What an event log needs of a store: durable batches in, pages of events out.
+
+A backend is used from one writer thread (`commit`) and one reader thread (everything else); the numbers, the
+order and the subscribers are the log's business.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from legation.wire.events import Event
+
+State = Literal["open", "closed", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    name: str
+    workspace: str = "local"
+    state: State = "open"
+    first_seq: int = 1  # the readable floor: what lies below was replaced or deleted
+    head: int = 0  # the last number given; never given again
+    meta: bytes = b"{}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Create:
+    stream: str
+    workspace: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Append:
+    stream: str
+    events: Sequence[Event]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replace:
+    """The stream's readable history becomes these events, numbered after all earlier ones; reopens it."""
+
+    stream: str
+    events: Sequence[Event]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetState:
+    stream: str
+    state: State
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetMeta:
+    stream: str
+    meta: bytes
+
+
+Op = Create | Append | Replace | SetState | SetMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something a store found or could not do, told once; `code` is a diagnostic code of `wire`."""
+
+    code: Literal["storage/write-failed", "storage/recovered", "storage/malformed-line"]
+    message: str
+    stream: str | None = None
+
+
+Report = Callable[[Trouble], None]
+
+
+class Backend(Protocol):
+    durable: bool  # False: `commit` is immediate and keeps nothing; the log itself is the store
+
+    def open(self, report: Report) -> None:
+        """Take sole ownership and mend what a crash left."""
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        """Durable when it returns, in the order given. After an error the same or more ops may be given
+        again: an event that is already stored is not stored twice."""
+
+    def lookup(self, stream: str) -> StreamInfo | None: ...
+
+    def streams(self) -> list[StreamInfo]:
+        """Every stream but the deleted ones."""
+
+    def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
+        """The next events above `after`, about that many bytes of them; empty only at the end."""
+
+    def close(self) -> None: ...
+
+
+def merge_appends(ops: Sequence[Op]) -> list[Op]:
+    """Batches of one stream that follow each other, with others' in between, become one.
+
+    Only appends move, and only past other streams' ops, so every stream keeps its own order.
+    """
+    merged: list[Op] = []
+    gathered: dict[str, list[Event]] = {}
+    for op in ops:
+        if not isinstance(op, Append):
+            gathered.pop(op.stream, None)
+            merged.append(op)
+        elif op.stream in gathered:
+            gathered[op.stream].extend(op.events)
+        else:
+            gathered[op.stream] = list(op.events)
+            merged.append(Append(op.stream, gathered[op.stream]))
+    return merged

@@ -1,0 +1,116 @@
+"""How an event is stored: one line of JSON, in every backend.
+
+    {"seq":7,"at":1794774823123,"type":"agent-message-chunk","raw":{...}}
+
+`raw` is always last and its bytes are never looked at: what an agent sent comes back byte for byte, whatever
+depth, numbers or escapes it holds. `,"raw":` cannot occur earlier, because inside a JSON string its quotes
+would be escaped. The native line of an agent that does not speak ACP stands before it, as text or in base64.
+"""
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from legation.errors import InvalidParams
+from legation.wire.events import Draft, Event
+
+_RAW = b',"raw":'
+_TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
+
+
+class _Head(msgspec.Struct, gc=False):
+    seq: int
+    at: int
+    type: str
+    native: str = ""
+    native64: str = ""
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
+class _TypeMembers(dict[str, bytes]):
+    """Event type -> its encoded member: there are a few dozen types and millions of events."""
+
+    def __missing__(self, type_: str) -> bytes:
+        if not _TYPE.fullmatch(type_):
+            raise InvalidParams(f"cannot store an event of type {type_!r}: use lower-case kebab words")
+        member = self[type_] = b',"type":"%b"' % type_.encode()
+        return member
+
+
+_type_members = _TypeMembers()
+
+
+def check(draft: Draft) -> None:
+    """Refuse what would not come back as it went in."""
+    if not draft.raw or b"\n" in draft.raw:
+        raise InvalidParams(f"cannot store a {draft.type!r} event: its raw JSON must be one non-empty line")
+    _type_members[draft.type]
+
+
+def encode(events: Iterable[Event]) -> bytes:
+    types = _type_members
+    return b"".join(
+        [
+            b'{"seq":%d,"at":%d%b%b,"raw":%b}\n'
+            % (
+                event.seq,
+                event.at,
+                types[event.type],
+                _native(event.native) if event.native else b"",
+                event.raw,
+            )
+            for event in events
+        ]
+    )
+
+
+def _native(line: bytes) -> bytes:
+    try:
+        return b',"native":%b' % msgspec.json.encode(line.decode())
+    except UnicodeDecodeError:
+        return b',"native64":"%b"' % b64encode(line)
+
+
+def decode_line(line: bytes) -> Event:
+    """One stored line, without its newline. Raises ValueError on anything else."""
+    end_of_head = line.find(_RAW)
+    if end_of_head < 0 or not line.endswith(b"}"):
+        raise ValueError("not an event line")
+    head = _decode_head(line[:end_of_head] + b"}")
+    raw = line[end_of_head + len(_RAW) : -1]
+    if head.native or head.native64:
+        native = head.native.encode() if head.native else b64decode(head.native64)
+        return Event(head.seq, head.at, head.type, raw, native)
+    return Event(head.seq, head.at, head.type, raw)
+
+
+def decode(block: bytes, after: int, on_malformed: Callable[[bytes], None]) -> list[Event]:
+    """The events of whole lines with a number above `after`; malformed lines are reported and skipped."""
+    events: list[Event] = []
+    for line in block.split(b"\n"):
+        if not line:
+            continue
+        try:
+            event = decode_line(line)
+        except ValueError:
+            on_malformed(line)
+            continue
+        if event.seq > after:
+            events.append(event)
+    return events
+
+
+def pages(events: Sequence[Event], limit: int) -> Iterable[Sequence[Event]]:
+    """Cut a batch so that no page holds much more than `limit` bytes of raw."""
+    start = size = 0
+    for index, event in enumerate(events):
+        size += len(event.raw)
+        if size >= limit:
+            yield events[start : index + 1]
+            start, size = index + 1, 0
+    if start < len(events):
+        yield events[start:] if start else events

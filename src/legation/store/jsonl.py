@@ -1,0 +1,206 @@
+"""Events in a folder of text files: `<stream>.jsonl`, one event a line, and `<stream>.json` for its state.
+
+Nothing is indexed: numbers rise along the file, so a reader finds its place by bisection, and the head is in
+the last line. A torn last line is what a crash leaves; it was never acknowledged and is cut off. A history
+is replaced by writing a new file and renaming it over the old one.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from legation.errors import StorageFailed
+from legation.store import codec, linefile
+from legation.store.backend import (
+    Append,
+    Create,
+    Op,
+    Replace,
+    Report,
+    SetMeta,
+    SetState,
+    State,
+    StreamInfo,
+    Trouble,
+    merge_appends,
+)
+from legation.store.lock import FolderLock
+from legation.wire.events import Event
+
+
+class _Side(msgspec.Struct, frozen=True):
+    """The state file beside a stream's events."""
+
+    workspace: str = "local"
+    state: State = "open"
+    head: int = 0  # only kept where no event is left to tell it: after a deletion
+    meta: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _OpenFile:
+    """A stream's events, open for appending; `size` and `head` are what is known to be durable."""
+
+    def __init__(self, path: Path, head: int) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.size = os.fstat(self.fd).st_size
+        self.head = head
+
+    def append(self, events: Sequence[Event]) -> None:
+        fresh = [event for event in events if event.seq > self.head]
+        if not fresh:
+            return
+        os.ftruncate(self.fd, self.size)  # what an earlier attempt left behind
+        data = codec.encode(fresh)
+        linefile.write_all(self.fd, data, self.size)
+        os.fdatasync(self.fd)
+        self.size += len(data)
+        self.head = fresh[-1].seq
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class JsonlBackend:
+    durable = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = FolderLock(folder / "lock")
+        self._files: dict[str, _OpenFile] = {}
+        self._report: Report = lambda _: None
+
+    def open(self, report: Report) -> None:
+        self._report = report
+        try:
+            self._lock.acquire()
+        except OSError as error:
+            raise StorageFailed(f"cannot open {self._folder}: {error.strerror}; check the folder") from error
+        for path in self._folder.glob("*.jsonl"):
+            self._mend(path)
+
+    def _mend(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            whole = linefile.end_of_last_line(fd, size)
+            if whole < size:
+                os.ftruncate(fd, whole)
+                os.fsync(fd)
+                torn = f"cut off {size - whole} bytes of a line that was never acknowledged"
+                self._report(Trouble("storage/recovered", torn, _stream_of(path)))
+        finally:
+            os.close(fd)
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        try:
+            for op in merge_appends(ops):
+                self._apply(op)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageFailed(f"cannot write to {self._folder}: {reason}; free some space") from error
+
+    def _apply(self, op: Op) -> None:
+        match op:
+            case Create():
+                if not self._side_path(op.stream).exists():
+                    self._write_side(op.stream, _Side(workspace=op.workspace))
+            case Append():
+                self._file(op.stream).append(op.events)
+            case Replace():
+                self._replace(op)
+            case SetState():
+                self._set_state(op)
+            case SetMeta():
+                self._write_side(
+                    op.stream, msgspec.structs.replace(self._side(op.stream), meta=msgspec.Raw(op.meta))
+                )
+
+    def _file(self, stream: str) -> _OpenFile:
+        file = self._files.get(stream)
+        if file is None:
+            path = self._events_path(stream)
+            new = not path.exists()
+            file = self._files[stream] = _OpenFile(path, self._head(stream))
+            if new:
+                linefile.sync_folder(self._folder)
+        return file
+
+    def _replace(self, op: Replace) -> None:
+        if op.events[-1].seq <= self._file(op.stream).head:
+            return
+        side = self._side(op.stream)
+        if side.state != "open":
+            self._write_side(op.stream, msgspec.structs.replace(side, state="open"))
+        linefile.write_atomically(self._events_path(op.stream), codec.encode(op.events))
+        self._forget(op.stream)
+
+    def _set_state(self, op: SetState) -> None:
+        head = self._head(op.stream)
+        self._write_side(op.stream, msgspec.structs.replace(self._side(op.stream), state=op.state, head=head))
+        if op.state != "open":
+            self._forget(op.stream)
+        if op.state == "deleted":
+            self._events_path(op.stream).unlink(missing_ok=True)
+            linefile.sync_folder(self._folder)
+
+    def _forget(self, stream: str) -> None:
+        file = self._files.pop(stream, None)
+        if file:
+            file.close()
+
+    def lookup(self, stream: str) -> StreamInfo | None:
+        if not self._side_path(stream).exists():
+            return None
+        side = self._side(stream)
+        first = linefile.first_event(self._events_path(stream))
+        floor = first.seq if first else 1
+        return StreamInfo(stream, side.workspace, side.state, floor, self._head(stream), bytes(side.meta))
+
+    def streams(self) -> list[StreamInfo]:
+        infos = [self.lookup(_stream_of(path)) for path in sorted(self._folder.glob("*.json"))]
+        return [info for info in infos if info and info.state != "deleted"]
+
+    def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
+        return linefile.read_events(
+            self._events_path(stream), after, up_to_bytes, lambda line: self._malformed(stream, line)
+        )
+
+    def _malformed(self, stream: str, line: bytes) -> None:
+        self._report(Trouble("storage/malformed-line", f"skipped a line of {len(line)} bytes", stream))
+
+    def close(self) -> None:
+        for stream in list(self._files):
+            self._forget(stream)
+        self._lock.release()
+
+    def _head(self, stream: str) -> int:
+        last = linefile.last_event(self._events_path(stream))
+        return max(last.seq if last else 0, self._side(stream).head)
+
+    def _events_path(self, stream: str) -> Path:
+        return self._folder / f"{quote(stream, safe='')}.jsonl"
+
+    def _side_path(self, stream: str) -> Path:
+        return self._folder / f"{quote(stream, safe='')}.json"
+
+    def _side(self, stream: str) -> _Side:
+        return read_side(self._side_path(stream))
+
+    def _write_side(self, stream: str, side: _Side) -> None:
+        linefile.write_atomically(self._side_path(stream), msgspec.json.encode(side) + b"\n")
+
+
+def read_side(path: Path) -> _Side:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Side)
+    except FileNotFoundError:
+        return _Side()
+    except msgspec.MsgspecError as error:
+        raise StorageFailed(f"cannot read {path}: {error}; restore it or delete it") from error
+
+
+def _stream_of(path: Path) -> str:
+    return unquote(path.stem)

@@ -1,0 +1,200 @@
+"""The event log: numbers events, has them committed, and only then shows them to subscribers.
+
+INV-1  An event is seen by no subscriber before it is committed. The one exception is a failing disk: then it
+       is shown from memory, the trouble is reported, and it is committed, in order, as soon as that works.
+INV-2  `subscribe(after)` yields exactly the events above `after`, in order: no gap, no duplicate.
+       Numbers are dense per stream and never given twice, over restarts and replaced histories.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from legation.clock import Clock, SystemClock
+from legation.errors import LegationError, NotFound, StorageFailed
+from legation.store.backend import Append, Backend, Create, Op, Report, StreamInfo, Trouble
+from legation.store.stream import Stream
+from legation.store.writer import Writer
+from legation.wire.events import Event
+
+PENDING_LIMIT = 64 * 1024 * 1024  # bytes that may wait for the disk before agents are paused
+READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
+
+_R = TypeVar("_R")
+
+
+def _ignore(_: Trouble) -> None: ...
+
+
+class EventLog:
+    """`async with EventLog(backend) as log`. Belongs to one event loop; every method is called on it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        clock: Clock | None = None,
+        report: Report = _ignore,
+        pending_limit: int = PENDING_LIMIT,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self._backend = backend
+        self._report = report
+        self._pending_limit = pending_limit
+        # A stream nobody holds is forgotten, unless memory is all there is of it.
+        self._streams: weakref.WeakValueDictionary[str, Stream] | dict[str, Stream]
+        self._streams = weakref.WeakValueDictionary() if backend.durable else {}
+        self._opening = asyncio.Lock()
+        self._pending: dict[Op, Stream] = {}
+        self._pending_bytes = 0
+        self._strict: dict[Op, asyncio.Future[None]] = {}
+        self._waiting_for_room: list[asyncio.Future[None]] = []
+        self._failing = False
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._readers = ThreadPoolExecutor(1, "legation-log-reader")
+        await self._read(self._backend.open, lambda trouble: self.on_loop(self._report, trouble))
+        self._writer = Writer(self._backend, _Outcome(self)) if self._backend.durable else None
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
+        if self._writer:
+            await self._read(self._writer.close)
+            await asyncio.sleep(0)  # what the writer handed over last
+        for stream in list(self._streams.values()):
+            stream.end()
+        await self._read(self._backend.close)
+        self._readers.shutdown()
+
+    async def stream(self, name: str, workspace: str = "local") -> Stream:
+        """The stream of that name, made if need be. Another workspace's stream does not exist."""
+        async with self._opening:
+            stream = self._streams.get(name)
+            if stream is None:
+                found = await self._read(self._backend.lookup, name)
+                info = found or StreamInfo(name, workspace)
+                stream = self._streams[name] = Stream(self, info, keep_all=not self._backend.durable)
+                if found is None:
+                    self.submit(stream, Create(name, workspace))
+        if stream.info().workspace != workspace:
+            raise NotFound(f"cannot find stream {name}; check its id")
+        return stream
+
+    async def streams(self, workspace: str = "local") -> list[StreamInfo]:
+        stored = {info.name: info for info in await self._read(self._backend.streams)}
+        live = {name: stream.info() for name, stream in list(self._streams.items())}
+        infos = (stored | live).values()
+        return [info for info in infos if info.workspace == workspace and info.state != "deleted"]
+
+    @property
+    def pending_bytes(self) -> int:
+        """What was appended and is not on the disk yet."""
+        return self._pending_bytes
+
+    async def room(self) -> None:
+        """Wait until the disk has caught up enough to take more: whoever reads an agent's pipe waits here."""
+        while self._pending_bytes > self._pending_limit:
+            waiter = self._loop.create_future()
+            self._waiting_for_room.append(waiter)
+            await waiter
+
+    # For streams and subscriptions.
+
+    async def read(self, stream: str, after: int) -> list[Event]:
+        return await self._read(self._backend.read, stream, after, READ_BYTES)
+
+    def submit(self, stream: Stream, op: Op) -> None:
+        if self._writer is None:
+            stream.apply(op)
+            return
+        self._pending[op] = stream
+        if isinstance(op, Append):
+            self._pending_bytes += sum([len(event.raw) for event in op.events])
+        self._writer.put(op)
+
+    async def commit(self, stream: Stream, op: Op) -> None:
+        """A strict commit: returns when it is durable and published, raises when it could not be."""
+        done = self._strict[op] = self._loop.create_future()
+        self.submit(stream, op)
+        if self._writer is None:
+            self._settle(op, None)
+        await asyncio.shield(done)
+
+    # Handed over by the writer thread.
+
+    def on_loop(self, call: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):  # the loop is gone, and with it everybody who would want to know
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def committed(self, ops: Sequence[Op]) -> None:
+        if self._failing:
+            self._failing = False
+            self._report(Trouble("storage/recovered", "the store takes events again; none was lost"))
+        for op in ops:
+            self._forget(op).apply(op)
+            self._settle(op, None)
+        self._make_room()
+
+    def postponed(self, ops: Sequence[Op], error: StorageFailed) -> None:
+        if not self._failing:
+            self._failing = True
+            self._report(Trouble("storage/write-failed", error.message))
+        for op in ops:
+            if isinstance(op, Append):
+                self._pending[op].show(op.events)
+
+    def refused(self, ops: Sequence[Op], error: StorageFailed) -> None:
+        for op in ops:
+            self._forget(op).refuse(op, error)
+            self._settle(op, error)
+        self._make_room()
+
+    def _forget(self, op: Op) -> Stream:
+        if isinstance(op, Append):
+            self._pending_bytes -= sum([len(event.raw) for event in op.events])
+        return self._pending.pop(op)
+
+    def _settle(self, op: Op, error: LegationError | None) -> None:
+        done = self._strict.pop(op, None)
+        if done is None or done.done():
+            return
+        if error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    def _make_room(self) -> None:
+        if self._pending_bytes <= self._pending_limit:
+            waiting, self._waiting_for_room = self._waiting_for_room, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def _read(self, call: Callable[..., _R], *args: Any) -> _R:
+        return await self._loop.run_in_executor(self._readers, call, *args)
+
+
+class _Outcome:
+    """Takes the writer thread's word over to the loop."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    def committed(self, ops: Sequence[Op]) -> None:
+        self._log.on_loop(self._log.committed, ops)
+
+    def postponed(self, ops: Sequence[Op], error: StorageFailed) -> None:
+        self._log.on_loop(self._log.postponed, ops, error)
+
+    def refused(self, ops: Sequence[Op], error: StorageFailed) -> None:
+        self._log.on_loop(self._log.refused, ops, error)

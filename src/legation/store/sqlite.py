@@ -1,0 +1,185 @@
+"""Events in SQLite: WAL, `synchronous=FULL`, one page of many events per row.
+
+What waits for a commit goes into as few rows as possible, so that a flood costs one insert per hundreds of
+events, and a quiet session one per event; the lines inside a page are those of `codec`. A stream's row holds
+its head: an event at or below it is already stored, which makes a repeated commit harmless.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from legation.errors import StorageFailed
+from legation.store import codec
+from legation.store.backend import (
+    Append,
+    Create,
+    Op,
+    Replace,
+    Report,
+    SetMeta,
+    SetState,
+    StreamInfo,
+    Trouble,
+    merge_appends,
+)
+from legation.store.lock import FolderLock
+from legation.wire.events import Event
+
+VERSION = 1
+PAGE_BYTES = 128 * 1024  # a reader that starts in the middle of a page decodes at most this much in vain
+
+_SCHEMA = """
+create table stream (
+  id integer primary key,
+  name text not null unique,
+  workspace text not null,
+  state text not null check (state in ('open', 'closed', 'deleted')),
+  first_seq integer not null,
+  head integer not null,
+  meta blob not null
+) strict;
+create table page (
+  id integer primary key,
+  stream integer not null references stream (id),
+  last_seq integer not null,
+  body blob not null
+) strict;
+create unique index page_by_seq on page (stream, last_seq);
+"""
+
+_LOOKUP = "select name, workspace, state, first_seq, head, meta from stream where name = ?"
+_STREAMS = (
+    "select name, workspace, state, first_seq, head, meta from stream where state <> 'deleted' order by id"
+)
+_CREATE = """insert into stream (name, workspace, state, first_seq, head, meta) values (?, ?, 'open', 1, 0, x'7b7d')
+  on conflict (name) do nothing"""
+_HEAD = "select id, head from stream where name = ?"
+_ADVANCE = "update stream set head = ? where id = ?"
+_INSERT_PAGE = "insert into page (stream, last_seq, body) values (?, ?, ?)"
+_RESTART = "update stream set first_seq = ?, head = ?, state = 'open' where id = ?"
+_DROP_PAGES = "delete from page where stream = ?"
+_SET_STATE = "update stream set state = ? where id = ?"
+_SET_META = "update stream set meta = ? where id = ?"
+_READ = """select page.body from page join stream on stream.id = page.stream
+  where stream.name = ? and page.last_seq > ? order by page.last_seq"""
+
+
+class SqliteBackend:
+    durable = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = FolderLock(path.with_name(path.name + ".lock"))
+        self._report: Report = lambda _: None
+        self._reader_guard = threading.Lock()
+
+    def open(self, report: Report) -> None:
+        self._report = report
+        self._lock.acquire()
+        try:
+            # Made before SQLite makes it, so that it, its log and its index are ours alone.
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            self._writer = self._connect()
+            self._migrate()
+            self._reader = self._connect()
+            self._reader.execute("pragma query_only = on")
+        except (sqlite3.Error, OSError) as error:
+            self._lock.release()
+            raise StorageFailed(
+                f"cannot open {self._path}: {error}; check the file and its folder"
+            ) from error
+        except StorageFailed:
+            self._lock.release()
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = full")
+        connection.execute("pragma wal_autocheckpoint = 4000")
+        return connection
+
+    def _migrate(self) -> None:
+        (version,) = self._writer.execute("pragma user_version").fetchone()
+        if version > VERSION:
+            raise StorageFailed(
+                f"cannot open {self._path}: it is of format {version}, newer than {VERSION}; update Legation"
+            )
+        if version == 0:
+            self._writer.executescript(f"begin immediate; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        run = self._writer.execute
+        try:
+            run("begin immediate")
+            for op in merge_appends(ops):
+                self._apply(op)
+            run("commit")
+        except sqlite3.Error as error:
+            if self._writer.in_transaction:
+                run("rollback")
+            raise StorageFailed(f"cannot write to {self._path}: {error}; free some space") from error
+
+    def _apply(self, op: Op) -> None:
+        run = self._writer.execute
+        if isinstance(op, Create):
+            run(_CREATE, (op.stream, op.workspace))
+            return
+        found = run(_HEAD, (op.stream,)).fetchone()
+        if found is None:
+            raise StorageFailed(f"cannot write to stream {op.stream}: it was never created")
+        stream_id, head = found
+        match op:
+            case Append():
+                self._insert(stream_id, [event for event in op.events if event.seq > head])
+            case Replace():
+                if op.events[-1].seq <= head:
+                    return
+                run(_DROP_PAGES, (stream_id,))
+                self._insert(stream_id, op.events)
+                run(_RESTART, (op.events[0].seq, op.events[-1].seq, stream_id))
+            case SetState():
+                if op.state == "deleted":
+                    run(_DROP_PAGES, (stream_id,))
+                run(_SET_STATE, (op.state, stream_id))
+            case SetMeta():
+                run(_SET_META, (op.meta, stream_id))
+
+    def _insert(self, stream_id: int, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        for page in codec.pages(events, PAGE_BYTES):
+            self._writer.execute(_INSERT_PAGE, (stream_id, page[-1].seq, codec.encode(page)))
+        self._writer.execute(_ADVANCE, (events[-1].seq, stream_id))
+
+    def lookup(self, stream: str) -> StreamInfo | None:
+        with self._reader_guard:
+            row = self._reader.execute(_LOOKUP, (stream,)).fetchone()
+        return StreamInfo(*row) if row else None
+
+    def streams(self) -> list[StreamInfo]:
+        with self._reader_guard:
+            rows = self._reader.execute(_STREAMS).fetchall()
+        return [StreamInfo(*row) for row in rows]
+
+    def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
+        events: list[Event] = []
+        size = 0
+        with self._reader_guard:
+            for (body,) in self._reader.execute(_READ, (stream, after)):
+                events += codec.decode(body, after, lambda line: self._malformed(stream, line))
+                size += len(body)
+                if events and size >= up_to_bytes:
+                    break
+        return events
+
+    def _malformed(self, stream: str, line: bytes) -> None:
+        self._report(Trouble("storage/malformed-line", f"skipped a line of {len(line)} bytes", stream))
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+        self._lock.release()

@@ -1,0 +1,237 @@
+"""One numbered stream of an event log: append, read from any number, close, delete, replace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from legation.clock import Clock
+from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
+from legation.store import codec
+from legation.store.backend import Append, Op, Replace, SetMeta, SetState, State, StreamInfo
+from legation.store.subscription import Subscription
+from legation.wire.events import Draft, Event
+
+if TYPE_CHECKING:
+
+    class Log(Protocol):
+        clock: Clock
+
+        def submit(self, stream: Stream, op: Op) -> None: ...
+        async def commit(self, stream: Stream, op: Op) -> None: ...
+        async def read(self, stream: str, after: int) -> list[Event]: ...
+
+
+TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
+TAIL_BYTES = 8 * 1024 * 1024
+
+
+class Receipt:
+    """What `append` returns: the numbers given. Await it to know that the events are durable."""
+
+    __slots__ = ("_stream", "first_seq", "last_seq")
+
+    def __init__(self, stream: Stream, first_seq: int, last_seq: int) -> None:
+        self._stream = stream
+        self.first_seq = first_seq
+        self.last_seq = last_seq
+
+    def __await__(self) -> Generator[object, None, None]:
+        return self._stream.durable(self.last_seq).__await__()
+
+
+class Stream:
+    """Made by `EventLog.stream`. The numbers: floor <= ... <= saved <= visible <= head."""
+
+    def __init__(self, log: Log, info: StreamInfo, *, keep_all: bool) -> None:
+        self.name = info.name
+        self._keep_all = keep_all  # there is no store to read old events from
+        self._log = log
+        self._workspace, self._state, self._meta = info.workspace, info.state, info.meta
+        self._floor = info.first_seq
+        self._head = self._visible = self._saved = info.head
+        self._tail: list[Event] = []
+        self._tail_bytes = 0
+        self._before_tail = info.head  # the number just below the first event of the tail
+        self._acks: list[tuple[int, asyncio.Future[None]]] = []
+        self._asleep: list[asyncio.Future[None]] = []
+        self._changing = False
+        self._lost: StorageFailed | None = None
+        self.ended = info.state == "deleted"
+
+    def info(self) -> StreamInfo:
+        return StreamInfo(self.name, self._workspace, self._state, self._floor, self._head, self._meta)
+
+    def append(self, drafts: Sequence[Draft]) -> Receipt:
+        """Number the drafts and queue them; they are durable when the receipt has been awaited."""
+        self._must_be_open()
+        events = self._number(drafts)
+        receipt = Receipt(self, self._head + 1, self._head + len(events))
+        if events:
+            self._head = receipt.last_seq
+            self._log.submit(self, Append(self.name, events))
+        return receipt
+
+    def _number(self, drafts: Sequence[Draft]) -> list[Event]:
+        now, check = self._log.clock.now_ms(), codec.check
+        for draft in drafts:
+            check(draft)
+        return [
+            Event(seq, now, draft.type, draft.raw, draft.native)
+            for seq, draft in enumerate(drafts, self._head + 1)
+        ]
+
+    def _must_be_open(self) -> None:
+        if self._changing:
+            raise Conflict(f"cannot write to stream {self.name} while it is being changed; wait for that")
+        if self._state != "open":
+            raise SessionClosed(f"cannot write to stream {self.name}: it is {self._state}")
+
+    def subscribe(self, after: int = 0, *, follow: bool = True) -> Subscription:
+        """Every event above `after`, then (with `follow`) those to come."""
+        if after < 0:
+            raise InvalidParams(f"cannot subscribe after {after}; give a number from 0")
+        return Subscription(self, after, None if follow else self._visible)
+
+    async def replace(self, drafts: Sequence[Draft]) -> Receipt:
+        """Strict: the readable history becomes these events, with fresh numbers; a closed stream reopens."""
+        if self._state == "deleted":
+            raise SessionClosed(f"cannot replace stream {self.name}: it is deleted")
+        if not drafts:
+            raise InvalidParams(f"cannot replace stream {self.name} by nothing; give at least one event")
+        events = self._number(drafts)
+        await self._change(Replace(self.name, events))
+        return Receipt(self, events[0].seq, events[-1].seq)
+
+    async def close(self) -> None:
+        """Strict: no more events, unless the history is replaced."""
+        await self._change(SetState(self.name, "closed"))
+
+    async def delete(self) -> None:
+        """Strict: the events are gone; the name and its numbers are never used again."""
+        await self._change(SetState(self.name, "deleted"))
+
+    async def set_meta(self, meta: bytes) -> None:
+        """Strict: what to know of the stream besides its events, as one line of JSON."""
+        await self._change(SetMeta(self.name, meta))
+
+    async def _change(self, op: Op) -> None:
+        if self._changing:
+            raise Conflict(f"cannot change stream {self.name}: another change is under way; wait for that")
+        self._changing = True
+        await self._log.commit(self, op)
+
+    async def durable(self, seq: int) -> None:
+        """Returns when every event up to that number is on the disk."""
+        if self._lost:
+            raise self._lost
+        if self._saved < seq:
+            saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._acks.append((seq, saved))
+            await saved
+
+    # What the log tells.
+
+    def apply(self, op: Op) -> None:
+        """The op is committed: publish it."""
+        match op:
+            case Append():
+                self._save(op.events[-1].seq)
+                self.show(op.events)
+            case Replace():
+                self._restart(op.events)
+            case SetState():
+                self._set_state(op.state)
+            case SetMeta():
+                self._meta = op.meta
+        if not isinstance(op, Append):
+            self._changing = False
+
+    def refuse(self, op: Op, error: StorageFailed) -> None:
+        if isinstance(op, Append):
+            self._lost = error
+            acks, self._acks = self._acks, []
+            for _, saved in acks:
+                if not saved.done():
+                    saved.set_exception(error)
+        self._changing = False
+
+    def show(self, events: Sequence[Event]) -> None:
+        if events[-1].seq <= self._visible:
+            return  # shown from memory while the disk failed
+        self._visible = events[-1].seq
+        self._tail += events
+        self._tail_bytes += sum([len(event.raw) for event in events])
+        if len(self._tail) > TAIL_EVENTS or self._tail_bytes > TAIL_BYTES:
+            self._trim()
+        self._wake()
+
+    def end(self) -> None:
+        """Subscribers get what is left and then stop."""
+        self.ended = True
+        self._wake()
+
+    def _save(self, seq: int) -> None:
+        self._saved = seq
+        ready = [saved for wanted, saved in self._acks if wanted <= seq]
+        self._acks = [ack for ack in self._acks if ack[0] > seq]
+        for saved in ready:
+            if not saved.done():
+                saved.set_result(None)
+
+    def _restart(self, events: Sequence[Event]) -> None:
+        self._floor, self._head, self._state = events[0].seq, events[-1].seq, "open"
+        self._tail, self._tail_bytes, self._before_tail = [], 0, events[0].seq - 1
+        self._save(self._head)
+        self.show(events)
+
+    def _set_state(self, state: State) -> None:
+        self._state = state
+        if state == "deleted":
+            self._tail, self._tail_bytes, self._before_tail = [], 0, self._visible
+            self._floor = self._head + 1
+            self.end()
+
+    def _trim(self) -> None:
+        """Drop the older half of the tail, but nothing that only memory holds."""
+        count = min(len(self._tail) // 2, self._saved - self._before_tail)
+        if self._keep_all or count <= 0:
+            return
+        self._tail_bytes -= sum([len(event.raw) for event in self._tail[:count]])
+        self._before_tail = self._tail[count - 1].seq
+        del self._tail[:count]
+
+    def _wake(self) -> None:
+        asleep, self._asleep = self._asleep, []
+        for sleeper in asleep:
+            if not sleeper.done():
+                sleeper.set_result(None)
+
+    # What a subscription asks.
+
+    @property
+    def visible(self) -> int:
+        return self._visible
+
+    def since(self, seq: int) -> list[Event] | None:
+        """The visible events above `seq`, or None where they must be read from the store."""
+        start = seq - self._before_tail
+        return self._tail[start:] if start >= 0 else None
+
+    async def read_older(self, after: int) -> list[Event]:
+        """From the store, for a subscriber that is behind the tail. Always gets it further."""
+        older = await self._log.read(self.name, after)
+        if older or after >= self._before_tail:
+            return older
+        return self._tail[:]  # what lay between was replaced, or was malformed and has been reported
+
+    async def news(self) -> None:
+        """Returns when there may be something new."""
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asleep.append(sleeper)
+        try:
+            await sleeper
+        finally:
+            if sleeper.cancelled():
+                self._asleep.remove(sleeper)

@@ -1,0 +1,40 @@
+"""A reader of one stream: a cursor, and nothing else. A slow one costs no memory; it reads from the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from legation.store.stream import Stream
+    from legation.wire.events import Event
+
+
+class Subscription:
+    """Iterate it for events, or `batches()` for all that is there at once. `seq` is the last number taken."""
+
+    def __init__(self, stream: Stream, after: int, until: int | None) -> None:
+        self._stream = stream
+        self._until = until  # None: follow
+        self.seq = after
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for batch in self.batches():
+            for event in batch:
+                yield event
+
+    async def batches(self) -> AsyncIterator[list[Event]]:
+        stream = self._stream
+        while self._until is None or self.seq < self._until:
+            batch = stream.since(self.seq)
+            if batch is None:
+                if stream.ended:
+                    return  # deleted, or its log is closed: nothing can be read any more
+                batch = await stream.read_older(self.seq)
+            if batch:
+                self.seq = batch[-1].seq
+                yield batch
+            elif stream.ended or self._until is not None:
+                return
+            else:
+                await stream.news()

@@ -1,0 +1,347 @@
+"""The conformance suite: every backend behaves the same. INV-1 and INV-2 are those of `store/log.py`."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.store.backends import ALL, DURABLE, make_backend
+
+from legation.errors import Conflict, InvalidParams, NotFound, SessionClosed
+from legation.store import stream as stream_module
+from legation.store.log import EventLog
+from legation.store.stream import Stream
+from legation.wire.events import Draft, Event
+
+BOUND = 20.0  # seconds a test waits for an event before it fails
+
+Open = Callable[[], EventLog]
+
+
+def drafts(*texts: str) -> list[Draft]:
+    return [Draft("agent-message-chunk", b'{"text":"%b"}' % text.encode()) for text in texts]
+
+
+def numbered(count: int, start: int = 1) -> list[Draft]:
+    return drafts(*[f"event {number}" for number in range(start, start + count)])
+
+
+async def history(stream: Stream, after: int = 0) -> list[Event]:
+    return [event async for event in stream.subscribe(after, follow=False)]
+
+
+async def take(stream: Stream, count: int, after: int = 0) -> list[Event]:
+    events: list[Event] = []
+    async with asyncio.timeout(BOUND):
+        async for event in stream.subscribe(after):
+            events.append(event)
+            if len(events) == count:
+                break
+    return events
+
+
+@pytest.fixture(params=ALL)
+def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    return lambda: EventLog(make_backend(request.param, tmp_path))
+
+
+@pytest.fixture(params=DURABLE)
+def open_durable(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    return lambda: EventLog(make_backend(request.param, tmp_path))
+
+
+async def test_numbers_are_dense_from_one(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        first, second = stream.append(numbered(3)), stream.append(numbered(2, 4))
+        assert (first.first_seq, first.last_seq, second.first_seq, second.last_seq) == (1, 3, 4, 5)
+        await second
+        assert [event.seq for event in await history(stream)] == [1, 2, 3, 4, 5]
+
+
+async def test_numbers_and_events_survive_a_restart(open_durable: Open) -> None:
+    async with open_durable() as log:
+        await (await log.stream("ses_a")).append(numbered(3))
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(2, 4))
+        events = await history(stream)
+        assert [event.seq for event in events] == [1, 2, 3, 4, 5]
+        assert events[3].raw == b'{"text":"event 4"}'
+
+
+async def test_appended_events_are_saved_when_the_log_closes(open_durable: Open) -> None:
+    async with open_durable() as log:
+        (await log.stream("ses_a")).append(numbered(1000))  # not awaited
+    async with open_durable() as log:
+        assert len(await history(await log.stream("ses_a"))) == 1000
+
+
+async def test_reading_after_any_number_gives_the_exact_suffix(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(50))
+        for after in (0, 1, 25, 49, 50, 99):
+            assert [event.seq for event in await history(stream, after)] == list(range(after + 1, 51))
+
+
+async def test_old_events_are_read_from_the_store_and_not_kept_in_memory(
+    open_durable: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "TAIL_EVENTS", 64)
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        for start in range(1, 5001, 50):
+            await stream.append(numbered(50, start))
+        assert len(stream._tail) <= 128
+        assert stream.since(0) is None
+        assert [event.seq for event in await history(stream, 17)] == list(range(18, 5001))
+
+
+async def test_nothing_is_seen_before_it_is_committed(open_durable: Open) -> None:
+    """INV-1"""
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        backend = log._backend
+        committed: list[int] = []
+        commit = backend.commit
+
+        def note(ops: object) -> None:
+            commit(ops)  # type: ignore[arg-type]
+            committed.append(backend.lookup("ses_a").head)  # type: ignore[union-attr]
+
+        backend.commit = note  # type: ignore[method-assign]
+        for start in range(1, 200, 3):
+            stream.append(numbered(3, start))
+        async with asyncio.timeout(BOUND):
+            async for event in stream.subscribe():
+                assert event.seq <= max(committed)
+                if event.seq == 198:
+                    break
+
+
+async def test_a_subscriber_goes_from_the_past_to_the_present(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(5))
+        reading = asyncio.create_task(take(stream, 8, after=2))
+        await asyncio.sleep(0)
+        for number in range(6, 11):
+            stream.append(numbered(1, number))
+            await asyncio.sleep(0)
+        assert [event.seq for event in await reading] == list(range(3, 11))
+
+
+async def test_streams_are_numbered_apart(open_log: Open) -> None:
+    async with open_log() as log:
+        one, two = await log.stream("ses_a"), await log.stream("ses_b")
+        one.append(numbered(3))
+        await two.append(numbered(2))
+        assert [event.seq for event in await take(one, 3)] == [1, 2, 3]
+        assert [event.seq for event in await take(two, 2)] == [1, 2]
+
+
+async def test_any_stream_name_is_safe(open_log: Open) -> None:
+    name = "../é /%2e\n\"'"
+    async with open_log() as log:
+        await (await log.stream(name)).append(numbered(1))
+        assert [info.name for info in await log.streams()] == [name]
+
+
+async def test_a_closed_stream_takes_no_more_and_stays_readable(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        stream.append(numbered(2))
+        await stream.close()
+        with pytest.raises(SessionClosed):
+            stream.append(numbered(1))
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        assert stream.info().state == "closed"
+        assert len(await history(stream)) == 2
+        with pytest.raises(SessionClosed):
+            stream.append(numbered(1))
+
+
+async def test_a_deleted_stream_is_gone_for_good(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        stream.append(numbered(2))
+        await stream.delete()
+        assert await history(stream) == []
+        assert await log.streams() == []
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        assert stream.info().state == "deleted"
+        assert stream.info().head == 2  # its numbers are never given again
+        for refused in (stream.replace(numbered(1)),):
+            with pytest.raises(SessionClosed):
+                await refused
+
+
+async def test_deleting_ends_its_subscribers(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(1))
+        reading = asyncio.create_task(take(stream, 99))
+        await asyncio.sleep(0)
+        await stream.delete()
+        assert [event.seq for event in await reading] == [1]
+
+
+async def test_a_replaced_history_goes_on_counting_and_moves_the_floor(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(5))
+        live = asyncio.create_task(take(stream, 8))
+        await asyncio.sleep(0)
+        await stream.close()
+        receipt = await stream.replace(numbered(3, 6))
+        await receipt
+        info = stream.info()
+        assert (info.state, info.first_seq, info.head) == ("open", 6, 8)
+        assert [event.seq for event in await live] == list(range(1, 9))  # a live subscriber sees both
+        assert [event.seq for event in await history(stream)] == [6, 7, 8]  # a new one only the new history
+        await stream.append(numbered(1, 9))
+        assert [event.seq for event in await history(stream, 7)] == [8, 9]
+
+
+async def test_a_replaced_history_survives_a_restart(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(5))
+        await stream.replace(numbered(2, 6))
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        assert (stream.info().first_seq, stream.info().head) == (6, 7)
+        assert [event.raw for event in await history(stream)] == [
+            b'{"text":"event 6"}',
+            b'{"text":"event 7"}',
+        ]
+
+
+async def test_a_change_under_way_refuses_writes_and_other_changes(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        closing = asyncio.create_task(stream.close())
+        await asyncio.sleep(0)
+        with pytest.raises(Conflict):
+            stream.append(numbered(1))
+        with pytest.raises(Conflict):
+            await stream.delete()
+        await closing
+
+
+async def test_meta_is_kept_apart_from_the_events(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(1))
+        await stream.set_meta(b'{"cwd":"/repo"}')
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        assert stream.info().meta == b'{"cwd":"/repo"}'
+        assert len(await history(stream)) == 1
+
+
+async def test_another_workspace_does_not_see_a_stream(open_log: Open) -> None:
+    async with open_log() as log:
+        kept = await log.stream("ses_a", "acme")
+        await kept.append(numbered(1))
+        assert await log.streams("local") == []
+        assert [info.name for info in await log.streams("acme")] == ["ses_a"]
+        with pytest.raises(NotFound):
+            await log.stream("ses_a", "local")
+
+
+HOSTILE = [
+    b'{"lone":"\\ud83d"}',
+    b'{"big":1208925819614629174706176}',
+    b'{"deep":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"invalid":"\xff\xfe"}',
+    b'{"tricky":",\\"raw\\":1}","raw":{"raw":2}}',
+    b"{}",
+    b'{"spaced" : [ 1.0e5 , -0 ]  }\t',
+    b'{"nul":"\x00"}',
+]
+
+
+@pytest.mark.parametrize("raw", HOSTILE, ids=lambda raw: raw[:16].decode(errors="replace"))
+async def test_raw_bytes_come_back_as_they_were(open_log: Open, raw: bytes) -> None:
+    for native in (b"", b"native \xff line", 'native "text" é'.encode()):
+        async with open_log() as log:
+            stream = await log.stream("ses_a")
+            await stream.append([Draft("unrecognized-update", raw, native)])
+            event = (await history(stream))[-1]
+            assert (event.raw, event.native) == (raw, native)
+        async with open_log() as log:
+            again = await history(await log.stream("ses_a"))
+            assert all(event.raw == raw for event in again)
+            if again:
+                assert again[-1].native == native
+
+
+@pytest.mark.parametrize("draft", [Draft("x", b""), Draft("x", b"1\n2"), Draft('x"', b"1"), Draft("", b"1")])
+async def test_what_would_not_come_back_is_refused_and_takes_no_number(open_log: Open, draft: Draft) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        with pytest.raises(InvalidParams, match="cannot store"):
+            stream.append([*numbered(1), draft])
+        await stream.append(numbered(1))
+        assert [event.seq for event in await history(stream)] == [1]
+
+
+async def test_a_cancelled_subscriber_leaves_nothing_behind(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        reading = asyncio.create_task(take(stream, 1))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert stream._asleep == []
+        await stream.append(numbered(1))
+
+
+async def test_closing_the_log_ends_subscribers_after_the_last_event(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        reading = asyncio.create_task(take(stream, 99))
+        await asyncio.sleep(0)
+        stream.append(numbered(3))
+    assert [event.seq for event in await reading] == [1, 2, 3]
+
+
+async def test_a_second_owner_is_refused_with_the_first_ones_pid(open_durable: Open) -> None:
+    async with open_durable():
+        with pytest.raises(Conflict, match=r"process \d+ owns it"):
+            async with open_durable():
+                pass
+
+
+async def test_one_commit_serves_all_that_waits(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        commits = 0
+        commit = log._backend.commit
+
+        def count(ops: object) -> None:
+            nonlocal commits
+            commits += 1
+            commit(ops)  # type: ignore[arg-type]
+
+        log._backend.commit = count  # type: ignore[method-assign]
+        receipts = [stream.append(numbered(1, number)) for number in range(1, 2001)]
+        for receipt in receipts:
+            await receipt
+        assert commits < 200
+
+
+async def test_five_hundred_waiters_are_acknowledged(open_durable: Open) -> None:
+    async with open_durable() as log:
+        streams = [await log.stream(f"ses_{number}") for number in range(20)]
+
+        async def produce(stream: Stream) -> None:
+            for _ in range(3):
+                await stream.append(numbered(1))
+
+        await asyncio.gather(*[produce(stream) for stream in streams for _ in range(25)])
+        assert {stream.info().head for stream in streams} == {75}

@@ -1,0 +1,48 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from legation.errors import StorageFailed
+from legation.store.log import EventLog
+from legation.store.sqlite import SqliteBackend
+from legation.wire.events import Draft
+
+
+async def test_every_commit_is_synced(tmp_path: Path) -> None:
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
+        writer = log._backend._writer  # type: ignore[attr-defined]
+        assert writer.execute("pragma synchronous").fetchone() == (2,)
+        assert writer.execute("pragma journal_mode").fetchone() == ("wal",)
+
+
+async def test_a_batch_becomes_few_rows(tmp_path: Path) -> None:
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
+        await (await log.stream("ses_a")).append([Draft("x", b"%d" % number) for number in range(10_000)])
+    with sqlite3.connect(tmp_path / "log.db") as connection:
+        assert connection.execute("select count(*) from page").fetchone()[0] < 10
+    connection.close()
+
+
+async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "log.db")
+    connection.execute("pragma user_version = 99")
+    connection.close()
+    with pytest.raises(StorageFailed, match="newer"):
+        async with EventLog(SqliteBackend(tmp_path / "log.db")):
+            pass
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "log.db").write_bytes(b"not a database, but somebody's file" * 100)
+    with pytest.raises(StorageFailed, match="cannot open"):
+        async with EventLog(SqliteBackend(tmp_path / "log.db")):
+            pass
+    assert (tmp_path / "log.db").read_bytes().startswith(b"not a database")
+
+
+async def test_the_database_is_private(tmp_path: Path) -> None:
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
+        await (await log.stream("ses_a")).append([Draft("x", b"1")])
+        for path in tmp_path.iterdir():
+            assert path.stat().st_mode & 0o077 == 0, path
