@@ -1,0 +1,229 @@
+"""A running child: its lines, its input, its end.
+
+INV-1: however the child ends (by itself, by `stop`, by a cancelled `stop`, by the end of the event loop), its whole
+tree is killed and reaped, its descriptors are closed and its registry file is removed.
+INV-2: every wait on the way down is bounded: close stdin, TERM the group, KILL the group, sweep, reap, drain.
+INV-3: what the child had written is delivered, even if the reader was behind.
+
+A detached child is the exception to INV-1 at the end of the event loop: it lives on, though its pipes do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Final, Self, TypeVar
+
+from legation.errors import TimedOut
+from legation.proc.exit import Exit, ExitWatch, peek
+from legation.proc.lines import BUFFER_LIMIT, MAX_LINE, LineReader, LineSplitter, Redact, ignored, unchanged
+from legation.proc.pipes import ErrorTail, InputWriter
+from legation.proc.spawner import spawner
+from legation.proc.started import KILL_LIMIT, Started
+from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+PIPE_SIZE: Final = 1024 * 1024
+# The child's time to finish its work once its input is closed; `stop` may give another.
+GRACE: Final = 5.0
+# The child's time to obey TERM.
+TERM_GRACE: Final = 2.0
+# The time of what has escaped the sweep and holds the pipes open after the child's exit.
+LINGER: Final = 1.0
+# The loop's time to close our ends of the pipes.
+CLOSE_LIMIT: Final = 1.0
+# How long a daemon that has ended by itself may stay a zombie of ours.
+ADOPTED_PERIOD: Final = 30.0
+# The spawner thread's time for one look at the processes; a look that is late must not hold up the ladder.
+LOOK_LIMIT: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pipes:
+    """How the child's output is read. `redact` is applied once to each block of lines, before anybody sees it."""
+
+    max_line: int = MAX_LINE
+    buffer_limit: int = BUFFER_LIMIT
+    redact: Redact = unchanged
+    on_line_too_long: Callable[[int], None] = ignored
+    on_stderr: Callable[[list[bytes]], None] | None = None
+
+
+class Child:
+    """Use it as `async with`, or call `stop`: either way nothing of it is left. Made by a `Launcher`."""
+
+    def __init__(self, started: Started, pipes: Pipes) -> None:
+        self.name = started.name
+        self.pid = started.tree.pid
+        self.started = started.tree.started
+        self.survivors: tuple[int, ...] = ()  # pids that the sweep could not kill: another user's, or stuck
+        self._own = started
+        splitter = LineSplitter(
+            max_line=pipes.max_line, redact=pipes.redact, on_line_too_long=pipes.on_line_too_long
+        )
+        self._stdin = InputWriter(started.name)
+        self._stdout = LineReader(splitter, pipes.buffer_limit)
+        self._stderr = ErrorTail(pipes.redact, pipes.on_stderr)
+        self._pipe_size = PIPE_SIZE
+        self._ladder: asyncio.Task[Exit] | None = None
+
+    @classmethod
+    async def connect(cls, started: Started, pipes: Pipes) -> Child:
+        """Take over a child that was just started, or leave nothing of it."""
+        child = cls(started, pipes)
+        try:
+            await child._connect_pipes()
+        except BaseException:
+            child._close_pipes()
+            started.discard()
+            raise
+        child._watch = ExitWatch(child.pid)
+        child._life = asyncio.create_task(child._live(), name=f"legation-child-{child.pid}")
+        return child
+
+    _watch: ExitWatch
+    _life: asyncio.Task[Exit]
+
+    def lines(self) -> AsyncIterator[list[bytes]]:
+        """Each item is every line that has arrived by then, without its ending; for one task at a time."""
+        return self._stdout
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of output that were read from the pipe and not yet taken by `lines`."""
+        return self._stdout.buffered
+
+    def write(self, data: bytes) -> None:
+        self._stdin.write(data)
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Wait until the child has read enough of what was written to take more."""
+        await self._stdin.drain(timeout)
+
+    def close_stdin(self) -> None:
+        self._stdin.close()
+
+    def stderr_tail(self) -> str:
+        return self._stderr.text()
+
+    async def wait(self) -> Exit:
+        """Until the child has ended, nothing of its tree is left and all it wrote has been read."""
+        return await asyncio.shield(self._life)
+
+    async def stop(self, grace: float = GRACE) -> Exit:
+        """Down the ladder, once, however often it is called; a cancelled caller does not stop it."""
+        if self._ladder is None:
+            self._ladder = asyncio.create_task(self._descend(grace), name=f"legation-stop-{self.pid}")
+        return await asyncio.shield(self._ladder)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _connect_pipes(self) -> None:
+        loop = asyncio.get_running_loop()
+        process = self._own.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._pipe_size = _widened(process.stdout)
+        _widened(process.stdin)
+        await loop.connect_write_pipe(lambda: self._stdin, process.stdin)
+        await loop.connect_read_pipe(lambda: self._stdout, process.stdout)
+        await loop.connect_read_pipe(lambda: self._stderr, process.stderr)
+
+    async def _live(self) -> Exit:
+        try:
+            found = await self._until_exit()
+            await self._sweep()
+            self._own.process.poll()
+            await self._drain_output()
+        except asyncio.CancelledError:  # the loop ends, and there is no more time for a ladder
+            self._abandon()
+            raise
+        finally:
+            self._close_pipes()
+            self._watch.close()
+        self._own.forget()
+        return found
+
+    async def _until_exit(self) -> Exit:
+        while not await self._ends_within(ADOPTED_PERIOD):
+            self._own.tree.reap_adopted()
+        return self._watch.ended.result()
+
+    async def _sweep(self) -> None:
+        self._own.signal(signal.SIGKILL)
+        deadline = time.monotonic() + SWEEP_LIMIT
+        while remaining := await _on_spawner(self._own.tree.kill):
+            if time.monotonic() > deadline:
+                self.survivors = tuple(each.pid for each in remaining)
+                log.warning("cannot kill all that %r left behind: pids %s", self.name, self.survivors)
+                return
+            await asyncio.sleep(SWEEP_PAUSE)
+
+    async def _drain_output(self) -> None:
+        self._stdout.allow(self._pipe_size)
+        await asyncio.wait({self._stdout.closed, self._stderr.closed}, timeout=LINGER)
+        self._close_pipes()
+        await asyncio.wait(
+            {self._stdin.closed, self._stdout.closed, self._stderr.closed}, timeout=CLOSE_LIMIT
+        )
+
+    def _abandon(self) -> None:
+        if self._own.detached and peek(self.pid) is None:
+            self._own.process.returncode = 0  # nobody will wait for it, and Python need not warn of that
+        else:
+            self._own.kill()
+            self._own.forget()
+
+    def _close_pipes(self) -> None:
+        self._stdin.abort()
+        self._stdout.close()
+        self._stderr.close()
+
+    async def _descend(self, grace: float) -> Exit:
+        await self._observe()
+        self._stdin.close()
+        for number, limit in ((None, grace), (signal.SIGTERM, TERM_GRACE), (signal.SIGKILL, KILL_LIMIT)):
+            if number is not None:
+                await self._observe()
+                self._own.signal(number)
+            if await self._ends_within(limit):
+                return await asyncio.shield(self._life)
+        raise TimedOut(
+            f"cannot stop {self.name!r}: pid {self.pid} does not end after KILL, so it is stuck in the kernel;"
+            " look for a file system or a device that does not answer"
+        )
+
+    async def _observe(self) -> None:
+        look = asyncio.ensure_future(_on_spawner(self._own.tree.observe))
+        await asyncio.wait({look}, timeout=LOOK_LIMIT)
+
+    async def _ends_within(self, seconds: float) -> bool:
+        await asyncio.wait({self._watch.ended}, timeout=seconds)
+        return self._watch.ended.done()
+
+
+async def _on_spawner(look: Callable[[], T]) -> T:
+    return await asyncio.wrap_future(spawner().submit(look))
+
+
+def _widened(pipe: IO[bytes]) -> int:
+    """Make the pipe larger, where the user's quota allows; its size."""
+    try:
+        return fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+    except OSError:
+        return fcntl.fcntl(pipe.fileno(), fcntl.F_GETPIPE_SZ)

@@ -1,0 +1,207 @@
+"""Bytes from a pipe, turned into lists of complete lines.
+
+INV-1: every byte of a complete line within the cap is delivered once, in order, unchanged but for redaction and
+the line ending.
+INV-2: memory is bounded: complete lines by `buffer_limit` plus one read (then the pipe is not read any more), the
+unfinished one by `max_line` (then it is dropped as it arrives, reported, and reading goes on after it).
+INV-3: the cost is per block, not per line: one search, one redaction and one split per read, one join per line
+that spans several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+Redact = Callable[[bytes], bytes]
+
+MAX_LINE: Final = 32 * 1024 * 1024
+BUFFER_LIMIT: Final = 4 * 1024 * 1024
+
+
+def unchanged(block: bytes) -> bytes:
+    return block
+
+
+def ignored(_dropped: int) -> None:
+    return None
+
+
+class LineSplitter:
+    """Chunks in, lists of complete lines out; a line's pieces are joined once, however many there are."""
+
+    __slots__ = ("_blocks", "_dropped", "_max_line", "_pieces", "_redact", "_too_long", "held", "ready")
+
+    def __init__(
+        self,
+        *,
+        max_line: int = MAX_LINE,
+        redact: Redact = unchanged,
+        on_line_too_long: Callable[[int], None] = ignored,
+    ) -> None:
+        self._max_line = max_line
+        self._redact = redact
+        self._too_long = on_line_too_long
+        self._blocks: list[bytes] = []  # complete lines, each block without its last newline
+        self._pieces: list[bytes] = []  # of the unfinished line
+        self._dropped = 0  # bytes of the unfinished line, once it is beyond the cap
+        self.ready = 0  # bytes of complete lines
+        self.held = 0  # bytes of the unfinished line
+
+    def feed(self, chunk: bytes) -> None:
+        end = chunk.rfind(b"\n")
+        if self._dropped or self.held + len(chunk) > self._max_line:
+            self._feed_line_by_line(chunk)
+        elif end < 0:
+            self._pieces.append(chunk)
+            self.held += len(chunk)
+        else:
+            self._complete(chunk[:end])
+            if rest := chunk[end + 1 :]:
+                self._pieces.append(rest)
+                self.held = len(rest)
+
+    def take(self) -> list[bytes]:
+        """All complete lines that are waiting."""
+        blocks, self._blocks = self._blocks, []
+        self.ready = 0
+        lines: list[bytes] = []
+        for block in blocks:  # not joined first: a copy of everything costs more than a few splits
+            lines += self._split(self._redact(block))
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """What is left at the end of the stream: the waiting lines, and the last one if it has no newline."""
+        lines = self.take()
+        if self._dropped:
+            self._end_line()
+        elif self._pieces:
+            lines.append(self._redact(b"".join(self._pieces)))
+            self._pieces.clear()
+            self.held = 0
+        return lines
+
+    def _split(self, block: bytes) -> list[bytes]:
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
+        return block.split(b"\n")
+
+    def _complete(self, block: bytes) -> None:
+        if self._pieces:
+            block = b"".join((*self._pieces, block))
+            self._pieces.clear()
+            self.held = 0
+        self._blocks.append(block)
+        self.ready += len(block) + 1
+
+    def _feed_line_by_line(self, chunk: bytes) -> None:
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            self._grow(piece)
+            self._end_line()
+        self._grow(rest)
+
+    def _grow(self, piece: bytes) -> None:
+        size = self.held + len(piece)
+        if self._dropped:
+            self._dropped += len(piece)
+        elif size > self._max_line:
+            self._dropped = size
+            self._pieces.clear()
+            self.held = 0
+        elif piece:
+            self._pieces.append(piece)
+            self.held = size
+
+    def _end_line(self) -> None:
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            self._too_long(dropped)
+        else:
+            self._complete(b"")
+
+
+class LineReader(asyncio.Protocol):
+    """The reading end of a pipe as an asynchronous iterator: each item is every line that has arrived by then.
+
+    One task reads at a time; another may go on where it stopped, and a cancelled one loses nothing.
+    """
+
+    def __init__(self, splitter: LineSplitter, buffer_limit: int = BUFFER_LIMIT) -> None:
+        self._splitter = splitter
+        self._limit = buffer_limit
+        self._transport: asyncio.ReadTransport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._paused = False
+        self.closed = asyncio.get_running_loop().create_future()
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held in memory now."""
+        return self._splitter.ready + self._splitter.held
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.ReadTransport, transport)  # uvloop has classes of its own
+
+    def data_received(self, data: bytes) -> None:
+        splitter = self._splitter
+        splitter.feed(data)
+        if splitter.ready:
+            self._wake()
+            if splitter.ready > self._limit:
+                self._pause()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._wake()
+
+    def allow(self, more: int) -> None:
+        """Take `more` bytes beyond the limit: the writers are dead, and what they wrote is all there will be."""
+        self._limit += more
+        if self._splitter.ready <= self._limit:
+            self._resume()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def __aiter__(self) -> LineReader:
+        return self
+
+    async def __anext__(self) -> list[bytes]:
+        while not self._splitter.ready and not self.closed.done():
+            await self._arrival()
+        if self.closed.done():
+            lines = self._splitter.finish()
+            if not lines:
+                raise StopAsyncIteration
+            return lines
+        lines = self._splitter.take()
+        self._resume()
+        return lines
+
+    async def _arrival(self) -> None:
+        if self._waiter is not None:
+            raise RuntimeError("cannot read lines in two tasks at once; let one of them hand the lines on")
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()

@@ -1,0 +1,214 @@
+"""A child and all it started, found again wherever it went, killed and reaped.
+
+A process belongs to the tree if it started no earlier than the child and any of these holds:
+
+1. its environment carries the child's token (or a token that a Legation below it derived from that one);
+2. it is in the child's process group or session;
+3. it is our descendant and bears the child's mark: an unusual soft limit on POSIX message queues, which the kernel
+   hands down through fork, exec, `setsid` and `env -i`, and shows even for zombies;
+4. it was seen as a descendant of the child while that lived;
+5. its parent belongs.
+
+Legation is a subreaper, so that a daemon whose parents have ended becomes our child: it stays our descendant, and its
+exit code is ours to take. Exit codes are only taken from processes of the tree: the embedding program's own children
+are never touched. A tree that is registered as detached is spared, unless it is the one to be killed.
+
+Only a jail (a pid namespace) catches what a hostile program can do: leave the session, change its environment *and*
+its limits, and let its parents end before it is ever seen (the first moments before the mark is set are enough); become another user; ask a service outside (cron, systemd,
+a container daemon) to start something; or fork faster than it is killed. Where the system has no subreaper or refuses
+to set limits, rule 3 is missing, and a daemon that cleared its environment needs no hostility to get away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from legation.proc.kernel import Process, children, environment_value, kill, own_children, process, processes
+
+TOKEN_NAME: Final = "LEGATION_CHILD"  # noqa: S105  it names a process and opens nothing
+# The system's time to let a killed process go, before a sweep that runs without an event loop looks again.
+SWEEP_PAUSE: Final = 0.005
+# Our time: a sweep that has not ended by then leaves processes that cannot be killed.
+SWEEP_LIMIT: Final = 3.0
+_MARKS: Final = 1 << 40  # where the message queue limit is "unlimited"
+
+_drawn: set[int | None] = set()  # the marks of the children that this process has now
+
+Identity = tuple[int, int]
+
+
+def nothing_spared() -> frozenset[Identity]:
+    return frozenset()
+
+
+def new_token(*, detached: bool = False) -> str:
+    """Derived from our own token, so that whoever sweeps us finds our children too; a detached one is on its own."""
+    own = "" if detached else os.environ.get(TOKEN_NAME, "")
+    return f"{own}/{secrets.token_hex(16)}" if own else secrets.token_hex(16)
+
+
+class Tree:
+    def __init__(
+        self,
+        pid: int,
+        started: int,
+        token: str,
+        *,
+        mark: int | None = None,
+        whole: bool = False,
+        spared: Callable[[], Iterable[Identity]] = nothing_spared,
+    ) -> None:
+        self.pid = pid
+        self.started = started
+        self._token = token
+        self._mark = mark
+        self._whole = whole  # the child too, because nobody waits for its exit code
+        self._spared = spared
+        self._known: frozenset[Identity] = frozenset()
+
+    def observe(self) -> None:
+        """Remember who belongs now: after the child's death some can no longer be recognised."""
+        self._known |= {each.identity for each in self.members(processes())}
+
+    def members(self, snapshot: Mapping[int, Process]) -> list[Process]:
+        """All of the tree, dead ones too; the child itself only if the tree is to be killed whole."""
+        candidates = self._candidates(snapshot)
+        children = _by_parent(candidates.values())
+        ours = _below(os.getpid(), children) if self._mark is not None else set()
+        root = snapshot.get(self.pid)
+        rooted = root is not None and root.started == self.started
+        found: set[int] = set(_below(self.pid, children)) if rooted else set()
+        for each in candidates.values():
+            if each.pid not in found and self._is_member(each, rooted=rooted, marked=each.pid in ours):
+                found |= {each.pid, *_below(each.pid, children)}
+        if not self._whole:
+            found.discard(self.pid)
+        elif rooted:
+            found.add(self.pid)
+        return [candidates[pid] for pid in found]
+
+    def kill(self) -> list[Process]:
+        """One round: kill and reap what there is now, and return it; empty when nothing was left to do."""
+        mine = os.getpid()
+        members = self.members(processes())
+        self._known |= {each.identity for each in members}
+        for each in members:
+            if not each.dead:
+                kill(each)
+        for each in members:
+            if each.parent == mine:
+                _reap(each.pid)
+        return [each for each in members if not each.dead or each.parent == mine]
+
+    def sweep(self, limit: float = SWEEP_LIMIT) -> list[Process]:
+        """Rounds until nothing is left; blocks. Returns what could not be killed."""
+        deadline = time.monotonic() + limit
+        while (remaining := self.kill()) and time.monotonic() < deadline:
+            time.sleep(SWEEP_PAUSE)
+        return remaining
+
+    def reap_adopted(self) -> None:
+        """Take the exit codes of daemons that ended by themselves, lest they pile up while the child lives on."""
+        if self._mark is None:
+            return
+        for pid in own_children():
+            if pid != self.pid and has_mark(pid, self._mark):
+                found = process(pid)
+                if found is not None and found.dead:
+                    _reap(pid)
+
+    def _candidates(self, snapshot: Mapping[int, Process]) -> dict[int, Process]:
+        children = _by_parent(snapshot.values())
+        excluded = {os.getpid()}
+        for pid, started in self._spared():
+            found = snapshot.get(pid)
+            if found is not None and found.started == started and pid != self.pid:
+                excluded |= {pid, *_below(pid, children)}
+        young = (each for each in snapshot.values() if each.started >= self.started)
+        return {each.pid: each for each in young if each.pid not in excluded}
+
+    def _is_member(self, each: Process, *, rooted: bool, marked: bool) -> bool:
+        if each.identity in self._known:
+            return True
+        if rooted and self.pid in (each.group, each.session):
+            return True
+        if marked and self._mark is not None and has_mark(each.pid, self._mark):
+            return True
+        token = environment_value(each.pid, TOKEN_NAME)
+        return token is not None and (token == self._token or token.startswith(self._token + "/"))
+
+
+def set_mark(pid: int) -> int | None:
+    """Give the process a message queue limit that no other child of ours has; None where that is not allowed."""
+    import resource
+
+    own, _ = resource.getrlimit(resource.RLIMIT_MSGQUEUE)
+    try:
+        _, hard = resource.prlimit(pid, resource.RLIMIT_MSGQUEUE)
+        mark = _draw(_MARKS if hard == resource.RLIM_INFINITY else hard, {own, *_drawn})
+        _put_mark(pid, mark, hard)
+    except (OSError, ValueError):
+        return None
+    _drawn.add(mark)
+    return mark
+
+
+def _put_mark(pid: int, mark: int, hard: int) -> None:
+    """On the process first: what it starts from then on inherits it, and what it had started is all there is."""
+    import resource
+
+    resource.prlimit(pid, resource.RLIMIT_MSGQUEUE, (mark, hard))
+    for child in children(pid):
+        with contextlib.suppress(OSError):  # it has ended
+            _put_mark(child, mark, hard)
+
+
+def release_mark(mark: int | None) -> None:
+    _drawn.discard(mark)
+
+
+def _draw(below: int, taken: set[int | None]) -> int:
+    if below <= len(taken):
+        raise ValueError("no mark is left")
+    while (mark := secrets.randbelow(below)) in taken:
+        pass
+    return mark
+
+
+def has_mark(pid: int, mark: int) -> bool:
+    import resource
+
+    try:
+        soft, _ = resource.prlimit(pid, resource.RLIMIT_MSGQUEUE)
+    except OSError:
+        return False
+    return soft == mark
+
+
+def _by_parent(all_of_them: Iterable[Process]) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for each in all_of_them:
+        children.setdefault(each.parent, []).append(each.pid)
+    return children
+
+
+def _below(pid: int, children: Mapping[int, list[int]]) -> set[int]:
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        new = [child for child in children.get(waiting.pop(), ()) if child not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return

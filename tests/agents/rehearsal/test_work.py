@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import pytest
+from tests.agents.rehearsal.rawclient import RawClient, RefusedError, choose
+
+
+def test_read_tells_the_text_and_where_it_is(client: RawClient, work: Path) -> None:
+    (work / "a.txt").write_text("hello\n")
+    session = client.open(work)
+    played = client.play(session, "read a.txt")
+    call = played.of("tool_call")[0]
+    assert (call["kind"], call["title"], call["rawInput"]) == ("read", "Read a.txt", {"path": "a.txt"})
+    assert call["locations"] == [{"path": str(work / "a.txt")}]
+    assert played.statuses() == ["pending", "in_progress", "completed"]
+    assert played.outcome["content"] == [{"type": "content", "content": {"type": "text", "text": "hello\n"}}]
+
+
+def test_edit_and_write_change_files_and_show_the_diff(client: RawClient, work: Path) -> None:
+    (work / "a.txt").write_text("one two")
+    session = client.open(work)
+    played = client.play(session, "edit a.txt one => 1", r'write "new folder/b.txt" x\ny')
+    assert (work / "a.txt").read_text() == "1 two"
+    assert (work / "new folder" / "b.txt").read_text() == "x\ny"
+    edit, write = (call["content"][0] for call in played.of("tool_call"))
+    assert edit == {"type": "diff", "path": str(work / "a.txt"), "oldText": "one two", "newText": "1 two"}
+    assert (write["oldText"], write["newText"]) == (None, "x\ny")
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["read none.txt", "edit a.txt absent => x", "edit none.txt a => b", "read ../home", "write /elsewhere x"],
+)
+def test_what_cannot_be_done_is_a_failed_call_and_the_script_goes_on(
+    client: RawClient, work: Path, step: str
+) -> None:
+    (work / "a.txt").write_text("one")
+    session = client.open(work)
+    played = client.play(session, step, "say still here")
+    assert played.statuses()[-1] == "failed"
+    assert (played.text, played.stop) == ("still here", "end_turn")
+
+
+def test_a_link_out_of_the_folder_is_not_followed(client: RawClient, work: Path, home: Path) -> None:
+    (home / "secret").write_text("s3cret")
+    (work / "link").symlink_to(home / "secret")
+    session = client.open(work)
+    played = client.play(session, "read link", "write link x", "edit link s => x")
+    assert played.statuses().count("failed") == 3
+    assert (home / "secret").read_text() == "s3cret"
+
+
+def test_a_hostile_step_leaves_the_folder(client: RawClient, work: Path, home: Path) -> None:
+    (home / "secret").write_text("s3cret")
+    session = client.open(work)
+    played = client.play(session, "read! ~/secret", f"write! {home}/written x", "edit! ~/secret s3 => S3")
+    assert played.of("tool_call_update")[1]["content"][0]["content"]["text"] == "s3cret"
+    assert (home / "written").read_text() == "x"
+    assert (home / "secret").read_text() == "S3cret"
+
+
+def test_run_tells_output_and_exit_code(client: RawClient, work: Path) -> None:
+    session = client.open(work)
+    good = client.play(session, "run pwd; echo err >&2")
+    assert good.outcome["status"] == "completed"
+    assert good.outcome["content"][0]["content"]["text"] == f"{work}\nerr\n"
+    bad = client.play(session, "run exit 3")
+    assert (bad.outcome["status"], bad.outcome["rawOutput"]) == ("failed", {"exitCode": 3})
+
+
+def test_a_cancel_ends_the_command_and_what_it_started(client: RawClient, work: Path) -> None:
+    session = client.open(work)
+    prompt = client.start(session, "run sleep 60; echo done > done", "say never")
+    client.until(prompt, stop=lambda m: m.get("params", {}).get("update", {}).get("status") == "in_progress")
+    client.send(method="session/cancel", params={"sessionId": session})
+    ended = client.until(prompt)
+    assert (ended.stop, ended.statuses(), ended.text) == ("cancelled", ["failed"], "")
+    assert not (work / "done").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "status"),
+    [
+        ("allow-once", "completed"),
+        ("allow-always", "completed"),
+        ("reject-once", "failed"),
+        ("reject-always", "failed"),
+        ("option-0", "failed"),
+    ],
+)
+def test_ask_obeys_each_answer(client: RawClient, work: Path, option: str, status: str) -> None:
+    session = client.open(work)
+    client.handlers["session/request_permission"] = choose(option)
+    played = client.play(session, "ask May I?")
+    request = played.requests[0]["params"]
+    assert [entry["kind"] for entry in request["options"]] == [
+        "allow_once",
+        "allow_always",
+        "reject_once",
+        "reject_always",
+    ]
+    assert request["toolCall"]["toolCallId"] == played.of("tool_call")[0]["toolCallId"]
+    assert (request["toolCall"]["title"], played.outcome["status"]) == ("May I?", status)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_asked_work_is_done_only_if_allowed(client: RawClient, work: Path, allowed: bool) -> None:
+    (work / "a.txt").write_text("one")
+    session = client.open(work)
+    client.handlers["session/request_permission"] = choose("allow-once" if allowed else "reject-once")
+    played = client.play(session, "ask edit a.txt one => two", "ask write b.txt x", "ask run touch c.txt")
+    assert (work / "a.txt").read_text() == ("two" if allowed else "one")
+    assert (work / "b.txt").exists() is allowed
+    assert (work / "c.txt").exists() is allowed
+    kinds = [request["params"]["toolCall"]["kind"] for request in played.requests]
+    assert kinds == ["edit", "edit", "execute"]
+    assert played.requests[0]["params"]["toolCall"]["content"][0]["newText"] == "two"
+
+
+def test_an_error_for_an_answer_is_no_permission(client: RawClient, work: Path) -> None:
+    def refuse(_: object) -> None:
+        raise RefusedError("nobody home")
+
+    session = client.open(work)
+    client.handlers["session/request_permission"] = refuse
+    played = client.play(session, "ask write a.txt x")
+    assert played.outcome["status"] == "failed"
+    assert not (work / "a.txt").exists()
+
+
+def test_a_question_can_be_withdrawn(client: RawClient, work: Path) -> None:
+    session = client.open(work)
+    played = client.play(session, "ask-withdraw never mind", "say on")
+    asked, withdrawn = played.requests
+    assert withdrawn["method"] == "$/cancel_request"
+    assert withdrawn["params"]["requestId"] == asked["id"]
+    assert (played.stop, played.text) == ("end_turn", "on")

@@ -1,0 +1,194 @@
+"""A tree of child, grandchild, setsid grandchild, double-forked daemon and one that cleared its environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from legation.proc import Child, Command, Exit, ProcessLauncher, Registry
+from legation.proc import child as child_module
+from legation.proc.kernel import own_children, process, processes
+from legation.proc.tree import TOKEN_NAME, Tree, has_mark, new_token, release_mark, set_mark
+
+Count = Callable[[], list[int]]
+Make = Callable[[str], Command]
+Python = Callable[..., Command]
+LIMIT = 20.0  # a loaded machine's time to start or to end five small programs
+
+
+async def grow(command: Command, nodes: set[bytes]) -> Child:
+    child = await ProcessLauncher().spawn(command)
+    child.write(b"grow\n")
+    missing = set(nodes)
+    async with asyncio.timeout(LIMIT):
+        while missing:
+            missing -= set(await anext(child.lines()))
+    return child
+
+
+async def test_a_graceful_stop_leaves_no_survivor(
+    tree: Make, nodes: set[bytes], survivors: Count, zombies: Count
+) -> None:
+    child = await grow(tree("obedient"), nodes)
+    assert len(survivors()) == len(nodes)
+    async with asyncio.timeout(LIMIT):
+        assert await child.stop() == Exit(0, None)
+    assert (survivors(), zombies(), child.survivors) == ([], [], ())
+
+
+async def test_a_child_that_ignores_everything_leaves_no_survivor(
+    tree: Make, nodes: set[bytes], survivors: Count, zombies: Count, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "TERM_GRACE", 0.1)
+    child = await grow(tree("stubborn"), nodes)
+    async with asyncio.timeout(LIMIT):
+        assert await child.stop(grace=0.1) == Exit(None, signal.SIGKILL)
+    assert (survivors(), zombies()) == ([], [])
+
+
+async def test_a_child_that_crashes_by_itself_leaves_no_survivor(
+    tree: Make, nodes: set[bytes], survivors: Count, zombies: Count
+) -> None:
+    child = await grow(tree("obedient"), nodes)
+    child.write(b"crash\n")
+    async with asyncio.timeout(LIMIT):
+        assert await child.wait() == Exit(None, signal.SIGSEGV)
+    assert (survivors(), zombies()) == ([], [])
+
+
+async def test_a_cancelled_stop_goes_on_and_leaves_no_survivor(
+    tree: Make, nodes: set[bytes], survivors: Count, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "TERM_GRACE", 0.1)
+    child = await grow(tree("stubborn"), nodes)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(child.stop(grace=0.1), 0.01)
+    async with asyncio.timeout(LIMIT):
+        assert await child.wait() == Exit(None, signal.SIGKILL)
+    assert survivors() == []
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_the_end_of_the_loop_leaves_no_survivor(
+    tree: Make, nodes: set[bytes], survivors: Count, zombies: Count, stopping: bool
+) -> None:
+    async def leave_without_waiting() -> None:
+        child = await grow(tree("stubborn"), nodes)
+        if stopping:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(child.stop(), 0.01)
+
+    asyncio.run(leave_without_waiting())
+    assert (survivors(), zombies()) == ([], [])
+
+
+async def test_stopping_one_child_spares_the_others(tree: Make, nodes: set[bytes], survivors: Count) -> None:
+    first, second = await grow(tree("obedient"), nodes), await grow(tree("obedient"), nodes)
+    async with asyncio.timeout(LIMIT):
+        await first.stop()
+        assert len(survivors()) == len(nodes)
+        await second.stop()
+    assert survivors() == []
+
+
+async def test_exit_codes_of_the_embedding_programs_own_children_are_not_taken(
+    tree: Make, nodes: set[bytes]
+) -> None:
+    child = await grow(tree("obedient"), nodes)
+    own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(42)"], start_new_session=True)
+    lasting = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    os.waitid(os.P_PID, own.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie of ours, like the adopted ones
+    async with asyncio.timeout(LIMIT):
+        await child.stop()
+    assert (own.wait(), lasting.poll()) == (42, None)
+    lasting.kill()
+    lasting.wait()
+
+
+async def test_daemons_that_end_by_themselves_do_not_pile_up(
+    python: Python, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "ADOPTED_PERIOD", 0.02)
+    source = """
+import os
+for _ in range(3):
+    if os.fork() == 0:
+        if os.fork() == 0: os.setsid(); os.execve("/bin/sleep", ["sleep", "0"], {})
+        os._exit(0)
+    os.wait()
+print("up", flush=True); input()
+"""
+    before = set(own_children())
+    async with await ProcessLauncher().spawn(python(source)) as child, asyncio.timeout(LIMIT):
+        await anext(child.lines())
+        while set(own_children()) - before != {child.pid}:
+            await asyncio.sleep(0.01)
+
+
+def test_a_mark_reaches_what_was_started_before_it_was_set() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        grandchild = int(program.stdout.readline())
+        mark = set_mark(program.pid)
+        assert mark is not None
+        assert has_mark(program.pid, mark)
+        assert has_mark(grandchild, mark)
+        assert not has_mark(os.getpid(), mark)
+        release_mark(mark)
+        os.kill(grandchild, signal.SIGKILL)
+
+
+def test_a_token_derives_from_our_own_unless_it_is_detached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_NAME, "outer")
+    assert new_token().startswith("outer/")
+    assert "/" not in new_token(detached=True)
+
+
+def test_a_process_of_a_legation_below_belongs_to_the_tree() -> None:
+    token = new_token()
+    below = subprocess.Popen(["sleep", "60"], env={TOKEN_NAME: f"{token}/below"})
+    other = subprocess.Popen(["sleep", "60"], env={TOKEN_NAME: f"{token}other"})
+    try:
+        tree = Tree(2**22 + 1, 0, token)
+        assert [each.pid for each in tree.members(processes())] == [below.pid]
+        tree.sweep()
+        assert process(below.pid) is None
+        assert other.poll() is None
+    finally:
+        below.wait()  # its exit code is gone with the sweep, and Python does not mind
+        other.kill()
+        other.wait()
+
+
+def test_a_spared_tree_is_not_touched() -> None:
+    token = new_token()
+    spared = subprocess.Popen(["sleep", "60"], env={TOKEN_NAME: token})
+    try:
+        found = process(spared.pid)
+        assert found is not None
+        tree = Tree(2**22 + 1, 0, token, spared=lambda: {found.identity})
+        assert tree.sweep() == []
+        assert spared.poll() is None
+        assert [each.pid for each in Tree(2**22 + 1, 0, token).members(processes())] == [spared.pid]
+    finally:
+        spared.kill()
+        spared.wait()
+
+
+def test_a_detached_child_outlives_the_loop_and_stays_registered(
+    python: Python, tag: str, survivors: Count, tmp_path: Path
+) -> None:
+    async def leave() -> int:
+        command = python("import signal; signal.pause()", tag, detached=True)
+        return (await ProcessLauncher(registry=Registry(tmp_path / "registry")).spawn(command)).pid
+
+    pid = asyncio.run(leave())
+    assert survivors() == [pid]
+    assert {found for found, _ in Registry(tmp_path / "registry").detached()} == {pid}
