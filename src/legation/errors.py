@@ -24,8 +24,6 @@ A message starts with "cannot", names the thing and ends with what to do. It nev
 or a tool's arguments; neither does `data`, which travels wherever the message does.
 """
 
-
-
 from __future__ import annotations
 
 from collections.abc import Mapping

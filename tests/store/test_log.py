@@ -243,6 +243,15 @@ async def test_meta_is_kept_apart_from_the_events(open_durable: Open) -> None:
         assert len(await history(stream)) == 1
 
 
+async def test_events_are_taken_while_meta_is_being_written(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        writing = asyncio.create_task(stream.set_meta(b"{}"))
+        await asyncio.sleep(0)
+        await stream.append(numbered(1))
+        await writing
+
+
 async def test_another_workspace_does_not_see_a_stream(open_log: Open) -> None:
     async with open_log() as log:
         kept = await log.stream("ses_a", "acme")

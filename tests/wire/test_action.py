@@ -11,7 +11,7 @@ from legation.errors import InvalidParams
 from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallLocation, ToolCallPatch
 from legation.wire.action import MAX_DEPTH, Action, canonical_path, mcp_tool, tool_name
 
-CWD = "/work/repo"
+CWD = "/srv/repo"
 
 
 def action(raw_input: object = msgspec.UNSET, **fields: object) -> Action:
@@ -25,7 +25,7 @@ def test_an_edit_shows_its_paths_once_and_absolute() -> None:
         title="Edit",
         name="Write",
         kind="edit",
-        locations=(ToolCallLocation(path="/work/repo/a.py"),),
+        locations=(ToolCallLocation(path="/srv/repo/a.py"),),
         content=(Diff(path="b.py", new_text=""),),
         raw_input={"file_path": "./sub/../a.py", "content": "x"},
     )
@@ -34,22 +34,22 @@ def test_an_edit_shows_its_paths_once_and_absolute() -> None:
         tool="Write",
         kind="edit",
         params={"file_path": "./sub/../a.py", "content": "x"},
-        paths=("/work/repo/a.py", "/work/repo/b.py"),
+        paths=("/srv/repo/a.py", "/srv/repo/b.py"),
     )
 
 
 @pytest.mark.parametrize(
     ("written", "absolute"),
     [
-        ("a", "/work/repo/a"),
+        ("a", "/srv/repo/a"),
         ("../../etc/passwd", "/etc/passwd"),
         ("/../../etc//passwd/", "/etc/passwd"),
         ("//etc/passwd", "/etc/passwd"),
-        (".", "/work/repo"),
+        (".", "/srv/repo"),
         ("~/.ssh/id", "/home/me/.ssh/id"),
-        ("~other", "/work/repo/~other"),
+        ("~other", "/srv/repo/~other"),
         ("file:///etc/my%20file", "/etc/my file"),
-        ("a\udc80", "/work/repo/a\udc80"),
+        ("a\udc80", "/srv/repo/a\udc80"),
     ],
 )
 def test_a_path_is_canonical_without_the_disk(written: str, absolute: str) -> None:
@@ -159,3 +159,8 @@ def test_any_input_gives_an_action_with_a_digest(raw_input: object) -> None:
         assert json.dumps(made.params) == json.dumps(
             raw_input if isinstance(raw_input, dict) else {"input": raw_input}
         )
+
+
+def test_a_malformed_file_address_is_refused() -> None:
+    with pytest.raises(InvalidParams, match="malformed"):
+        canonical_path("file://[x", cwd="/srv")

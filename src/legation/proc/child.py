@@ -104,6 +104,11 @@ class Child:
     def write(self, data: bytes) -> None:
         self._stdin.write(data)
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and that the child has not taken yet."""
+        return self._stdin.unsent
+
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until the child has read enough of what was written to take more."""
         await self._stdin.drain(timeout)

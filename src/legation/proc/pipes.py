@@ -44,6 +44,10 @@ class InputWriter(asyncio.BaseProtocol):
             raise self._closed_error()
         self._transport.write(data)
 
+    @property
+    def unsent(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     async def drain(self, timeout: float | None) -> None:
         try:
             async with asyncio.timeout(timeout):

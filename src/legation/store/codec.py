@@ -44,11 +44,14 @@ class _TypeMembers(dict[str, bytes]):
 _type_members = _TypeMembers()
 
 
-def check(draft: Draft) -> None:
-    """Refuse what would not come back as it went in."""
-    if not draft.raw or b"\n" in draft.raw:
-        raise InvalidParams(f"cannot store a {draft.type!r} event: its raw JSON must be one non-empty line")
-    _type_members[draft.type]
+def check(drafts: Sequence[Draft]) -> None:
+    """Refuse what would not come back as it went in. One look at the whole batch, for speed."""
+    raws = [draft.raw for draft in drafts]
+    if b"" in raws or b"\n" in b"".join(raws):
+        culprit = next(draft for draft in drafts if not draft.raw or b"\n" in draft.raw)
+        raise InvalidParams(f"cannot store a {culprit.type!r} event: its raw JSON must be one non-empty line")
+    for type_ in {draft.type for draft in drafts}:
+        _type_members[type_]
 
 
 def encode(events: Iterable[Event]) -> bytes:

@@ -152,12 +152,7 @@ class JsonlBackend:
             file.close()
 
     def lookup(self, stream: str) -> StreamInfo | None:
-        if not self._side_path(stream).exists():
-            return None
-        side = self._side(stream)
-        first = linefile.first_event(self._events_path(stream))
-        floor = first.seq if first else 1
-        return StreamInfo(stream, side.workspace, side.state, floor, self._head(stream), bytes(side.meta))
+        return stream_info(self._folder, stream) if self._side_path(stream).exists() else None
 
     def streams(self) -> list[StreamInfo]:
         infos = [self.lookup(_stream_of(path)) for path in sorted(self._folder.glob("*.json"))]
@@ -177,20 +172,34 @@ class JsonlBackend:
         self._lock.release()
 
     def _head(self, stream: str) -> int:
-        last = linefile.last_event(self._events_path(stream))
-        return max(last.seq if last else 0, self._side(stream).head)
+        return stream_info(self._folder, stream).head
 
     def _events_path(self, stream: str) -> Path:
-        return self._folder / f"{quote(stream, safe='')}.jsonl"
+        return events_path(self._folder, stream)
 
     def _side_path(self, stream: str) -> Path:
-        return self._folder / f"{quote(stream, safe='')}.json"
+        return side_path(self._folder, stream)
 
     def _side(self, stream: str) -> _Side:
         return read_side(self._side_path(stream))
 
     def _write_side(self, stream: str, side: _Side) -> None:
         linefile.write_atomically(self._side_path(stream), msgspec.json.encode(side) + b"\n")
+
+
+def events_path(folder: Path, stream: str) -> Path:
+    return folder / f"{quote(stream, safe='')}.jsonl"
+
+
+def side_path(folder: Path, stream: str) -> Path:
+    return folder / f"{quote(stream, safe='')}.json"
+
+
+def stream_info(folder: Path, stream: str) -> StreamInfo:
+    side, path = read_side(side_path(folder, stream)), events_path(folder, stream)
+    first, last = linefile.first_event(path), linefile.last_event(path)
+    head = max(last.seq if last else 0, side.head)
+    return StreamInfo(stream, side.workspace, side.state, first.seq if first else 1, head, bytes(side.meta))
 
 
 def read_side(path: Path) -> _Side:

@@ -29,6 +29,8 @@ from legation.store.lock import FolderLock
 from legation.wire.events import Event
 
 VERSION = 1
+DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
+WAL_BYTES = 16 * 1024 * 1024  # of log before it is merged into the file
 PAGE_BYTES = 128 * 1024  # a reader that starts in the middle of a page decodes at most this much in vain
 
 _SCHEMA = """
@@ -97,9 +99,10 @@ class SqliteBackend:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
+        connection.execute(f"pragma page_size = {DISK_PAGE}")  # before the first write, or never
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
-        connection.execute("pragma wal_autocheckpoint = 4000")
+        connection.execute(f"pragma wal_autocheckpoint = {WAL_BYTES // DISK_PAGE}")
         return connection
 
     def _migrate(self) -> None:

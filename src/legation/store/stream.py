@@ -57,6 +57,7 @@ class Stream:
         self._acks: list[tuple[int, asyncio.Future[None]]] = []
         self._asleep: list[asyncio.Future[None]] = []
         self._changing = False
+        self._trimming = False
         self._lost: StorageFailed | None = None
         self.ended = info.state == "deleted"
 
@@ -74,9 +75,8 @@ class Stream:
         return receipt
 
     def _number(self, drafts: Sequence[Draft]) -> list[Event]:
-        now, check = self._log.clock.now_ms(), codec.check
-        for draft in drafts:
-            check(draft)
+        codec.check(drafts)
+        now = self._log.clock.now_ms()
         return [
             Event(seq, now, draft.type, draft.raw, draft.native)
             for seq, draft in enumerate(drafts, self._head + 1)
@@ -114,7 +114,7 @@ class Stream:
 
     async def set_meta(self, meta: bytes) -> None:
         """Strict: what to know of the stream besides its events, as one line of JSON."""
-        await self._change(SetMeta(self.name, meta))
+        await self._log.commit(self, SetMeta(self.name, meta))
 
     async def _change(self, op: Op) -> None:
         if self._changing:
@@ -145,7 +145,7 @@ class Stream:
                 self._set_state(op.state)
             case SetMeta():
                 self._meta = op.meta
-        if not isinstance(op, Append):
+        if isinstance(op, Replace | SetState):
             self._changing = False
 
     def refuse(self, op: Op, error: StorageFailed) -> None:
@@ -155,7 +155,8 @@ class Stream:
             for _, saved in acks:
                 if not saved.done():
                     saved.set_exception(error)
-        self._changing = False
+        if isinstance(op, Replace | SetState):
+            self._changing = False
 
     def show(self, events: Sequence[Event]) -> None:
         if events[-1].seq <= self._visible:
@@ -163,9 +164,9 @@ class Stream:
         self._visible = events[-1].seq
         self._tail += events
         self._tail_bytes += sum([len(event.raw) for event in events])
-        if len(self._tail) > TAIL_EVENTS or self._tail_bytes > TAIL_BYTES:
-            self._trim()
         self._wake()
+        if len(self._tail) > TAIL_EVENTS or self._tail_bytes > TAIL_BYTES:
+            self._trim_soon()
 
     def end(self) -> None:
         """Subscribers get what is left and then stop."""
@@ -193,14 +194,22 @@ class Stream:
             self._floor = self._head + 1
             self.end()
 
+    def _trim_soon(self) -> None:
+        """After those who were just woken have taken theirs: else they would read it from the disk again."""
+        if not self._keep_all and not self._trimming:
+            self._trimming = True
+            asyncio.get_running_loop().call_soon(self._trim)
+
     def _trim(self) -> None:
-        """Drop the older half of the tail, but nothing that only memory holds."""
-        count = min(len(self._tail) // 2, self._saved - self._before_tail)
-        if self._keep_all or count <= 0:
-            return
-        self._tail_bytes -= sum([len(event.raw) for event in self._tail[:count]])
-        self._before_tail = self._tail[count - 1].seq
-        del self._tail[:count]
+        """Drop old events, down to half of what may be kept, but nothing that only memory holds."""
+        self._trimming = False
+        saved, count, size = self._saved - self._before_tail, 0, self._tail_bytes
+        while count < saved and (len(self._tail) - count > TAIL_EVENTS // 2 or size > TAIL_BYTES // 2):
+            size -= len(self._tail[count].raw)
+            count += 1
+        if count:
+            self._before_tail, self._tail_bytes = self._tail[count - 1].seq, size
+            del self._tail[:count]
 
     def _wake(self) -> None:
         asleep, self._asleep = self._asleep, []

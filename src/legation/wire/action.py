@@ -91,7 +91,12 @@ def tool_name(name: str) -> str:
 def canonical_path(path: str, *, cwd: str, home: str | None = None) -> str:
     """The absolute path that the text names, without `.`, `..`, doubled slashes or a file: scheme."""
     if path.startswith("file://"):
-        path = unquote(urlsplit(path).path)
+        try:
+            path = unquote(urlsplit(path).path)
+        except ValueError:
+            raise InvalidParams(
+                "cannot tell which file a tool call means: its file: address is malformed"
+            ) from None
     if home is not None and (path == "~" or path.startswith("~/")):
         path = home + path[1:]
     joined = posixpath.normpath(posixpath.join(cwd, path))

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from legation.wire.acp.permission import Cancelled, PermissionOption, PermissionOutcome, Selected
+from legation.wire.acp.toolcall import Diff
 from legation.wire.action import Action
 
 Outcome = Literal["approved", "denied", "expired", "superseded", "cancelled"]
@@ -36,6 +37,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None = None
     tool_call_id: str | None = None
     turn: str | None = None
+    diffs: tuple[Diff, ...] = ()  # what the agent says it would change
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.permission import PermissionOption
 from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.sessions import StopReason, Usage
+from legation.wire.acp.toolcall import Diff
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision, Outcome
 from legation.wire.payload import Payload
@@ -64,6 +65,7 @@ class PermissionAsked(Payload):
     expires_at: int | None = None
     tool_call_id: str | None = None
     turn: str | None = None
+    diffs: tuple[Diff, ...] = ()
 
     @classmethod
     def from_ask(cls, ask: Ask) -> "PermissionAsked":
@@ -76,6 +78,7 @@ class PermissionAsked(Payload):
             expires_at=ask.expires_at,
             tool_call_id=ask.tool_call_id,
             turn=ask.turn,
+            diffs=ask.diffs,
         )
 
 

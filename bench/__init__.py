@@ -1,0 +1,1 @@
+"""Legation measured against its targets and against others, in one run. See README.md."""

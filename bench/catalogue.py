@@ -1,0 +1,110 @@
+"""Every benchmark: its candidates, and the targets they are held to."""
+
+from __future__ import annotations
+
+from bench.flood import BIG_LINE, SMALL_LINE
+from bench.harness import Benchmark, Candidate, Target, metric, times
+from bench.measure import CPU, RATE
+
+# Enough to run for a second or more; the SDK is slower by an order, so it gets fewer of the same lines.
+FLOOD, FLOOD_TO_DISK, FLOOD_OF_SDK = "500000", "400000", "60000"
+BIG_LINES = "200"
+MB_RATE = "MB/s"
+
+
+def _log(store: str, events: str) -> Candidate:
+    return Candidate(f"legation-{store}", "bench.flood_log", (store, events, str(SMALL_LINE)))
+
+
+def _start(name: str, *args: str) -> Candidate:
+    return Candidate(name, "bench.start", args)
+
+
+BARE = Candidate("bare-splitter", "bench.flood_bare", (FLOOD, str(SMALL_LINE)))
+SDK = Candidate("acp-python-sdk", "bench.flood_sdk", (FLOOD_OF_SDK,))
+MEMORY = _log("memory", FLOOD)
+SQLITE = _log("sqlite", FLOOD_TO_DISK)
+JSONL = _log("jsonl", FLOOD_TO_DISK)
+HOST = Candidate("legation-host", "bench.flood_host", (FLOOD,))
+BIG = Candidate("legation-1MB", "bench.flood_log", ("memory", BIG_LINES, str(BIG_LINE)))
+BIG_BARE = Candidate("bare-splitter-1MB", "bench.flood_bare", (BIG_LINES, str(BIG_LINE)))
+REPLAY_SQLITE = Candidate("replay-sqlite", "bench.replay", ("sqlite",))
+REPLAY_JSONL = Candidate("replay-jsonl", "bench.replay", ("jsonl",))
+ACKS_50 = Candidate("50-sessions", "bench.acks", ("50",))
+ACKS_500 = Candidate("500-sessions", "bench.acks", ("500",))
+START_PYTHON = _start("python-alone", "-c", "pass")
+START_VERSION = _start("legation-version", "-m", "legation", "--version")
+START_HELP = _start("legation-help", "-m", "legation", "--help")
+INSTALL = Candidate("base-install", "bench.install")
+
+BENCHMARKS = (
+    Benchmark(
+        "pipe-memory",
+        "an agent's flood -> pipe -> driver -> memory log -> one subscriber",
+        (MEMORY, BARE, SDK),
+        (
+            Target("events/s", metric(MEMORY, RATE), bound=100_000),
+            Target("times the SDK", times(MEMORY, SDK, RATE), bound=8),
+            Target("times the SDK, by CPU", times(SDK, MEMORY, CPU)),
+            Target("of the bare splitter", times(MEMORY, BARE, RATE), bound=1 / 3),
+            Target("of the bare splitter, by CPU", times(BARE, MEMORY, CPU)),
+        ),
+    ),
+    Benchmark(
+        "pipe-sqlite",
+        "the same flood, every event on the disk (SQLite, synchronous=FULL) before it is seen",
+        (SQLITE, SDK),
+        (
+            Target("acknowledged events/s", metric(SQLITE, RATE), bound=60_000),
+            Target("times the SDK, which stores nothing", times(SQLITE, SDK, RATE), bound=6),
+            Target("times the SDK, by CPU", times(SDK, SQLITE, CPU)),
+        ),
+    ),
+    Benchmark("pipe-jsonl", "the same flood into JSONL files, with fdatasync", (JSONL,)),
+    Benchmark(
+        "host",
+        "the same flood through the whole host: session, turn, watch",
+        (HOST, MEMORY),
+        (Target("CPU, as a multiple of the log alone", times(HOST, MEMORY, CPU), "at most", 1.5),),
+    ),
+    Benchmark(
+        "big-lines",
+        "lines of 1 MB -> pipe -> driver -> memory log -> one subscriber",
+        (BIG, BIG_BARE),
+        (
+            Target("MB/s", metric(BIG, MB_RATE), bound=200),
+            Target("of the bare splitter", times(BIG, BIG_BARE, MB_RATE)),
+        ),
+    ),
+    Benchmark(
+        "replay",
+        "a subscriber from the middle of a million stored events",
+        (REPLAY_SQLITE, REPLAY_JSONL),
+        (
+            Target("events/s from SQLite", metric(REPLAY_SQLITE, RATE), bound=300_000),
+            Target("events/s from JSONL", metric(REPLAY_JSONL, RATE), bound=300_000),
+        ),
+    ),
+    Benchmark(
+        "ack-latency",
+        "sessions on SQLite that each wait for the disk before the next event",
+        (ACKS_50, ACKS_500),
+    ),
+    Benchmark(
+        "cli-start",
+        "processor time of a whole command",
+        (START_VERSION, START_HELP, START_PYTHON),
+        (Target("CPU seconds of --version", metric(START_VERSION, "CPU s"), "at most", 0.3),),
+    ),
+    Benchmark(
+        "install",
+        "a fresh environment from requirements/run.txt; fetches packages",
+        (INSTALL,),
+        (
+            Target("packages, Legation included", metric(INSTALL, "packages"), "at most", 30),
+            Target("MB on the disk", metric(INSTALL, "MB"), "at most", 60),
+        ),
+        only_by_name=True,
+        rounds=1,
+    ),
+)

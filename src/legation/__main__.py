@@ -1,0 +1,3 @@
+from legation.cli.main import main
+
+main()

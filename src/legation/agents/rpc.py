@@ -1,0 +1,271 @@
+"""JSON-RPC with one agent over its pipes: one reader, one order.
+
+INV-R1  Messages are handled in the order they came: updates are handed on before the response behind them,
+        and `on_answer` is called before the updates behind that.
+INV-R2  Every request of the agent gets exactly one answer, whatever becomes of it.
+INV-R3  A line that is no message is reported and skipped; it never ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from legation.agents.messages import (
+    Message,
+    decode_update_line,
+    read_cancelled_id,
+    read_error,
+    read_message,
+    read_odd_update,
+)
+from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
+from legation.proc import Child
+from legation.wire import jsontext
+from legation.wire.acp.rpc import CANCEL_REQUEST, ErrorCode, RpcError
+from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.events import Draft, update_type
+
+REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway cannot fill our memory
+OUTBOX_LIMIT = 32 * 1024 * 1024  # bytes that may wait for an agent to read them before it is not read either
+WRITE_TIMEOUT = 30.0  # seconds in which an agent must take what we write: its time
+SHOWN_BYTES = 200  # of a stray line, in the diagnostic
+
+_log = logging.getLogger(__name__)
+
+
+class Inbox(Protocol):
+    """Where an agent's messages go. `updates` and `trouble` are called while reading and must not wait."""
+
+    def updates(self, session_id: str, drafts: list[Draft]) -> None: ...
+    def trouble(self, code: DiagnosticCode, message: str) -> None: ...
+    def notification(self, method: str, params: bytes) -> None: ...
+
+    def request(self, method: str, params: bytes) -> Awaitable[object]:
+        """The result, later. What must keep its place among the updates is done before this returns.
+        Raise `RpcFault`, now or later, for an error of one's choice."""
+
+    async def room(self) -> None:
+        """Returns when more may be read: the back-pressure on the agent."""
+
+
+class RpcFault(Exception):
+    """The error with which a request of the agent is answered."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.error = RpcError(code, message)
+
+
+class AgentRefused(AgentError):
+    """The agent answered a request of ours with an error; `error` is what it said."""
+
+    def __init__(self, method: str, error: RpcError) -> None:
+        super().__init__(
+            f"cannot complete {method}: the agent answered with error {error.code}: {error.message}",
+            {"code": error.code, "message": error.message},
+        )
+        self.error = error
+
+
+def _ignore(_: bytes | RpcError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    on_answer: Callable[[bytes | RpcError], None]
+    answer: asyncio.Future[bytes | RpcError | None]  # None: there will be none
+
+
+class RpcPeer:
+    def __init__(self, child: Child, inbox: Inbox) -> None:
+        self._child = child
+        self._inbox = inbox
+        self._last_id = 0
+        self._calls: dict[bytes, _Call] = {}
+        self._answering: dict[bytes, asyncio.Future[object]] = {}
+        self._closed = False
+
+    async def run(self) -> None:
+        """Read until the agent's output ends; then whoever waits for an answer learns that none will come."""
+        try:
+            async for lines in self._child.lines():
+                self._take(lines)
+                await self._inbox.room()
+                if self._child.unsent > OUTBOX_LIMIT:
+                    await self._child.drain(WRITE_TIMEOUT)
+        except TimedOut as error:
+            self._inbox.trouble(DiagnosticCode.AGENT_PROCESS_ERROR, error.message)
+        finally:
+            self._closed = True
+            self._end()
+
+    async def call(
+        self,
+        method: str,
+        params: object,
+        *,
+        timeout: float | None = None,
+        on_answer: Callable[[bytes | RpcError], None] = _ignore,
+    ) -> bytes:
+        """The raw result. An error answer is `AgentRefused`; a call given up is cancelled at the agent too.
+        `on_answer` is for what must keep the answer's place among the updates."""
+        self._must_be_open(method)
+        self._last_id += 1
+        key = b"%d" % self._last_id
+        answer: asyncio.Future[bytes | RpcError | None] = asyncio.get_running_loop().create_future()
+        self._calls[key] = _Call(on_answer, answer)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params})
+                result = await answer
+        except TimeoutError:
+            self._cancel_at_agent(key)
+            raise TimedOut(f"cannot complete {method}: the agent did not answer within {timeout} s") from None
+        except asyncio.CancelledError:
+            self._cancel_at_agent(key)
+            raise
+        finally:
+            del self._calls[key]
+        if result is None:
+            raise TransportClosed(f"cannot complete {method}: the agent's output has ended; look at its exit")
+        if isinstance(result, RpcError):
+            raise AgentRefused(method, result)
+        return result
+
+    async def notify(self, method: str, params: object) -> None:
+        """Does not wait for the agent to read it: a notification is small, and the agent may be stuck."""
+        self._must_be_open(method)
+        self._child.write(jsontext.write({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n")
+
+    def _must_be_open(self, method: str) -> None:
+        if self._closed:
+            raise TransportClosed(f"cannot send {method}: the agent's output has ended; start it again")
+
+    async def _send(self, message: dict[str, object]) -> None:
+        self._child.write(jsontext.write(message) + b"\n")
+        await self._child.drain(WRITE_TIMEOUT)
+
+    def _cancel_at_agent(self, key: bytes) -> None:
+        note = {"jsonrpc": "2.0", "method": CANCEL_REQUEST, "params": {"requestId": int(key)}}
+        with suppress(LegationError):  # it may be gone, which is as good
+            self._child.write(jsontext.write(note) + b"\n")
+
+    def _take(self, lines: list[bytes]) -> None:
+        """The hot path: a run of updates of one session goes on as one list."""
+        session = ""
+        drafts: list[Draft] = []
+        for line in lines:
+            try:
+                if not line.isascii():
+                    line.decode()
+                params = decode_update_line(line).params
+            except (ValueError, RecursionError):
+                self._hand_on(session, drafts)
+                drafts = []
+                self._take_other(line)
+                continue
+            if params.sessionId != session:
+                self._hand_on(session, drafts)
+                session, drafts = params.sessionId, []
+            raw = bytes(params.update)
+            drafts.append(Draft(update_type(raw), raw))
+        self._hand_on(session, drafts)
+
+    def _hand_on(self, session: str, drafts: list[Draft]) -> None:
+        if drafts:
+            self._inbox.updates(session, drafts)
+
+    def _take_other(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        text = line.decode(errors="replace").encode()
+        message = read_message(text)
+        if message is None or not (message.method or message.id):
+            self._stray(line)
+        elif message.method == "session/update" and not message.id:
+            native = line if text != line else b""
+            odd = read_odd_update(bytes(message.params), native)
+            if odd:
+                self._inbox.updates(odd[0], [odd[1]])
+            else:
+                self._stray(line)
+        elif not message.method:
+            self._take_response(message)
+        elif message.id:
+            self._take_request(message)
+        elif message.method == CANCEL_REQUEST:
+            self._take_cancel(message)
+        else:
+            self._inbox.notification(message.method, bytes(message.params))
+
+    def _stray(self, line: bytes) -> None:
+        shown = line[:SHOWN_BYTES].decode(errors="replace")
+        self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
+
+    def _take_response(self, message: Message) -> None:
+        call = self._calls.get(bytes(message.id))
+        if call is None or call.answer.done():
+            what = "an answer came that nobody waits for"
+            self._inbox.trouble(DiagnosticCode.AGENT_LATE_RESPONSE, what)
+            return
+        error, result = bytes(message.error), bytes(message.result) or b"null"
+        answer = read_error(error) if error else result
+        call.answer.set_result(answer)
+        call.on_answer(answer)
+
+    def _take_request(self, message: Message) -> None:
+        key = bytes(message.id)
+        if key in self._answering or len(self._answering) >= REQUESTS_AT_ONCE:
+            refusal = RpcError(
+                ErrorCode.INVALID_REQUEST, "too many requests, or one with this id is under way"
+            )
+            self._write_answer(key, refusal)
+            return
+        try:
+            coming = asyncio.ensure_future(self._inbox.request(message.method, bytes(message.params)))
+        except Exception as error:  # noqa: BLE001 - nothing an agent asks may end the connection
+            self._write_answer(key, _fault(message.method, error))
+            return
+        self._answering[key] = coming
+        coming.add_done_callback(partial(self._answer, key, message.method))
+
+    def _take_cancel(self, message: Message) -> None:
+        coming = self._answering.get(read_cancelled_id(bytes(message.params)))
+        if coming:
+            coming.cancel()
+
+    def _answer(self, key: bytes, method: str, coming: asyncio.Future[object]) -> None:
+        """Called when the answer is there; also for a request that was cancelled before anybody looked at it."""
+        del self._answering[key]
+        if coming.cancelled():
+            answer: object = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
+        elif error := coming.exception():
+            answer = _fault(method, error)
+        else:
+            answer = coming.result()
+        self._write_answer(key, answer)
+
+    def _write_answer(self, key: bytes, answer: object) -> None:
+        part = b"error" if isinstance(answer, RpcError) else b"result"
+        with suppress(LegationError):  # the agent went away with its question
+            self._child.write(b'{"jsonrpc":"2.0","id":%b,"%b":%b}\n' % (key, part, jsontext.write(answer)))
+
+    def _end(self) -> None:
+        for call in self._calls.values():
+            if not call.answer.done():
+                call.answer.set_result(None)
+        for coming in self._answering.values():
+            coming.cancel()
+
+
+def _fault(method: str, error: BaseException) -> RpcError:
+    if isinstance(error, RpcFault):
+        return error.error
+    _log.error("cannot answer %s", method, exc_info=error)
+    return RpcError(ErrorCode.INTERNAL_ERROR, f"cannot answer {method}: {type(error).__name__}")

@@ -1,0 +1,138 @@
+"""`legation demo`: the first minute. A real agent process fixes a bug in a small repository; you decide."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+import legation
+from legation.agents import catalogue
+from legation.agents.rehearsal.demo_repo import make_demo_repo
+from legation.cli.approver import TerminalApprover, open_tty
+from legation.cli.exec import exit_code, show_changes
+from legation.cli.folders import Folders
+from legation.cli.render import Renderer
+from legation.cli.terminal import Terminal
+from legation.cli.turn import Done, Job, run_turn
+from legation.cli.view import Screen
+from legation.proc.kernel import own_children
+from legation.settings import Settings, load
+from legation.store.reader import StreamReader
+from legation.wire.ask import Approver, Ask, Decision
+
+AUTOPILOT_AFTER = 20.0  # seconds a person has before the demo answers for itself
+PACE = 0.04  # seconds between pieces of text, so that a person can follow
+PROMPT = "One test fails in this repository. Find out why and fix it."
+
+# What `--check` insists on: every line of the first minute, as far as it exists.
+PROMISES = (
+    ("the plan is shown", "plan: ▸ Run the tests"),
+    ("the failing test is seen", "✗ Run python -m unittest"),
+    ("the edit is asked about", "approved · demo:autopilot · Edit pages.py"),
+    ("the edit is made", "✓ Edit pages.py"),
+    ("the tests pass", "✓ Run python -m unittest"),
+    ("the diff is shown", "+    return list(range(1, page_count(total, size) + 1))"),
+    ("the size of the change is told", "1 file(s) changed, +1 -1"),
+    ("the record is whole", "0 lost, 0 doubled"),
+    ("nothing is left", "left behind: nothing"),
+    ("the next step is named", "legation exec --agent rehearsal"),
+)
+
+
+def demo(
+    *,
+    check: Annotated[
+        bool, Parameter(negative="", help="Headless: assert every line and say which one is missing.")
+    ] = False,
+) -> int:
+    """Watch the first minute: a scripted agent fixes a bug in a small repository, and asks you on the way.
+
+    No key, no account, no network. Without a terminal, or after 20 seconds, a visible autopilot answers.
+    """
+    if check:
+        return _check()
+    tty = open_tty()
+    make_person = None if tty is None else partial(TerminalApprover, tty)
+    return _show(Terminal(), load({}, os.environ), make_person, PACE)
+
+
+MakePerson = Callable[[Callable[[], None]], Approver]
+
+
+class Autopilot:
+    """Answers for a person who is not there. In the demo only: elsewhere silence stays no."""
+
+    def __init__(self, out: Terminal, person: Approver | None) -> None:
+        self._out = out
+        self._person = person
+
+    async def decide(self, ask: Ask) -> Decision:
+        if self._person is not None:
+            try:
+                async with asyncio.timeout(AUTOPILOT_AFTER):
+                    return await self._person.decide(ask)
+            except TimeoutError:
+                self._out.say(f"nobody answered for {AUTOPILOT_AFTER:g} s", "yellow")
+        return Decision("approved", "demo:autopilot", "nobody is at the terminal, and this is only a demo")
+
+
+def _show(out: Terminal, settings: Settings, make_person: MakePerson | None, pace: float) -> int:
+    version = legation.__version__
+    out.say(f"Legation {version}, the first minute: an agent fixes a bug, and you are in charge.", "bold")
+
+    def make_approver(cancel: Callable[[], None]) -> Approver:
+        return Autopilot(out, make_person(cancel) if make_person else None)
+
+    with tempfile.TemporaryDirectory(prefix="legation-demo-") as place:
+        repository = Path(place) / "pages"
+        make_demo_repo(repository)
+        argv = (*catalogue.command_of("rehearsal"), "--pace", str(pace))
+        job = Job(agent="rehearsal", argv=argv, cwd=repository, prompt=PROMPT, env={})
+        done = run_turn(job, settings, Screen(Renderer(out)), make_approver)
+    out.say()
+    show_changes(out, done.changes)
+    _account(out, done, Folders(settings.data_dir), Path(place))
+    return exit_code(done)
+
+
+def _account(out: Terminal, done: Done, folders: Folders, place: Path) -> None:
+    """What was kept, what was left, and what to try next."""
+    reader = StreamReader(folders.sessions / done.session_id, done.session_id)
+    seqs = [event.seq for batch in reader.batches(0, lambda _: None) for event in batch]
+    lost, doubled = reader.info().head - len(set(seqs)), len(seqs) - len(set(seqs))
+    out.say(f"on the record: {len(seqs)} events, {lost} lost, {doubled} doubled", "bold")
+    out.say(f"left behind: {', '.join(_left_behind(folders, place)) or 'nothing'}", "bold")
+    out.say()
+    out.say("Next, in a folder of yours:")
+    out.say('  legation exec --agent rehearsal "fix the failing test"')
+    out.say('  legation exec --command "any-acp-agent --its-flags" "what to do"')
+    out.say(f"  legation events {done.session_id}")
+
+
+def _left_behind(folders: Folders, place: Path) -> list[str]:
+    processes = [f"process {pid}" for pid in own_children()]
+    files = [str(path) for path in (place, *folders.data.glob("agents/*/*/tmp/*")) if path.exists()]
+    return processes + files
+
+
+def _check() -> int:
+    """The same as anybody sees, without a terminal, in a data folder of its own."""
+    seen = io.StringIO()
+    with tempfile.TemporaryDirectory(prefix="legation-check-") as data:
+        code = _show(Terminal(seen), load({"data_dir": Path(data)}, {}), None, 0.0)
+    transcript = seen.getvalue()
+    sys.stdout.write(transcript)
+    missing = [what for what, line in PROMISES if line not in transcript]
+    for what, _ in PROMISES:
+        print(f"{'MISSING' if what in missing else 'held':<8}{what}")
+    print(f"check: {len(PROMISES) - len(missing)} of {len(PROMISES)} hold, exit code {code}")
+    return 1 if missing else code

@@ -1,0 +1,154 @@
+"""`legation doctor`: what works here, what does not, and the command that helps."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+import legation
+from legation.cli.flags import SettingsFlags, settings_of
+from legation.cli.folders import Folders
+from legation.cli.terminal import Style, Terminal
+from legation.errors import ConfigInvalid
+from legation.settings import FIELDS, Settings
+
+Verdict = Literal["ok", "limited", "broken"]
+PROBE_LIMIT = 10.0  # seconds a program has to answer a probe: its time
+_STYLES: dict[Verdict, Style] = {"ok": "green", "limited": "yellow", "broken": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    verdict: Verdict
+    about: str
+    says: str
+    next: str = ""  # the next command, where there is one
+
+
+def doctor(
+    *,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object a line.")] = False,
+    settings: SettingsFlags | None = None,
+) -> int:
+    """Say what works here and what to do next. The exit code is 1 if something needed is broken."""
+    out, broken = Terminal(), False
+    for finding in _examine(settings):
+        broken |= finding.verdict == "broken"
+        if json:
+            sys.stdout.buffer.write(msgspec.json.encode(asdict(finding)) + b"\n")
+            continue
+        out.write(f"{finding.verdict:<8}", _STYLES[finding.verdict])
+        out.say(f"{finding.about}: {finding.says}")
+        if finding.next:
+            out.say(f"        next: {finding.next}", "bold")
+    return 1 if broken else 0
+
+
+def _examine(flags: SettingsFlags | None) -> Iterator[Finding]:
+    yield Finding("ok", "legation", f"{legation.__version__} on Python {platform.python_version()}")
+    try:
+        settings = settings_of(flags)
+    except ConfigInvalid as error:
+        yield Finding("broken", "settings", error.message)
+        return
+    checks: tuple[Callable[[], Finding], ...] = (
+        lambda: _data_folder(settings.data_dir),
+        lambda: _sqlite(),
+        lambda: _git(),
+        lambda: _bubblewrap(),
+        lambda: _subreaper(),
+        lambda: _leftovers(settings),
+    )
+    for check in checks:
+        yield check()
+    for field in FIELDS:
+        yield Finding("ok", field.name, f"{getattr(settings, field.name)} ({settings.source(field.name)})")
+
+
+def _data_folder(folder: Path) -> Finding:
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError:
+        return Finding(
+            "broken", "data folder", f"{existing} is not writable", "legation doctor --data-dir PATH"
+        )
+    free = shutil.disk_usage(existing).free // 2**20
+    if free < 100:
+        return Finding("limited", "data folder", f"{folder}, with only {free} MiB left", "free some space")
+    return Finding("ok", "data folder", f"{folder}, {free} MiB free")
+
+
+def _sqlite() -> Finding:
+    version = sqlite3.sqlite_version_info
+    if version < (3, 37):
+        return Finding(
+            "broken", "sqlite", f"{sqlite3.sqlite_version} is too old; 3.37 is needed", "update Python"
+        )
+    return Finding("ok", "sqlite", sqlite3.sqlite_version)
+
+
+def _git() -> Finding:
+    if shutil.which("git"):
+        return Finding("ok", "git", _first_line("git", "--version"))
+    says = "not found; changes are shown by comparing files, within limits"
+    return Finding("limited", "git", says, "install git, on Debian: apt-get install git")
+
+
+def _bubblewrap() -> Finding:
+    """Run, not only looked for: some systems have it and forbid it."""
+    if not shutil.which("bwrap"):
+        says = "not found; agents will run without a jail"
+        return Finding("limited", "bubblewrap", says, "install it, on Debian: apt-get install bubblewrap")
+    probe = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--", "true")
+    try:
+        works = subprocess.run(probe, capture_output=True, timeout=PROBE_LIMIT, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        works = False
+    if works:
+        return Finding("ok", "bubblewrap", _first_line("bwrap", "--version"))
+    says = "found, but the system forbids it; agents will run without a jail"
+    return Finding("limited", "bubblewrap", says, "allow unprivileged user namespaces")
+
+
+def _subreaper() -> Finding:
+    from legation.proc.kernel import become_subreaper
+
+    if become_subreaper():
+        return Finding("ok", "processes", "daemons that agents leave behind are found and ended")
+    return Finding(
+        "limited", "processes", "daemons that agents leave behind may escape", "run on Linux 3.4 or later"
+    )
+
+
+def _leftovers(settings: Settings) -> Finding:
+    from legation.proc.registry import listed
+
+    entries = listed(Folders(settings.data_dir).children)
+    dead = [entry for entry in entries if not entry.owner_lives]
+    if dead:
+        says = (
+            f"{len(dead)} agent(s) of a killed Legation are on file; the next start ends what is left of them"
+        )
+        return Finding("limited", "agents", says, 'legation exec --agent rehearsal "say hello"')
+    running = ", ".join(f"{entry.name} (pid {entry.pid}, of {entry.owner})" for entry in entries)
+    return Finding("ok", "agents", f"running: {running}" if running else "none running, none left behind")
+
+
+def _first_line(*argv: str) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=PROBE_LIMIT, check=False, text=True)
+    except (OSError, subprocess.TimeoutExpired):
+        return "found, but it does not answer"
+    return (done.stdout or done.stderr).strip().partition("\n")[0]

@@ -1,0 +1,125 @@
+"""`legation events`: what was recorded, listed, replayed and followed."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from legation.cli.flags import SettingsFlags, settings_of
+from legation.cli.folders import Folders
+from legation.cli.terminal import Terminal, line
+from legation.cli.view import view_of
+from legation.errors import InvalidParams, NotFound
+from legation.store.backend import StreamInfo
+from legation.store.reader import StreamReader
+from legation.wire.events import Event
+
+PROMPT_SHOWN = 50  # characters in the list
+
+
+class Summary(msgspec.Struct):
+    """What `exec` notes of a session."""
+
+    agent: str = "?"
+    cwd: str = ""
+    prompt: str = ""
+
+
+def events(
+    session: str | None = None,
+    /,
+    *,
+    after: Annotated[int, Parameter(help="Start after the event with this number.")] = 0,
+    follow: Annotated[bool, Parameter(negative="", help="Go on until the session ends.")] = False,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object a line.")] = False,
+    settings: SettingsFlags | None = None,
+) -> int:
+    """List recorded sessions, or replay one.
+
+    Parameters
+    ----------
+    session
+        A session's id, the start of one, or `last`. Without it, the sessions are listed.
+    """
+    folders = Folders(settings_of(settings).data_dir)
+    if session is None:
+        _list(folders.sessions, json=json)
+        return 0
+    if after < 0:
+        raise InvalidParams(f"cannot start after {after}; give a number from 0")
+    _replay(find(folders.sessions, session), after, follow=follow, json=json)
+    return 0
+
+
+def find(sessions: Path, wanted: str) -> StreamReader:
+    names = _names(sessions)
+    found = names[-1:] if wanted == "last" else [name for name in names if name.startswith(wanted)]
+    if len(found) > 1 and wanted not in found:
+        raise InvalidParams(
+            f"cannot tell which session {wanted!r} is: {len(found)} start so; give more of it"
+        )
+    if not found:
+        raise NotFound(f"cannot find session {wanted!r}; `legation events` lists them")
+    name = wanted if wanted in found else found[0]
+    return StreamReader(sessions / name, name)
+
+
+def _names(sessions: Path) -> list[str]:
+    """Oldest first: ids sort by time."""
+    paths = sessions.iterdir() if sessions.is_dir() else ()
+    return sorted(path.name for path in paths if StreamReader(path, path.name).exists())
+
+
+def _replay(reader: StreamReader, after: int, *, follow: bool, json: bool) -> None:
+    view = view_of(json=json)
+    for batch in reader.batches(after, _malformed, follow=follow):
+        for event in batch:
+            view.show(event)
+    view.end()
+
+
+def _malformed(skipped: bytes) -> None:
+    print(f"legation: skipped a malformed line of {len(skipped)} bytes", file=sys.stderr)
+
+
+def _list(sessions: Path, *, json: bool) -> None:
+    out = Terminal()
+    names = _names(sessions)
+    if not names and not json:
+        out.say('no session is recorded yet; make one with: legation exec --agent rehearsal "fix the test"')
+    for name in names:
+        reader = StreamReader(sessions / name, name)
+        info, first = reader.info(), reader.read(0, _malformed)[:1]
+        row = _row(info, first, alive=reader.being_written())
+        if json:
+            sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
+        else:
+            head = f"{row['id']}  {row['started']}  {row['state']:<11} {row['events']:>6} events  "
+            out.say(f"{head}{line(str(row['agent']))}  {line(str(row['prompt']))[:PROMPT_SHOWN]}")
+
+
+def _row(info: StreamInfo, first: list[Event], *, alive: bool) -> dict[str, object]:
+    summary = _summary(info.meta)
+    started = datetime.fromtimestamp(first[0].at / 1000, UTC).isoformat(timespec="seconds") if first else "-"
+    state = "running" if alive else "interrupted" if info.state == "open" else info.state
+    return {
+        "id": info.name,
+        "started": started,
+        "state": state,
+        "events": info.head,
+        "agent": summary.agent,
+        "cwd": summary.cwd,
+        "prompt": summary.prompt,
+    }
+
+
+def _summary(meta: bytes) -> Summary:
+    try:
+        return msgspec.json.decode(meta, type=Summary)
+    except msgspec.MsgspecError:
+        return Summary()

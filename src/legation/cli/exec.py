@@ -1,0 +1,152 @@
+"""`legation exec`: one prompt in this process, with live output and the diff at the end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from legation.agents import catalogue
+from legation.cli.approver import TerminalApprover, open_tty
+from legation.cli.flags import SettingsFlags, settings_of
+from legation.cli.terminal import Terminal, line, paint_diff
+from legation.cli.turn import Done, Job, MakeApprover, run_turn
+from legation.cli.view import Screen, view_of
+from legation.errors import STATUS, Code, InvalidParams
+from legation.host.changes import Changes
+from legation.wire.ask import ApproveAll, DenyAll
+
+
+def exec_(
+    prompt: str | None = None,
+    /,
+    *,
+    agent: Annotated[str | None, Parameter(help="A known agent, by name.")] = None,
+    command: Annotated[str | None, Parameter(help="Any ACP agent, as a command line.")] = None,
+    cwd: Annotated[Path, Parameter(help="The folder to work in.")] = Path(),
+    yes: Annotated[bool, Parameter(negative="", help="Approve whatever is asked.")] = False,
+    unattended: Annotated[bool, Parameter(negative="", help="Deny whatever would be asked.")] = False,
+    json: Annotated[bool, Parameter(negative="", help="Print every event as one JSON line.")] = False,
+    env: Annotated[
+        tuple[str, ...],
+        Parameter(negative="", help="Pass NAME from this environment, or NAME=VALUE, to the agent."),
+    ] = (),
+    settings: SettingsFlags | None = None,
+) -> int:
+    """Run one prompt with an agent, here and now.
+
+    The agent starts with a clean environment and a HOME of its own. It is asked nothing in your name: each
+    permission is shown in the terminal; without a terminal it is denied. The session is recorded; see
+    `legation events`. The exit code is 0 only when the agent ended its turn by itself.
+
+    Parameters
+    ----------
+    prompt
+        What to do. Without it, standard input is read.
+    """
+    job = Job(
+        agent=_name(agent, command),
+        argv=_argv(agent, command),
+        cwd=_folder(cwd),
+        prompt=_prompt(prompt),
+        env=_passed(env, os.environ),
+    )
+    if yes and unattended:
+        raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
+    asker = _asker(yes=yes, unattended=unattended)
+    done = run_turn(job, settings_of(settings), Screen(view_of(json=json)), asker)
+    if not json:
+        show_end(Terminal(), done)
+    return exit_code(done)
+
+
+def show_end(out: Terminal, done: Done) -> None:
+    out.say()
+    show_changes(out, done.changes)
+    out.say(f"recorded as {done.session_id}; see it again with: legation events {done.session_id}", "dim")
+
+
+def show_changes(out: Terminal, changes: Changes) -> None:
+    if changes.files:
+        paint_diff(out, changes.diff)
+        for file in changes.files:
+            if file.binary:
+                out.say(f"{file.status}: {line(file.path)} (not text)", "dim")
+        added, removed = (
+            sum(file.added for file in changes.files),
+            sum(file.removed for file in changes.files),
+        )
+        out.say(f"{len(changes.files)} file(s) changed, +{added} -{removed}", "bold")
+    else:
+        out.say("no file changed", "bold")
+    if changes.incomplete:
+        out.say(f"not shown: {line(changes.incomplete)}", "yellow")
+
+
+def exit_code(done: Done) -> int:
+    if done.result.error:
+        return STATUS[Code.AGENT_ERROR].exit
+    if done.result.stop_reason == "cancelled":
+        return STATUS[Code.CANCELLED].exit
+    return 0 if done.result.stop_reason == "end_turn" else STATUS[Code.AGENT_ERROR].exit
+
+
+def _name(agent: str | None, command: str | None) -> str:
+    if (agent is None) == (command is None):
+        raise InvalidParams(
+            "cannot tell which agent to run; give --agent NAME or --command CMD, and not both"
+        )
+    return agent if agent is not None else Path(_split(command or "")[0]).name
+
+
+def _argv(agent: str | None, command: str | None) -> tuple[str, ...]:
+    return catalogue.command_of(agent) if agent is not None else _split(command or "")
+
+
+def _split(command: str) -> tuple[str, ...]:
+    try:
+        argv = tuple(shlex.split(command))
+    except ValueError as error:
+        raise InvalidParams(f"cannot read --command: {error}; check its quotes") from None
+    if not argv:
+        raise InvalidParams("cannot run an empty --command; give the program and its arguments")
+    return argv
+
+
+def _folder(cwd: Path) -> Path:
+    folder = cwd.absolute()
+    if not folder.is_dir():
+        raise InvalidParams(f"cannot work in {folder}: it is no folder; choose one with --cwd")
+    return folder
+
+
+def _prompt(prompt: str | None) -> str:
+    if prompt is None and not sys.stdin.isatty():
+        prompt = sys.stdin.read()
+    if not prompt or not prompt.strip():
+        raise InvalidParams("cannot run without a prompt; say what to do, or pipe it to standard input")
+    return prompt
+
+
+def _passed(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
+    passed: dict[str, str] = {}
+    for given in names:
+        name, is_set, value = given.partition("=")
+        if not is_set and name not in environ:
+            raise InvalidParams(f"cannot pass {name} on: it is not set here; give --env {name}=VALUE")
+        passed[name] = value if is_set else environ[name]
+    return passed
+
+
+def _asker(*, yes: bool, unattended: bool) -> MakeApprover:
+    if yes:
+        return lambda _: ApproveAll()
+    tty = None if unattended else open_tty()
+    if tty is None:
+        return lambda _: DenyAll()
+    return lambda cancel: TerminalApprover(tty, cancel)

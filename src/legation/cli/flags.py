@@ -1,0 +1,33 @@
+"""Flags that several commands share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from legation.settings import FIELDS, Settings, load
+
+_HELP = {field.name: field.description for field in FIELDS}
+
+
+@Parameter(name="*", group="Settings")
+@dataclass(frozen=True)
+class SettingsFlags:
+    """Each overrules its LEGATION_ variable and legation.toml."""
+
+    data_dir: Annotated[Path | None, Parameter(help=_HELP["data_dir"])] = None
+    start_timeout: Annotated[str | None, Parameter(help=_HELP["start_timeout"])] = None
+    idle_timeout: Annotated[str | None, Parameter(help=_HELP["idle_timeout"])] = None
+    permission_timeout: Annotated[str | None, Parameter(help=_HELP["permission_timeout"])] = None
+    stop_grace: Annotated[str | None, Parameter(help=_HELP["stop_grace"])] = None
+    max_line_bytes: Annotated[str | None, Parameter(help=_HELP["max_line_bytes"])] = None
+    log_level: Annotated[str | None, Parameter(help=_HELP["log_level"])] = None
+
+
+def settings_of(flags: SettingsFlags | None) -> Settings:
+    given = {field.name: getattr(flags, field.name) for field in fields(flags)} if flags else {}
+    return load(given, os.environ)

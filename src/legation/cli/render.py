@@ -1,0 +1,154 @@
+"""A session's events as text for people: one line a happening, the agent's words as they stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from legation.cli.terminal import Style, Terminal, line, plain
+from legation.wire import codec
+from legation.wire.acp.content import ContentBlock, Text
+from legation.wire.acp.toolcall import AnyToolCall, Content, ToolCall, ToolCallUpdate, merged
+from legation.wire.acp.updates import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    Notice,
+    Plan,
+    Unrecognized,
+    UsageUpdate,
+)
+from legation.wire.diagnostic import Diagnostic
+from legation.wire.events import Event
+from legation.wire.lifecycle import (
+    AgentExited,
+    PermissionAnswered,
+    PermissionAsked,
+    PromptFinished,
+    PromptStarted,
+)
+
+OUTPUT_LINES = 8  # of a tool's output that are shown
+_MARKS = {"completed": "✓", "failed": "✗", "in_progress": "▸", "pending": "·"}
+
+
+class Renderer:
+    def __init__(self, terminal: Terminal) -> None:
+        self._out = terminal
+        self._speaking: type | None = None  # whose words the cursor stands in
+        self._calls: dict[str, AnyToolCall] = {}
+        self._plan: list[str] = []
+        self._asked: dict[str, str] = {}
+        self._show: dict[type, Callable[[Any], None]] = {
+            PromptStarted: self._prompt,
+            AgentMessageChunk: self._words,
+            AgentThoughtChunk: self._words,
+            ToolCall: self._tool_call,
+            ToolCallUpdate: self._tool_call,
+            Plan: self._show_plan,
+            UsageUpdate: self._usage,
+            Notice: self._notice,
+            PermissionAsked: self._ask,
+            PermissionAnswered: self._answer,
+            PromptFinished: self._finished,
+            AgentExited: self._exited,
+            Diagnostic: self._diagnostic,
+            Unrecognized: self._unrecognized,
+        }
+
+    def show(self, event: Event) -> None:
+        payload = codec.decode(event)
+        shower = self._show.get(type(payload))
+        if shower:
+            shower(payload)
+
+    def pause(self) -> None:
+        """Somebody else writes to the terminal next."""
+        self._new_line()
+
+    def end(self) -> None:
+        self._new_line()
+        for title in self._asked.values():
+            self._out.say(f"? {line(title)}: not answered", "yellow")
+
+    def _new_line(self) -> None:
+        if self._speaking:
+            self._out.say()
+            self._speaking = None
+
+    def _say(self, text: str, style: Style | None = None) -> None:
+        self._new_line()
+        self._out.say(text, style)
+
+    def _prompt(self, started: PromptStarted) -> None:
+        self._say(f"> {line(' '.join(_text(block) for block in started.prompt))}", "bold")
+
+    def _words(self, chunk: AgentMessageChunk | AgentThoughtChunk) -> None:
+        if self._speaking is not type(chunk):
+            self._new_line()
+            self._speaking = type(chunk)
+        self._out.write(plain(_text(chunk.content)), "dim" if isinstance(chunk, AgentThoughtChunk) else None)
+
+    def _tool_call(self, update: AnyToolCall) -> None:
+        known = self._calls.get(update.tool_call_id)
+        call = self._calls[update.tool_call_id] = merged(known, update) if known else update
+        if call.status not in ("completed", "failed"):
+            return
+        if known is not None and known.status == call.status:
+            return
+        style: Style = "green" if call.status == "completed" else "red"
+        self._say(f"{_MARKS[call.status]} {line(call.title or call.kind or 'tool')}", style)
+        if call.kind == "execute":
+            self._output(call)
+
+    def _output(self, call: AnyToolCall) -> None:
+        texts = [_text(part.content) for part in call.content or () if isinstance(part, Content)]
+        lines = [text for text in plain("\n".join(texts)).splitlines() if text.strip()]
+        if len(lines) > OUTPUT_LINES:
+            lines = [f"... {len(lines) - OUTPUT_LINES} lines more", *lines[-OUTPUT_LINES:]]
+        for text in lines:
+            self._out.say(f"    {text}", "dim")
+
+    def _show_plan(self, plan: Plan) -> None:
+        """All of it at first, then what changed."""
+        now = [f"{_MARKS.get(entry.status, '·')} {line(entry.content)}" for entry in plan.entries]
+        changed = [entry for entry in now if entry not in self._plan]
+        self._plan = now
+        if changed:
+            self._say(f"plan: {'  '.join(changed)}", "cyan")
+
+    def _usage(self, usage: UsageUpdate) -> None:
+        cost = f", {usage.cost.amount:g} {line(usage.cost.currency)}" if usage.cost else ""
+        self._say(f"usage: {usage.used} of {usage.size} tokens{cost}", "dim")
+
+    def _notice(self, notice: Notice) -> None:
+        self._say(f"{line(notice.severity)}: {line(notice.title)} {line(notice.description or '')}", "yellow")
+
+    def _ask(self, asked: PermissionAsked) -> None:
+        self._asked[asked.id] = asked.title  # shown with its answer
+
+    def _answer(self, answered: PermissionAnswered) -> None:
+        style: Style = "green" if answered.outcome == "approved" else "red"
+        title = line(self._asked.pop(answered.id, "a permission"))
+        why = f": {line(answered.reason)}" if answered.reason else ""
+        self._say(f"{answered.outcome} · {line(answered.by)} · {title}{why}", style)
+
+    def _finished(self, finished: PromptFinished) -> None:
+        if finished.error:
+            self._say(f"error {finished.error.code}: {line(finished.error.message)}", "red")
+        elif finished.stop_reason != "end_turn":
+            self._say(f"stopped: {line(finished.stop_reason)}", "yellow")
+
+    def _exited(self, exited: AgentExited) -> None:
+        if exited.code or exited.signal:
+            how = f"signal {exited.signal}" if exited.signal else f"exit code {exited.code}"
+            self._say(f"the agent ended with {how}", "red")
+
+    def _diagnostic(self, diagnostic: Diagnostic) -> None:
+        self._say(f"{diagnostic.code}: {line(diagnostic.message)}", "dim")
+
+    def _unrecognized(self, update: Unrecognized) -> None:
+        self._say(f"an update of an unknown kind ({len(update.raw)} bytes)", "dim")
+
+
+def _text(block: ContentBlock) -> str:
+    return block.text if isinstance(block, Text) else f"[{type(block).__name__}]"

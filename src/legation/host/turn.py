@@ -1,0 +1,73 @@
+"""One turn of a session: from the prompt to its one end, with the times in which the agent must show life."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from legation.clock import Clock
+from legation.errors import LegationError
+from legation.store.stream import Receipt
+from legation.wire.acp.rpc import RpcError
+from legation.wire.acp.sessions import Usage
+
+CANCEL_GRACE = 10.0  # seconds an agent has to end a cancelled turn: its time; after that it is stopped
+
+
+@dataclass(frozen=True, slots=True)
+class PromptResult:
+    """How a turn ended. With an `error`, the stop reason is a placeholder."""
+
+    stop_reason: str
+    error: RpcError | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """`receipt` is None where the session took no more events; `error` is what the client's call raises."""
+
+    result: PromptResult
+    receipt: Receipt | None
+    error: LegationError | None = None
+
+
+class Turn:
+    def __init__(self, turn_id: str, clock: Clock, idle: float) -> None:
+        self.id = turn_id
+        self.sent = False  # the prompt is on its way to the agent
+        self.stuck = False  # no sign of life came for the idle time
+        self.end: End | None = None
+        self._clock = clock
+        self._idle = idle
+        self._heard = clock.monotonic()
+        self._cancelled_at: float | None = None
+        self._cancelling: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled_at is not None
+
+    def heard(self) -> None:
+        self._heard = self._clock.monotonic()
+
+    def cancel(self) -> None:
+        self._cancelled_at = self._clock.monotonic()
+        self._cancelling.set_result(None)
+
+    def time_left(self) -> float:
+        if self._cancelled_at is not None:
+            return self._cancelled_at + CANCEL_GRACE - self._clock.monotonic()
+        return self._heard + self._idle - self._clock.monotonic()
+
+    async def wait(self, asking: asyncio.Task[Any], seconds: float) -> None:
+        """For the answer, for a cancel, or for that long."""
+        timer = asyncio.create_task(self._clock.sleep(seconds))
+        first: set[asyncio.Future[Any]] = {asking, timer}
+        if not self.cancelled:
+            first.add(self._cancelling)
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()

@@ -1,0 +1,14 @@
+"""Which requests are no part of the conversation that a test scripts: agents ask a model for more than they show."""
+
+from __future__ import annotations
+
+from legation.testing.model.request import ModelRequest
+
+# How a request begins that is made with all tools on offer and yet is no turn.
+_OPENINGS = ("[SUGGESTION MODE:",)  # Claude Code, after a turn: what the user might type next
+
+
+def is_side_request(request: ModelRequest) -> bool:
+    """A coding agent at work offers its tools. What it asks on the side (a title, a summary, whether the key
+    works) it asks without any, save for the few that are known by their opening words."""
+    return not request.tools or request.prompt.lstrip().startswith(_OPENINGS)

@@ -1,0 +1,263 @@
+"""The real @agentclientprotocol/claude-agent-acp, from npm, with a scripted model behind it and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.host.rig import Hand, of_type, rig, until
+
+from legation.host.session import PromptResult, Session
+from legation.proc import Command, child_environment
+from legation.proc.kernel import Process, children, process
+from legation.testing.model import Cut, ScriptedModel, Stall, Text, Thinking, ToolCall, Usage
+from legation.wire.acp.content import Text as Prompt
+from legation.wire.acp.rpc import ErrorCode, RpcError
+from legation.wire.ask import Approver, DenyAll
+
+pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
+
+QUIET = {
+    "ANTHROPIC_API_KEY": "not-a-key",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",  # no telemetry, no look for updates
+    "CLAUDE_CODE_MAX_RETRIES": "0",  # ten of them otherwise, for minutes
+    "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "false",  # a request more after a turn, or not, as time allows
+}
+
+
+@dataclass
+class Desk:
+    """A session of the real agent, and the model that it believes in."""
+
+    model: ScriptedModel
+    session: Session
+    work: Path
+
+    async def ask(self, text: str) -> PromptResult:
+        return await self.session.prompt((Prompt(text=text),))
+
+    async def said(self, type_: str = "agent-message-chunk") -> str:
+        chunks = [json.loads(event.raw) for event in await of_type(self.session, type_)]
+        return "".join(chunk["content"]["text"] for chunk in chunks)
+
+    async def tool_calls(self) -> dict[str, list[str]]:
+        """By id, the statuses that each went through."""
+        found: dict[str, list[str]] = {}
+        for event in await of_type(self.session, "tool-call", "tool-call-update"):
+            update = json.loads(event.raw)
+            if "status" in update:
+                found.setdefault(update["toolCallId"], []).append(update["status"])
+        return found
+
+
+@asynccontextmanager
+async def desk(
+    argv: tuple[str, ...], place: Path, *, approver: Approver | None = None, **variables: str
+) -> AsyncIterator[Desk]:
+    async with ScriptedModel() as model, rig(place, approver=approver) as made:
+        passed = {**QUIET, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables(), **variables}
+        environment = child_environment(passed, home=place / "home", tmp=place / "tmp")
+        agent = await made.host.spawn_agent(Command(argv, made.work, environment, "claude-agent-acp"))
+        yield Desk(model, await made.open(agent), made.work)
+
+
+async def test_a_turn_with_thought_and_text(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        usage = Usage(input_tokens=11, output_tokens=5, cache_read_tokens=3, cache_write_tokens=2)
+        at.model.reply(Thinking("a short greeting"), Text("Hello from the script."), usage=usage)
+        result = await at.ask("Say hello")
+        assert (result.stop_reason, result.error) == ("end_turn", None)
+        assert await at.said() == "Hello from the script."
+        assert await at.said("agent-thought-chunk") == "a short greeting"
+        assert "Say hello" in at.model.requests[0].prompt
+        assert result.usage is not None
+        told = (result.usage.input_tokens, result.usage.output_tokens, result.usage.cached_read_tokens)
+        assert told == (11, 5, 3)
+
+
+async def test_a_second_turn_knows_the_first(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        at.model.say("First answer.")
+        at.model.say("Second answer.")
+        await at.ask("First question")
+        result = await at.ask("Second question")
+        assert result.stop_reason == "end_turn"
+        assert await at.said() == "First answer.Second answer."
+        second = at.model.requests[1]
+        assert second.mentions("First question")
+        assert second.mentions("First answer.")
+        assert "Second question" in second.prompt
+
+
+async def test_an_allowed_tool_call_is_carried_out(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        target = at.work / "hello.txt"
+        call = at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"}, say="I write.")
+        at.model.say("Done.")
+        result = await at.ask("Write hello.txt")
+        assert result.stop_reason == "end_turn"
+        assert target.read_text() == "hello\n"
+        asked, answered = await of_type(at.session, "permission-asked", "permission-answered")
+        assert json.loads(asked.raw)["action"]["paths"] == [str(target)]
+        assert json.loads(answered.raw)["optionId"] == "allow-once"
+        assert (await at.tool_calls())[call.id][-1] == "completed"
+        (told,) = at.model.requests[1].tool_results
+        assert (told.id, told.is_error) == (call.id, False)
+
+
+async def test_a_rejected_tool_call_is_not_carried_out_and_the_model_is_told(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with desk(claude_agent_acp, tmp_path, approver=DenyAll()) as at:
+        target = at.work / "hello.txt"
+        call = at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"})
+        at.model.say("Then not.")
+        result = await at.ask("Write hello.txt")
+        assert (result.stop_reason, result.error) == ("end_turn", None)
+        assert not target.exists()
+        assert (await at.tool_calls())[call.id][-1] == "failed"
+        (told,) = at.model.requests[1].tool_results
+        assert (told.id, told.is_error) == (call.id, True)
+        assert await at.said() == "Then not."
+
+
+async def test_parallel_tool_calls_are_each_asked_for(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        targets = [at.work / name for name in ("a.txt", "b.txt")]
+        calls = [ToolCall("Write", {"file_path": str(path), "content": path.name}) for path in targets]
+        at.model.reply(*calls)
+        at.model.say("Both done.")
+        await at.ask("Write two files")
+        assert [path.read_text() for path in targets] == ["a.txt", "b.txt"]
+        assert len(await of_type(at.session, "permission-asked")) == 2
+        assert {told.id for told in at.model.requests[1].tool_results} == {call.id for call in calls}
+
+
+async def test_a_cancel_ends_the_turn_and_the_request_to_the_model(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        stall = at.model.stall(Text("I think about it and "))
+        turn = asyncio.create_task(at.ask("Think long"))
+        await until(at.session, lambda event: event.type == "agent-message-chunk")
+        await at.session.cancel()
+        result = await turn
+        assert (result.stop_reason, result.error) == ("cancelled", None)
+        await stall.abandoned()
+
+
+async def test_a_cancel_withdraws_an_open_permission(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path
+) -> None:
+    hand = Hand()
+    async with desk(claude_agent_acp, tmp_path, approver=hand) as at:
+        target = at.work / "hello.txt"
+        at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"})
+        turn = asyncio.create_task(at.ask("Write hello.txt"))
+        await until(at.session, lambda event: event.type == "permission-asked")
+        await at.session.cancel()
+        assert (await turn).stop_reason == "cancelled"
+        assert not target.exists()
+        (answered,) = await of_type(at.session, "permission-answered")
+        assert json.loads(answered.raw)["outcome"] == "cancelled"
+
+
+async def test_a_session_goes_on_after_a_cancel(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        at.model.stall(Text("I think about it and "))
+        turn = asyncio.create_task(at.ask("Think long"))
+        await until(at.session, lambda event: event.type == "agent-message-chunk")
+        await at.session.cancel()
+        await turn
+        at.model.say("Still here.")
+        assert (await at.ask("Are you there?")).stop_reason == "end_turn"
+        assert "Still here." in await at.said()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (401, ErrorCode.AUTH_REQUIRED, None),
+        (402, ErrorCode.INTERNAL_ERROR, "unknown"),
+        (429, ErrorCode.INTERNAL_ERROR, "rate_limit"),
+        (500, ErrorCode.INTERNAL_ERROR, "server_error"),
+        (529, ErrorCode.INTERNAL_ERROR, "server_error"),
+    ],
+)
+async def test_an_error_of_the_model_is_told_as_it_is(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path, status: int, code: int, kind: str | None
+) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        at.model.fail(status, "the scripted reason")
+        result = await at.ask("Say hello")
+        assert result.error is not None
+        assert (result.error.code, _kind(result.error)) == (code, kind)
+        (finished,) = await of_type(at.session, "prompt-finished")
+        assert json.loads(finished.raw)["error"]["message"] == result.error.message
+        assert "the scripted reason" in await at.said()  # where the agent hides it from the error, it says it
+
+
+async def test_a_conversation_that_grew_too_long_is_an_error(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        at.model.fail_too_long(tokens=250_000, limit=200_000)
+        result = await at.ask("Say hello")
+        assert result.error is not None
+        assert "too long" in result.error.message
+        assert _kind(result.error) == "invalid_request"
+
+
+async def test_a_cut_stream_is_not_the_end_of_the_turn(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        stall = Stall()  # so that the first half is on its way before the cut: else the agent may drop it
+        at.model.reply(Text("Half an ans"), stall, Cut())
+        at.model.say("wer, and the rest.")
+        turn = asyncio.create_task(at.ask("Say hello"))
+        await until(at.session, lambda event: event.type == "agent-message-chunk")
+        stall.release()
+        result = await turn
+        assert (result.stop_reason, result.error) == ("end_turn", None)
+        assert len(at.model.requests) == 2
+        assert await at.said() == "Half an answer, and the rest."
+
+
+async def test_titles_and_suggestions_use_up_no_script(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with desk(claude_agent_acp, tmp_path, CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION="true") as at:
+        at.model.say("First answer.")
+        at.model.say("Second answer.")
+        await at.ask("First question")
+        await at.ask("Second question")
+        await at.model.until_side_requests(2)
+        assert len(at.model.requests) == 2
+        assert {bool(request.tools) for request in at.model.side_requests} == {True, False}
+
+
+async def test_no_process_of_the_agent_is_left(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
+    async with desk(claude_agent_acp, tmp_path) as at:
+        at.model.say("Hello.")
+        await at.ask("Say hello")
+        adapter = at.session.agent.child.pid
+        family = {pid: process(pid) for pid in (adapter, *children(adapter))}
+        assert len(family) > 1  # the adapter in Node, and the agent itself
+    assert [pid for pid, was in family.items() if _lives(pid, was)] == []
+
+
+def _kind(error: RpcError) -> object:
+    return error.data.get("errorKind") if isinstance(error.data, dict) else None
+
+
+def _lives(pid: int, was: Process | None) -> bool:
+    now = process(pid)
+    return was is not None and now is not None and now.identity == was.identity

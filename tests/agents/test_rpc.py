@@ -1,0 +1,270 @@
+"""The connection itself, with a child that is nothing but two queues."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused, RpcFault, RpcPeer
+from legation.errors import TimedOut, TransportClosed
+from legation.proc import Child
+from legation.wire.acp.rpc import RpcError
+from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.events import Draft
+
+LIMIT = 10.0  # seconds for anything here to happen
+UPDATE = b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"plan","n":%d}}}'
+
+
+class Pipe:
+    """The two ends of a child that is not there."""
+
+    def __init__(self) -> None:
+        self.output: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
+        self.input: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.closed = False
+        self.unsent = 0
+
+    async def lines(self) -> AsyncIterator[list[bytes]]:
+        while (lines := await self.output.get()) is not None:
+            yield lines
+
+    def write(self, data: bytes) -> None:
+        if self.closed:
+            raise TransportClosed("cannot write")
+        assert data.endswith(b"\n")
+        for line in data.splitlines():
+            self.input.put_nowait(json.loads(line))
+
+    async def drain(self, _timeout: float | None = None) -> None:
+        await asyncio.sleep(0)
+
+    def say(self, *lines: bytes) -> None:
+        self.output.put_nowait(list(lines))
+
+    async def hear(self) -> dict[str, Any]:
+        async with asyncio.timeout(LIMIT):
+            return await self.input.get()
+
+
+class Seen:
+    """An inbox that writes down what it gets; `serve` answers requests."""
+
+    def __init__(self) -> None:
+        self.order: list[object] = []
+        self.troubles: list[DiagnosticCode] = []
+        self.serve: Callable[[str, bytes], Awaitable[object]] = self._refuse
+        self.full = asyncio.Event()
+        self.full.set()
+
+    def _refuse(self, method: str, _: bytes) -> Awaitable[object]:
+        raise RpcFault(-32601, f"{method} is not offered")
+
+    def updates(self, session_id: str, drafts: list[Draft]) -> None:
+        self.order += [(session_id, json.loads(draft.raw).get("n")) for draft in drafts]
+
+    def trouble(self, code: DiagnosticCode, _: str) -> None:
+        self.troubles.append(code)
+
+    def notification(self, method: str, _: bytes) -> None:
+        self.order.append(method)
+
+    def request(self, method: str, params: bytes) -> Awaitable[object]:
+        self.order.append(method)
+        return self.serve(method, params)
+
+    async def room(self) -> None:
+        await self.full.wait()
+
+
+class Line:
+    def __init__(self) -> None:
+        self.pipe, self.seen = Pipe(), Seen()
+        self.peer = RpcPeer(cast(Child, self.pipe), self.seen)
+        self.running = asyncio.create_task(self.peer.run())
+
+    async def end(self) -> None:
+        self.pipe.output.put_nowait(None)
+        async with asyncio.timeout(LIMIT):
+            await self.running
+
+    def request(self, number: int, method: str = "m") -> None:
+        self.pipe.say(json.dumps({"id": number, "method": method, "params": {}}).encode())
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[Line]:
+    made = Line()
+    yield made
+    await made.end()
+
+
+async def test_everything_is_handled_in_the_order_it_came(line: Line) -> None:
+    answered: list[object] = []
+
+    def on_answer(_: bytes | RpcError) -> None:
+        answered.append(list(line.seen.order))
+
+    calling = asyncio.create_task(line.peer.call("a", {}, timeout=LIMIT, on_answer=on_answer))
+    await line.pipe.hear()
+    line.pipe.say(UPDATE % 1, UPDATE % 2, b'{"method":"note"}', b'{"id":1,"result":5}', UPDATE % 3)
+    assert await calling == b"5"
+    assert answered == [[("s", 1), ("s", 2), "note"]]
+    assert line.seen.order[-1] == ("s", 3)
+
+
+async def test_an_error_answer_is_raised_with_what_the_agent_said(line: Line) -> None:
+    calling = asyncio.create_task(line.peer.call("a", {}, timeout=LIMIT))
+    await line.pipe.hear()
+    line.pipe.say(b'{"id":1,"error":{"code":-5,"message":"no","data":[1]}}')
+    with pytest.raises(AgentRefused, match="no") as caught:
+        await calling
+    assert (caught.value.error.code, caught.value.error.data) == (-5, [1])
+
+
+async def test_a_null_error_beside_a_result_is_no_error(line: Line) -> None:
+    calling = asyncio.create_task(line.peer.call("a", {}, timeout=LIMIT))
+    await line.pipe.hear()
+    line.pipe.say(b'{"id":1,"result":{},"error":null}')
+    assert await calling == b"{}"
+
+
+async def test_a_call_that_times_out_is_cancelled_at_the_agent_and_its_late_answer_reported(
+    line: Line,
+) -> None:
+    with pytest.raises(TimedOut):
+        await line.peer.call("a", {}, timeout=0.01)
+    await line.pipe.hear()
+    assert await line.pipe.hear() == {
+        "jsonrpc": "2.0",
+        "method": "$/cancel_request",
+        "params": {"requestId": 1},
+    }
+    line.pipe.say(b'{"id":1,"result":{}}', b'{"id":1,"result":{}}')
+    await line.end()
+    assert line.seen.troubles == [DiagnosticCode.AGENT_LATE_RESPONSE] * 2
+
+
+async def test_a_second_answer_to_one_call_is_reported(line: Line) -> None:
+    calling = asyncio.create_task(line.peer.call("a", {}, timeout=LIMIT))
+    await line.pipe.hear()
+    line.pipe.say(b'{"id":1,"result":1}', b'{"id":1,"result":2}')
+    assert await calling == b"1"
+    assert line.seen.troubles == [DiagnosticCode.AGENT_LATE_RESPONSE]
+
+
+async def test_the_end_of_the_output_ends_every_call(line: Line) -> None:
+    calls = [asyncio.create_task(line.peer.call("a", {})) for _ in range(3)]
+    await line.pipe.hear()
+    await line.end()
+    for call in calls:
+        with pytest.raises(TransportClosed):
+            await call
+    with pytest.raises(TransportClosed):
+        await line.peer.call("a", {})
+
+
+async def test_an_unknown_request_is_answered_with_the_agents_own_id(line: Line) -> None:
+    line.pipe.say(b'{"id":"x\\u00e9","method":"m"}', b'{"id":7,"method":"session/update","params":{}}')
+    first, second = await line.pipe.hear(), await line.pipe.hear()
+    assert (first["id"], first["error"]["code"]) == ("xé", -32601)
+    assert (second["id"], second["error"]["code"]) == (7, -32601)
+
+
+async def test_a_handler_that_fails_is_an_internal_error_without_its_text(line: Line) -> None:
+    async def later(_: str, __: bytes) -> object:
+        raise ValueError("private")
+
+    def now(_: str, __: bytes) -> Awaitable[object]:
+        raise ValueError("private")
+
+    for serve in (later, now):
+        line.seen.serve = serve
+        line.request(1)
+        answer = await line.pipe.hear()
+        assert answer["error"] == {"code": -32603, "message": "cannot answer m: ValueError"}
+
+
+async def test_a_cancelled_request_is_answered_even_if_nobody_had_looked_at_it(line: Line) -> None:
+    async def never(_: str, __: bytes) -> object:
+        return await asyncio.get_running_loop().create_future()
+
+    line.seen.serve = never
+    line.pipe.say(b'{"id":1,"method":"m"}', b'{"method":"$/cancel_request","params":{"requestId":1}}')
+    assert (await line.pipe.hear())["error"]["code"] == -32800
+    line.request(1)
+    line.pipe.say(b'{"method":"$/cancel_request","params":{"requestId":1}}')
+    assert (await line.pipe.hear())["error"]["code"] == -32800
+    line.pipe.say(b'{"method":"$/cancel_request","params":{"requestId":9}}', b'{"method":"$/cancel_request"}')
+
+
+async def test_an_id_that_is_under_way_is_refused_and_free_again_after_the_answer(line: Line) -> None:
+    answers: list[asyncio.Future[object]] = []
+
+    def wait(_: str, __: bytes) -> Awaitable[object]:
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[-1]
+
+    line.seen.serve = wait
+    line.request(1)
+    line.request(1)
+    assert (await line.pipe.hear())["error"]["code"] == -32600
+    answers[0].set_result("one")
+    assert (await line.pipe.hear())["result"] == "one"
+    line.request(1)
+    while len(answers) < 2:
+        await asyncio.sleep(0)
+    answers[1].set_result("two")
+    assert (await line.pipe.hear())["result"] == "two"
+
+
+async def test_requests_beyond_the_bound_are_refused(line: Line) -> None:
+    def wait(_: str, __: bytes) -> Awaitable[object]:
+        return asyncio.get_running_loop().create_future()
+
+    line.seen.serve = wait
+    for number in range(REQUESTS_AT_ONCE + 1):
+        line.request(number)
+    refused = await line.pipe.hear()
+    assert (refused["id"], refused["error"]["code"]) == (REQUESTS_AT_ONCE, -32600)
+    await line.end()
+    assert {(await line.pipe.hear())["error"]["code"] for _ in range(REQUESTS_AT_ONCE)} == {-32800}
+
+
+async def test_an_agent_that_went_away_with_its_question_is_no_trouble(line: Line) -> None:
+    line.pipe.closed = True
+    line.request(1)
+    line.pipe.say(UPDATE % 1)
+    while line.seen.order != ["m", ("s", 1)]:
+        await asyncio.sleep(0)
+
+
+async def test_nothing_more_is_read_while_there_is_no_room(line: Line) -> None:
+    line.seen.full.clear()
+    line.pipe.say(UPDATE % 1)
+    line.pipe.say(UPDATE % 2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert line.seen.order == [("s", 1)]
+    line.seen.full.set()
+    await line.end()
+    assert line.seen.order == [("s", 1), ("s", 2)]
+
+
+@pytest.mark.parametrize(
+    "stray", [b"null", b"123", b"[]", b'"x"', b"text", b'{"id":1', b"{}", b"\xff", b'{"id":null}']
+)
+async def test_a_stray_line_is_reported_and_the_next_is_read(line: Line, stray: bytes) -> None:
+    line.pipe.say(UPDATE % 1, stray, b"  ", UPDATE % 2)
+    await line.end()
+    assert line.seen.troubles == [DiagnosticCode.AGENT_STRAY_LINE]
+    assert line.seen.order == [("s", 1), ("s", 2)]
+
+
+async def test_runs_of_updates_are_handed_on_by_session(line: Line) -> None:
+    other = (UPDATE % 9).replace(b'"s"', b'"t"')
+    line.pipe.say(UPDATE % 1, other, other, UPDATE % 2)
+    await line.end()
+    assert line.seen.order == [("s", 1), ("t", 9), ("t", 9), ("s", 2)]

@@ -1,0 +1,36 @@
+from pathlib import Path
+
+from tests.cli.cli import AtTerminal, legation
+
+from legation.cli import demo
+
+
+def test_check_holds_every_line(home: Path) -> None:
+    done = legation(home, "demo", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "MISSING" not in done.stdout
+    assert not list(home.iterdir())  # it leaves nothing, not even a data folder
+
+
+def test_a_missing_line_fails_the_check(monkeypatch: object, capsys: object) -> None:
+    import pytest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "PROMISES", (*demo.PROMISES, ("a miracle", "a line that nobody writes")))
+        assert demo.demo(check=True) == 1
+
+
+def test_a_person_decides_in_the_demo(home: Path) -> None:
+    terminal = AtTerminal(home, "demo")
+    terminal.until("Allow it, once?")
+    terminal.type("n\n")
+    assert terminal.end() == 0
+    assert "denied · person tester" in terminal.text
+    assert "no file changed" in terminal.text
+    assert "left behind: nothing" in terminal.text
+
+
+def test_without_a_terminal_the_autopilot_is_named(home: Path) -> None:
+    done = legation(home, "demo")
+    assert "approved · demo:autopilot" in done.stdout
+    assert "legation exec --agent rehearsal" in done.stdout

@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.cli import AtTerminal, json_lines, legation, rehearse
+
+
+@pytest.fixture
+def recorded(home: Path, repo: Path) -> str:
+    done = legation(home, "exec", "--agent", "rehearsal", "--yes", "--json", "fix it", cwd=repo)
+    assert done.returncode == 0
+    return done.stdout
+
+
+def test_without_a_session_there_is_a_hint(home: Path) -> None:
+    assert "legation exec" in legation(home, "events").stdout
+    assert legation(home, "events", "--json").stdout == ""
+
+
+def test_sessions_are_listed(home: Path, recorded: str) -> None:
+    (row,) = json_lines(legation(home, "events", "--json").stdout)
+    assert row["events"] == len(recorded.splitlines())
+    assert (row["agent"], row["state"], row["prompt"]) == ("rehearsal", "closed", "fix it")
+    assert row["id"] in legation(home, "events").stdout
+
+
+def test_a_replay_is_what_was_printed_live(home: Path, recorded: str) -> None:
+    assert legation(home, "events", "last", "--json").stdout == recorded
+
+
+def test_a_replay_starts_after_any_number(home: Path, recorded: str) -> None:
+    tail = legation(home, "events", "last", "--json", "--after", "10").stdout
+    assert tail.splitlines() == recorded.splitlines()[10:]
+
+
+def test_a_session_is_found_by_the_start_of_its_id(home: Path, recorded: str) -> None:
+    (row,) = json_lines(legation(home, "events", "--json").stdout)
+    assert legation(home, "events", row["id"][:-3], "--json").stdout == recorded
+
+
+def test_unknown_and_ambiguous_ids_are_told_apart(home: Path, repo: Path, recorded: str) -> None:
+    unknown = legation(home, "events", "ses_zzz")
+    assert (unknown.returncode, "cannot find" in unknown.stderr) == (3, True)
+    legation(home, "exec", "--agent", "rehearsal", "--yes", rehearse("say hi"), cwd=repo)
+    ambiguous = legation(home, "events", "ses_")
+    assert (ambiguous.returncode, "give more" in ambiguous.stderr) == (2, True)
+
+
+def test_follow_goes_on_until_the_session_ends(home: Path, repo: Path) -> None:
+    script = rehearse("say first", "ask shall I go on", "say second")
+    writer = AtTerminal(home, "exec", "--agent", "rehearsal", script, cwd=repo)
+    writer.until("Allow it, once?")
+    reader = AtTerminal(home, "events", "last", "--follow")
+    reader.until("first")
+    assert reader.text.count("second") == 1  # in the prompt only
+    writer.type("y\n")
+    reader.until("approved")
+    assert (writer.end(), reader.end()) == (0, 0)
+
+
+def test_a_killed_session_is_interrupted_and_readable(home: Path, repo: Path) -> None:
+    writer = AtTerminal(home, "exec", "--agent", "rehearsal", rehearse("say so far", "stall 300"), cwd=repo)
+    writer.until("so far")
+    writer.kill()
+    (row,) = json_lines(legation(home, "events", "--json").stdout)
+    assert row["state"] == "interrupted"
+    replay = legation(home, "events", "last", "--follow")  # nobody writes any more: it ends
+    assert "so far" in replay.stdout
+    assert "killed Legation" in legation(home, "doctor").stdout
+    legation(home, "exec", "--agent", "rehearsal", "--yes", rehearse("say hello"), cwd=repo)
+    assert "none left behind" in legation(home, "doctor").stdout
+
+
+def test_malformed_lines_are_skipped_and_told(home: Path, recorded: str) -> None:
+    (path,) = (home / ".local/share/legation/sessions").glob("*/*.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = b"garbage\n"
+    path.write_bytes(b"".join(lines))
+    done = legation(home, "events", "last", "--json")
+    assert "malformed" in done.stderr
+    assert [json.loads(line)["seq"] for line in done.stdout.splitlines()][:4] == [1, 2, 3, 5]

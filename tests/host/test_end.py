@@ -1,0 +1,247 @@
+"""How agents end: by themselves, in mid-turn, or with the host. Nothing of them is left."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.agents.scripted import scripted
+from tests.host.rig import Hand, Rig, events, go, of_type, play, rig, until_type
+
+from legation.agents import acp
+from legation.errors import (
+    AgentError,
+    AgentExited,
+    ConfigInvalid,
+    Conflict,
+    LegationError,
+    StorageFailed,
+    TimedOut,
+    TransportClosed,
+)
+from legation.host.host import AcpHost
+from legation.host.session import Limits, Session
+from legation.proc import ProcessLauncher
+from legation.proc.kernel import process
+from legation.store.backend import Op
+from legation.store.jsonl import JsonlBackend
+from legation.store.log import EventLog
+from legation.wire.ask import DenyAll
+
+DISPOSE_LIMIT = 20.0  # seconds in which a host must be gone, whatever its agents and its disk do
+
+
+def alive(pid: int) -> bool:
+    found = process(pid)
+    return found is not None and not found.dead
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def exits(session: Session) -> list[dict[str, object]]:
+    return [json.loads(event.raw) for event in await of_type(session, "agent-exited")]
+
+
+async def test_a_crash_in_mid_turn_tells_code_and_last_words(tmp_path: Path) -> None:
+    source = "hello(); session(); prompted(); update('a'); os.write(2, b'out of luck'); os._exit(7)"
+    async with rig(tmp_path) as made:
+        session = await made.script(source)
+        with pytest.raises(AgentExited, match="exit code 7") as caught:
+            await go(session)
+        assert "out of luck" in caught.value.message
+        assert caught.value.data == {"exitCode": 7, "signal": None}
+        await until_type(session, "agent-exited")
+        assert await exits(session) == [{"code": 7, "stderrTail": "out of luck"}]
+        (end,) = await of_type(session, "prompt-finished")
+        assert b'"error"' in end.raw
+        assert len(await of_type(session, "agent-message-chunk")) == 1
+
+
+async def test_a_signal_is_named(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        with pytest.raises(AgentExited, match="SIGKILL"):
+            await play(session, "kill-self KILL")
+        await until_type(session, "agent-exited")
+        assert (await exits(session))[0]["signal"] == signal.SIGKILL
+
+
+async def test_much_stderr_neither_blocks_nor_fills_memory(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        assert (await play(session, "stderr 400000", "say done")).stop_reason == "end_turn"
+        assert 0 < len(session.agent.child.stderr_tail()) <= 65536
+
+
+async def test_an_agent_that_closes_its_output_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acp, "EXIT_LIMIT", 0.2)
+    source = "hello(); session(); prompted(); os.write(2, b'bye'); os.close(1); signal.pause()"
+    async with rig(tmp_path) as made:
+        session = await made.script(source)
+        with pytest.raises(TransportClosed, match="closed its output") as caught:
+            await go(session)
+        assert "bye" in caught.value.message
+        await until_type(session, "agent-exited")
+        assert not alive(session.agent.child.pid)
+
+
+async def test_an_agent_that_never_answers_initialize_is_stopped_and_its_stderr_shown(tmp_path: Path) -> None:
+    async with rig(tmp_path, limits=Limits(start=0.5)) as made:
+        with pytest.raises(TimedOut, match="waiting for godot"):
+            await made.script("os.write(2, b'waiting for godot'); stay(); signal.pause()")
+        assert made.host._routers == {}
+
+
+async def test_an_agent_that_dies_at_the_start_says_why(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        with pytest.raises(AgentExited, match="no such flag"):
+            await made.script("os.write(2, b'no such flag'); os._exit(2)")
+
+
+async def test_another_version_of_the_protocol_is_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        with pytest.raises(AgentError, match="speaks version 2"):
+            await made.script("hello(2); stay()")
+
+
+async def test_an_error_to_initialize_is_an_error_of_the_agent(tmp_path: Path) -> None:
+    source = "send(id=serve('initialize'), error={'code': -32603, 'message': 'broken'}); stay()"
+    async with rig(tmp_path) as made:
+        with pytest.raises(AgentError, match="broken"):
+            await made.script(source)
+
+
+async def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        command = made.rehearsal()
+        missing = type(command)(("no-such-agent",), command.cwd, command.env, "ghost")
+        with pytest.raises(ConfigInvalid, match="no-such-agent"):
+            await made.host.spawn_agent(missing)
+
+
+async def test_a_session_opened_as_its_agent_dies_still_says_so(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.script("hello(); session(); os._exit(4)")
+        await until_type(session, "agent-exited")
+        assert [each["code"] for each in await exits(session)] == [4]
+
+
+async def test_the_same_id_for_two_sessions_is_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        first = await made.script("hello(); session(); session(); done(prompted()); stay()")
+        with pytest.raises(AgentError, match="in use"):
+            await made.open(first.agent)
+        assert (await go(first)).stop_reason == "end_turn"
+
+
+@pytest.mark.heavy
+async def test_a_tree_that_ignores_signals_is_gone_after_dispose(tmp_path: Path) -> None:
+    async with rig(tmp_path, limits=Limits(stop=0.1)) as made:
+        session = await made.rehearse()
+        await play(session, "spawn-tree ignore-signals hold", "ignore-signals", "ignore-stdin-eof")
+        (said,) = await of_type(session, "agent-message-chunk")
+        pids = json.loads(json.loads(said.raw)["content"]["text"]).values()
+        pids = [*pids, session.agent.child.pid]
+        assert all(map(alive, pids))
+        await made.host.dispose()
+        assert not any(map(alive, pids))
+        await made.host.dispose()
+
+
+async def test_dispose_ends_a_running_turn_and_its_question_and_closes_the_session(tmp_path: Path) -> None:
+    async with rig(tmp_path, approver=(hand := Hand())) as made:
+        session = await made.script("hello(); session(); prompted(); permission(1, title='t'); stay()")
+        prompting = asyncio.create_task(go(session))
+        await hand.until_asked()
+        await asyncio.gather(made.host.dispose(), made.host.dispose())
+        with pytest.raises(AgentExited):
+            await prompting
+        found = [event.type for event in await events(session)]
+        assert found.count("permission-answered") == found.count("agent-exited") == 1
+        assert found.count("prompt-finished") == 1
+        assert found[-1] == "session-status"
+        assert session.stream.info().state == "closed"
+
+
+async def test_dispose_stops_an_agent_that_is_still_starting(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        source = (
+            "open('started', 'w').close(); print(os.getpid(), file=open('pid', 'w')); os.mkfifo('up'); stay()"
+        )
+        spawning = asyncio.create_task(made.host.spawn_agent(scripted(source, tmp_path)))
+        while not (tmp_path / "up").exists():
+            await asyncio.sleep(0.005)
+        await made.host.dispose()
+        with pytest.raises(asyncio.CancelledError):
+            await spawning
+        assert not alive(int((tmp_path / "pid").read_text()))
+        with pytest.raises(Conflict):
+            await made.host.spawn_agent(made.rehearsal())
+
+
+async def test_a_cancelled_caller_does_not_stop_dispose(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        disposing = asyncio.create_task(made.host.dispose())
+        await asyncio.sleep(0)
+        disposing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await disposing
+        await made.host.dispose()
+        assert session.stream.info().state == "closed"
+        assert not alive(session.agent.child.pid)
+
+
+class Broken(JsonlBackend):
+    broken = False
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        if self.broken:
+            raise StorageFailed("cannot save: the disk is full; free some space")
+        super().commit(ops)
+
+
+@pytest.mark.heavy
+async def test_a_failing_disk_does_not_hold_up_dispose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even with the memory bound reached, when nothing more is read of the agent."""
+    monkeypatch.setattr(acp, "REST_LIMIT", 0.5)
+    disk = Broken(tmp_path / "log")
+    reported: list[str] = []
+    (tmp_path / "work").mkdir()
+    async with EventLog(disk, pending_limit=100_000) as log:
+        host = AcpHost(
+            log=log,
+            launcher=ProcessLauncher(),
+            approver=DenyAll(),
+            limits=Limits(stop=0.2),
+            report=lambda each: reported.append(each.code),
+        )
+        made = Rig(host, log, tmp_path, [])
+        session = await made.script("hello(); session(); prompted()\nwhile True: update('x' * 1000)")
+        disk.broken = True
+        prompting = asyncio.create_task(go(session))
+        while log.pending_bytes < 100_000:
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(DISPOSE_LIMIT):
+            await host.dispose()
+        assert not alive(session.agent.child.pid)
+        assert reported == ["storage/write-failed"]
+    with pytest.raises(LegationError):
+        await prompting
+
+
+async def test_no_descriptor_is_left_after_many_agents(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        await (await made.script("hello(); session(); stay()")).agent.stop(1)
+        before = descriptors()
+        for _ in range(3):
+            await (await made.script("hello(); session(); stay()")).agent.stop(1)
+        assert descriptors() == before
