@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 from tests.cli.cli import AtTerminal, json_lines, legation, rehearse
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 
 @pytest.fixture
 def recorded(home: Path, repo: Path) -> str:

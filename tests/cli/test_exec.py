@@ -9,6 +9,8 @@ from tests.cli.cli import AtTerminal, environment, json_lines, legation, rehears
 from legation.agents.rehearsal.demo_repo import make_demo_repo
 from legation.proc.kernel import process
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 FIX = ("exec", "--agent", "rehearsal", "fix the failing test")
 FIXED = "+    return list(range(1, page_count(total, size) + 1))"
 

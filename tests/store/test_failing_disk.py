@@ -10,6 +10,8 @@ from tests.store.backends import DURABLE, make_backend
 
 from legation.store.log import EventLog
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 ROOT = Path(__file__).parents[2]
 
 

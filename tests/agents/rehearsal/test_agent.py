@@ -6,6 +6,8 @@ import pytest
 from tests.agents.rehearsal.conftest import StartAgent
 from tests.agents.rehearsal.rawclient import WAIT, RawClient, choose, script
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 
 def code(answer: dict[str, Any]) -> int:
     return int(answer["error"]["code"])

@@ -10,6 +10,8 @@ from tests.agents.rehearsal.rawclient import WAIT, RawClient
 
 from legation.agents.rehearsal.mischief import GARBAGE
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 GRACE = 0.5  # long enough to see that a process does not leave
 
 

@@ -21,6 +21,8 @@ import pytest
 from legation.host.changes import Changes, FileChange, Snapshot
 from legation.host.changes import git as git_module
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 GIT_SECONDS = 60.0
 IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always")
 

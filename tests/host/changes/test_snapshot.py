@@ -15,6 +15,8 @@ import pytest
 from legation.errors import Conflict, NotFound
 from legation.host.changes import Changes, FileChange, Snapshot, foldercopy, gittree, patch, worktree
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 GIT_SECONDS = 60.0
 
 Files = dict[str, tuple[int, bytes]]
