@@ -9,10 +9,8 @@ from pathlib import Path
 from bench.flood import ARGV, LIMIT, SMALL_LINE, WARM_UP, place, take
 from bench.measure import Sample, Stopwatch, emit
 from legation.host.host import AcpHost
+from legation.host.options import AgentDefinition, HostOptions
 from legation.host.session import Session
-from legation.proc import Command, ProcessLauncher
-from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.wire.acp.content import Text
 from legation.wire.ask import ApproveAll
 
@@ -30,11 +28,13 @@ async def measure(events: int, scratch: Path) -> Sample:
     with place(scratch) as (folder, env):
         async with (
             asyncio.timeout(LIMIT),
-            EventLog(MemoryBackend()) as log,
-            AcpHost(log=log, launcher=ProcessLauncher(), approver=ApproveAll()) as host,
+            AcpHost(HostOptions(approver=ApproveAll())) as host,
         ):
-            agent = await host.spawn_agent(Command(ARGV, folder, env, "flood"))
-            session = await host.create_session(agent, folder)
+            program, *args = ARGV
+            definition = AgentDefinition(command=program, args=tuple(args), cwd=folder, env=env)
+            agent = await host.spawn_agent(definition)
+            opened = await host.create_session(agent.agent_id)
+            session = host.session(opened.session_id)
             await flood(session, WARM_UP)
             stopwatch = Stopwatch()
             await flood(session, events)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.host.rig import Hand, of_type, rig, until
 
-from legation.host.session import PromptResult, Session
+from legation.host.session import Session
+from legation.host.turn import PromptResult
 from legation.proc import Command, child_environment
 from legation.proc.kernel import Process, children, process
 from legation.testing.model import Cut, ScriptedModel, Stall, Text, Thinking, ToolCall, Usage
@@ -62,8 +63,8 @@ async def desk(
     async with ScriptedModel() as model, rig(place, approver=approver) as made:
         passed = {**QUIET, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables(), **variables}
         environment = child_environment(passed, home=place / "home", tmp=place / "tmp")
-        agent = await made.host.spawn_agent(Command(argv, made.work, environment, "claude-agent-acp"))
-        yield Desk(model, await made.open(agent), made.work)
+        session = await made.run(Command(argv, made.work, environment, "claude-agent-acp"))
+        yield Desk(model, session, made.work)
 
 
 async def test_a_turn_with_thought_and_text(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from legation.agents.messages import (
     decode_update_line,
+    id_key,
     read_cancelled_id,
     read_error,
     read_message,
@@ -56,6 +57,7 @@ def test_any_bytes_are_a_message_or_none(line: bytes) -> None:
     read_message(line)
     read_error(line)
     read_cancelled_id(line)
+    id_key(line)
     read_odd_update(line, line)
 
 
@@ -92,7 +94,34 @@ def test_an_error_keeps_its_data() -> None:
 
 @pytest.mark.parametrize(
     ("params", "expected"),
-    [(b'{"requestId":1}', b"1"), (b'{"requestId":"x"}', b'"x"'), (b"{}", b""), (b"", b""), (b"null", b"")],
+    [
+        (b'{"requestId":1}', b"1"),
+        (b'{"requestId":"x"}', b'"x"'),
+        (b'{"_meta":{"requestId":2},"requestId": "\\ud800" }', b'"\\ud800"'),
+        (b"{}", b""),
+        (b"", b""),
+        (b"null", b""),
+        (b"[]", b""),
+    ],
 )
 def test_a_cancelled_id_is_read_as_written(params: bytes, expected: bytes) -> None:
     assert read_cancelled_id(params) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        (b"1", b"1"),
+        (b"-1", b"-1"),
+        (b"1.0", b"1"),
+        (b"1.5", b"1.5"),
+        (b'"1"', b'"1"'),
+        (b'"\\u0041\\/"', b'"A/"'),
+        (b'"\\ud800"', b'"\\ud800"'),
+        (b"%d" % 2**80, b"%d" % 2**80),
+        (b"{}", b"{}"),
+        (b"", b""),
+    ],
+)
+def test_an_id_has_one_key_however_it_is_written(raw: bytes, key: bytes) -> None:
+    assert id_key(raw) == key

@@ -147,6 +147,59 @@ async def test_a_call_that_times_out_is_cancelled_at_the_agent_and_its_late_answ
     assert line.seen.troubles == [DiagnosticCode.AGENT_LATE_RESPONSE] * 2
 
 
+async def test_a_call_given_up_that_the_agent_cancels_is_no_trouble(line: Line) -> None:
+    with pytest.raises(TimedOut):
+        await line.peer.call("a", {}, timeout=0.01)
+    calling = asyncio.create_task(line.peer.call("b", {}))
+    for _ in range(3):
+        await line.pipe.hear()
+    calling.cancel()
+    assert (await line.pipe.hear())["params"] == {"requestId": 2}
+    cancelled = b'{"id":%d,"error":{"code":-32800,"message":"cancelled"}}'
+    line.pipe.say(cancelled % 1, cancelled % 2)
+    await line.end()
+    assert line.seen.troubles == []
+
+
+async def test_a_call_that_nobody_gave_up_cannot_be_cancelled_twice_in_silence(line: Line) -> None:
+    with pytest.raises(TimedOut):
+        await line.peer.call("a", {}, timeout=0.01)
+    line.pipe.say(
+        *[b'{"id":%d,"error":{"code":-32800,"message":"cancelled"}}' % number for number in (1, 1, 9)]
+    )
+    await line.end()
+    assert line.seen.troubles == [DiagnosticCode.AGENT_LATE_RESPONSE] * 2
+
+
+async def test_an_answer_that_was_seen_counts_though_time_runs_out_meanwhile(line: Line) -> None:
+    seen: list[object] = []
+
+    def answer_at_once(data: bytes) -> None:
+        line.peer._take([b'{"id":1,"result":5}'])
+
+    line.pipe.write = answer_at_once  # type: ignore[method-assign]
+    assert await line.peer.call("a", {}, timeout=0, on_answer=seen.append) == b"5"
+    assert seen == [b"5"]
+
+
+async def test_a_call_that_the_agent_does_not_read_is_given_up(line: Line) -> None:
+    async def stuck(_timeout: float | None = None) -> None:
+        raise TimedOut("cannot write")
+
+    line.pipe.drain = stuck  # type: ignore[method-assign]
+    with pytest.raises(TimedOut):
+        await line.peer.call("a", {})
+    assert [(await line.pipe.hear())["method"] for _ in range(2)] == ["a", "$/cancel_request"]
+
+
+@pytest.mark.parametrize("number", [b"1.0", b"1e0", b" 1 "])
+async def test_an_answer_may_spell_its_number_otherwise(line: Line, number: bytes) -> None:
+    calling = asyncio.create_task(line.peer.call("a", {}, timeout=LIMIT))
+    await line.pipe.hear()
+    line.pipe.say(b'{"id":%b,"result":5}' % number)
+    assert await calling == b"5"
+
+
 async def test_a_second_answer_to_one_call_is_reported(line: Line) -> None:
     calling = asyncio.create_task(line.peer.call("a", {}, timeout=LIMIT))
     await line.pipe.hear()
@@ -198,6 +251,52 @@ async def test_a_cancelled_request_is_answered_even_if_nobody_had_looked_at_it(l
     line.pipe.say(b'{"method":"$/cancel_request","params":{"requestId":1}}')
     assert (await line.pipe.hear())["error"]["code"] == -32800
     line.pipe.say(b'{"method":"$/cancel_request","params":{"requestId":9}}', b'{"method":"$/cancel_request"}')
+
+
+@pytest.mark.parametrize(
+    ("asked", "cancelled"),
+    [(b'"x"', b'"x"'), (b'"\\u00e9/"', '"é\\/"'.encode()), (b'"1"', b'"1"'), (b"7", b"7.0")],
+)
+async def test_a_request_is_cancelled_by_the_value_of_its_id(
+    line: Line, asked: bytes, cancelled: bytes
+) -> None:
+    async def never(_: str, __: bytes) -> object:
+        return await asyncio.get_running_loop().create_future()
+
+    line.seen.serve = never
+    line.pipe.say(b'{"id":%b,"method":"m"}' % asked)
+    line.pipe.say(b'{"method":"$/cancel_request","params":{"requestId":%b}}' % cancelled)
+    answer = await line.pipe.hear()
+    assert (answer["id"], answer["error"]["code"]) == (json.loads(asked), -32800)
+
+
+async def test_a_text_and_a_number_are_different_ids(line: Line) -> None:
+    answers: dict[bytes, asyncio.Future[object]] = {}
+
+    def wait(_: str, params: bytes) -> Awaitable[object]:
+        return answers.setdefault(params, asyncio.get_running_loop().create_future())
+
+    line.seen.serve = wait
+    line.pipe.say(b'{"id":1,"method":"m","params":[1]}', b'{"id":"1","method":"m","params":[2]}')
+    line.pipe.say(b'{"method":"$/cancel_request","params":{"requestId":"1"}}')
+    answer = await line.pipe.hear()
+    assert answer["id"] == "1"
+    answers[b"[1]"].set_result("kept")
+    assert await line.pipe.hear() == {"jsonrpc": "2.0", "id": 1, "result": "kept"}
+
+
+CYCLE: list[object] = []
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize("result", [object(), {"a": object()}, CYCLE], ids=["object", "inside", "cycle"])
+async def test_an_answer_that_is_no_json_is_an_internal_error(line: Line, result: object) -> None:
+    async def odd(_: str, __: bytes) -> object:
+        return result
+
+    line.seen.serve = odd
+    line.request(1)
+    assert (await line.pipe.hear())["error"]["code"] == -32603
 
 
 async def test_an_id_that_is_under_way_is_refused_and_free_again_after_the_answer(line: Line) -> None:

@@ -22,7 +22,8 @@ def test_without_a_session_there_is_a_hint(home: Path) -> None:
 def test_sessions_are_listed(home: Path, recorded: str) -> None:
     (row,) = json_lines(legation(home, "events", "--json").stdout)
     assert row["events"] == len(recorded.splitlines())
-    assert (row["agent"], row["state"], row["prompt"]) == ("rehearsal", "closed", "fix it")
+    assert (row["agent"], row["state"]) == ("rehearsal", "closed")
+    assert row["title"] == "Fix test_every_page_has_a_number"  # the agent found a better one than the prompt
     assert row["id"] in legation(home, "events").stdout
 
 
@@ -74,10 +75,19 @@ def test_a_killed_session_is_interrupted_and_readable(home: Path, repo: Path) ->
 
 
 def test_malformed_lines_are_skipped_and_told(home: Path, recorded: str) -> None:
-    (path,) = (home / ".local/share/legation/sessions").glob("*/*.jsonl")
+    (path,) = (home / ".local/share/legation/sessions").glob("*/ses_*.jsonl")
     lines = path.read_bytes().splitlines(keepends=True)
     lines[3] = b"garbage\n"
     path.write_bytes(b"".join(lines))
     done = legation(home, "events", "last", "--json")
     assert "malformed" in done.stderr
     assert [json.loads(line)["seq"] for line in done.stdout.splitlines()][:4] == [1, 2, 3, 5]
+
+
+def test_a_broken_session_does_not_hide_the_others(home: Path, repo: Path, recorded: str) -> None:
+    (path,) = (home / ".local/share/legation/sessions").glob("*/ses_*.json")
+    path.write_text("{")
+    legation(home, "exec", "--agent", "rehearsal", "--yes", rehearse("say hi"), cwd=repo)
+    done = legation(home, "events", "--json")
+    assert len(json_lines(done.stdout)) == 1
+    assert f"cannot list session {path.stem}" in done.stderr

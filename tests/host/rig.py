@@ -6,24 +6,34 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.agents.scripted import scripted
 
-from legation.agents.acp import AcpAgent
 from legation.clock import Clock
 from legation.host.host import AcpHost
-from legation.host.session import Limits, PromptResult, Session
-from legation.proc import Command, ProcessLauncher, child_environment
+from legation.host.options import AgentDefinition, HostOptions, Limits
+from legation.host.session import Session
+from legation.host.turn import PromptResult
+from legation.ids import new_id
+from legation.proc import Command
 from legation.proc.lines import Redact, unchanged
 from legation.store.backend import Backend
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
+from legation.wire import codec
 from legation.wire.acp.content import Text
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision
 from legation.wire.diagnostic import Diagnostic
 from legation.wire.events import Event
 
 LIMIT = 60.0  # seconds of real time that one test may take, starts of agents on a busy machine included
+
+
+# What every agent's life brings; the rest is trouble.
+ORDINARY = frozenset(
+    ("agent/spawn", "agent/initialized", "agent/exit", "agent/stderr", "agent/restart-suppressed")
+)
 
 
 @dataclass
@@ -37,19 +47,42 @@ class Rig:
     def work(self) -> Path:
         return self.place / "work"
 
-    def rehearsal(self, *options: str, env: dict[str, str] | None = None) -> Command:
-        argv = (sys.executable, "-m", "legation.agents.rehearsal", *options)
-        environment = child_environment(env or {}, home=self.place / "home", tmp=self.place / "tmp")
-        return Command(argv, self.work, environment, "rehearsal")
+    def rehearsal(self, *options: str, env: dict[str, str] | None = None) -> AgentDefinition:
+        return AgentDefinition(
+            id="rehearsal",
+            command=sys.executable,
+            args=("-m", "legation.agents.rehearsal", *options),
+            cwd=self.work,
+            env=env or {},
+        )
 
     async def rehearse(self, *options: str, env: dict[str, str] | None = None) -> Session:
-        return await self.open(await self.host.spawn_agent(self.rehearsal(*options, env=env)))
+        return await self.open((await self.host.spawn_agent(self.rehearsal(*options, env=env))).agent_id)
 
     async def script(self, source: str) -> Session:
-        return await self.open(await self.host.spawn_agent(scripted(source, self.place)))
+        return await self.run(scripted(source, self.place))
 
-    async def open(self, agent: AcpAgent) -> Session:
-        return await self.host.create_session(agent, self.work)
+    async def run(self, command: Command) -> Session:
+        return await self.open((await self.host.spawn_agent(definition_of(command))).agent_id)
+
+    def scripted(self, source: str) -> AgentDefinition:
+        return definition_of(scripted(source, self.place))
+
+    async def open_another(self, session: Session) -> Session:
+        """With the same agent."""
+        assert session.agent_id
+        return await self.open(session.agent_id)
+
+    async def open(self, agent_id: str) -> Session:
+        opened = await self.host.create_session(agent_id, cwd=self.work, session_id=new_id("ses"))
+        return self.host.session(opened.session_id)
+
+
+def definition_of(command: Command) -> AgentDefinition:
+    own = ("HOME", "TMPDIR")  # these the host gives
+    env = {name: value for name, value in command.env.items() if name not in own}
+    program, *args = command.argv
+    return AgentDefinition(id=command.name, command=program, args=tuple(args), cwd=command.cwd, env=env)
 
 
 @asynccontextmanager
@@ -62,23 +95,31 @@ async def rig(
     redact: Redact = unchanged,
     backend: Backend | None = None,
     max_line: int = 32 * 1024 * 1024,
+    **options: Any,
 ) -> AsyncIterator[Rig]:
-    for name in ("work", "home", "tmp"):
-        (place / name).mkdir(exist_ok=True)
+    (place / "work").mkdir(exist_ok=True)
+    made = HostOptions(
+        approver=approver or ApproveAll(),
+        limits=limits or Limits(),
+        kill_timeout_ms=500,
+        redact=redact,
+        max_line=max_line,
+        data_dir=place / "data",
+        **options,
+    )
     reported: list[Diagnostic] = []
+
+    def note(event: Event) -> None:
+        payload = codec.decode(event)
+        if isinstance(payload, Diagnostic) and payload.code not in ORDINARY:
+            reported.append(payload)
+
     async with (
         asyncio.timeout(LIMIT),
         EventLog(backend or MemoryBackend(), clock=clock) as log,
-        AcpHost(
-            log=log,
-            launcher=ProcessLauncher(),
-            approver=approver or ApproveAll(),
-            limits=limits or Limits(stop=0.5),
-            redact=redact,
-            max_line=max_line,
-            report=reported.append,
-        ) as host,
+        AcpHost(made, log=log) as host,
     ):
+        host.subscribe(None, 0, note)
         yield Rig(host, log, place, reported)
 
 

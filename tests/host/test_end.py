@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.agents.scripted import scripted
 from tests.host.rig import Hand, Rig, events, go, of_type, play, rig, until_type
 
-from legation.agents import acp
+from legation.agents import process as agent_process
 from legation.errors import (
     AgentError,
     AgentExited,
@@ -22,8 +21,8 @@ from legation.errors import (
     TransportClosed,
 )
 from legation.host.host import AcpHost
-from legation.host.session import Limits, Session
-from legation.proc import ProcessLauncher
+from legation.host.options import HostOptions, Limits
+from legation.host.session import Session
 from legation.proc.kernel import process
 from legation.store.backend import Op
 from legation.store.jsonl import JsonlBackend
@@ -80,22 +79,25 @@ async def test_much_stderr_neither_blocks_nor_fills_memory(tmp_path: Path) -> No
 async def test_an_agent_that_closes_its_output_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp, "EXIT_LIMIT", 0.2)
+    monkeypatch.setattr(agent_process, "EXIT_LIMIT", 0.2)
     source = "hello(); session(); prompted(); os.write(2, b'bye'); os.close(1); signal.pause()"
     async with rig(tmp_path) as made:
         session = await made.script(source)
+        pid = session.agent.child.pid
         with pytest.raises(TransportClosed, match="closed its output") as caught:
             await go(session)
         assert "bye" in caught.value.message
         await until_type(session, "agent-exited")
-        assert not alive(session.agent.child.pid)
+        assert not alive(pid)
 
 
 async def test_an_agent_that_never_answers_initialize_is_stopped_and_its_stderr_shown(tmp_path: Path) -> None:
     async with rig(tmp_path, limits=Limits(start=0.5)) as made:
         with pytest.raises(TimedOut, match="waiting for godot"):
             await made.script("os.write(2, b'waiting for godot'); stay(); signal.pause()")
-        assert made.host._routers == {}
+        (agent,) = made.host.get_agents()
+        assert (agent.status, agent.reason) == ("exited", "initialize-failed")
+        assert agent.exit is not None
 
 
 async def test_an_agent_that_dies_at_the_start_says_why(tmp_path: Path) -> None:
@@ -119,10 +121,8 @@ async def test_an_error_to_initialize_is_an_error_of_the_agent(tmp_path: Path) -
 
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
-        command = made.rehearsal()
-        missing = type(command)(("no-such-agent",), command.cwd, command.env, "ghost")
         with pytest.raises(ConfigInvalid, match="no-such-agent"):
-            await made.host.spawn_agent(missing)
+            await made.host.spawn_agent({"command": "no-such-agent"})
 
 
 async def test_a_session_opened_as_its_agent_dies_still_says_so(tmp_path: Path) -> None:
@@ -136,13 +136,13 @@ async def test_the_same_id_for_two_sessions_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         first = await made.script("hello(); session(); session(); done(prompted()); stay()")
         with pytest.raises(AgentError, match="in use"):
-            await made.open(first.agent)
+            await made.open_another(first)
         assert (await go(first)).stop_reason == "end_turn"
 
 
 @pytest.mark.heavy
 async def test_a_tree_that_ignores_signals_is_gone_after_dispose(tmp_path: Path) -> None:
-    async with rig(tmp_path, limits=Limits(stop=0.1)) as made:
+    async with rig(tmp_path, limits=Limits()) as made:
         session = await made.rehearse()
         await play(session, "spawn-tree ignore-signals hold", "ignore-signals", "ignore-stdin-eof")
         (said,) = await of_type(session, "agent-message-chunk")
@@ -154,7 +154,9 @@ async def test_a_tree_that_ignores_signals_is_gone_after_dispose(tmp_path: Path)
         await made.host.dispose()
 
 
-async def test_dispose_ends_a_running_turn_and_its_question_and_closes_the_session(tmp_path: Path) -> None:
+async def test_dispose_ends_a_running_turn_and_its_question_and_disconnects_the_session(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path, approver=(hand := Hand())) as made:
         session = await made.script("hello(); session(); prompted(); permission(1, title='t'); stay()")
         prompting = asyncio.create_task(go(session))
@@ -166,7 +168,9 @@ async def test_dispose_ends_a_running_turn_and_its_question_and_closes_the_sessi
         assert found.count("permission-answered") == found.count("agent-exited") == 1
         assert found.count("prompt-finished") == 1
         assert found[-1] == "session-status"
-        assert session.stream.info().state == "closed"
+        assert (session.status, session.stream.info().state) == ("disconnected", "open")
+        answered = json.loads((await of_type(session, "permission-answered"))[0].raw)
+        assert answered["outcome"] == "superseded"
 
 
 async def test_dispose_stops_an_agent_that_is_still_starting(tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ async def test_dispose_stops_an_agent_that_is_still_starting(tmp_path: Path) -> 
         source = (
             "open('started', 'w').close(); print(os.getpid(), file=open('pid', 'w')); os.mkfifo('up'); stay()"
         )
-        spawning = asyncio.create_task(made.host.spawn_agent(scripted(source, tmp_path)))
+        spawning = asyncio.create_task(made.host.spawn_agent(made.scripted(source)))
         while not (tmp_path / "up").exists():
             await asyncio.sleep(0.005)
         await made.host.dispose()
@@ -188,14 +192,15 @@ async def test_dispose_stops_an_agent_that_is_still_starting(tmp_path: Path) -> 
 async def test_a_cancelled_caller_does_not_stop_dispose(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         session = await made.rehearse()
+        pid = session.agent.child.pid
         disposing = asyncio.create_task(made.host.dispose())
         await asyncio.sleep(0)
         disposing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await disposing
         await made.host.dispose()
-        assert session.stream.info().state == "closed"
-        assert not alive(session.agent.child.pid)
+        assert session.status == "disconnected"
+        assert not alive(pid)
 
 
 class Broken(JsonlBackend):
@@ -212,28 +217,24 @@ async def test_a_failing_disk_does_not_hold_up_dispose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even with the memory bound reached, when nothing more is read of the agent."""
-    monkeypatch.setattr(acp, "REST_LIMIT", 0.5)
+    monkeypatch.setattr(agent_process, "REST_LIMIT", 0.5)
     disk = Broken(tmp_path / "log")
     reported: list[str] = []
     (tmp_path / "work").mkdir()
-    async with EventLog(disk, pending_limit=100_000) as log:
-        host = AcpHost(
-            log=log,
-            launcher=ProcessLauncher(),
-            approver=DenyAll(),
-            limits=Limits(stop=0.2),
-            report=lambda each: reported.append(each.code),
-        )
-        made = Rig(host, log, tmp_path, [])
-        session = await made.script("hello(); session(); prompted()\nwhile True: update('x' * 1000)")
-        disk.broken = True
-        prompting = asyncio.create_task(go(session))
-        while log.pending_bytes < 100_000:
-            await asyncio.sleep(0.001)
-        async with asyncio.timeout(DISPOSE_LIMIT):
-            await host.dispose()
-        assert not alive(session.agent.child.pid)
-        assert reported == ["storage/write-failed"]
+    async with EventLog(disk, pending_limit=100_000, report=lambda each: reported.append(each.code)) as log:
+        options = HostOptions(approver=DenyAll(), kill_timeout_ms=200, data_dir=tmp_path / "data")
+        async with AcpHost(options, log=log) as host:
+            made = Rig(host, log, tmp_path, [])
+            session = await made.script("hello(); session(); prompted()\nwhile True: update('x' * 1000)")
+            pid = session.agent.child.pid
+            disk.broken = True
+            prompting = asyncio.create_task(go(session))
+            while log.pending_bytes < 100_000:
+                await asyncio.sleep(0.001)
+            async with asyncio.timeout(DISPOSE_LIMIT):
+                await host.dispose()
+            assert not alive(pid)
+            assert reported == ["storage/write-failed"]
     with pytest.raises(LegationError):
         await prompting
 

@@ -95,7 +95,7 @@ async def test_prompt_returns_only_when_its_last_update_is_on_the_disk(tmp_path:
 async def test_one_agent_serves_two_sessions_at_once(tmp_path: Path) -> None:
     async with rig(tmp_path, approver=(hand := Hand())) as made:
         first = await made.rehearse()
-        second = await made.open(first.agent)
+        second = await made.open_another(first)
         waiting = asyncio.create_task(play(first, "ask something", "say first"))
         await until_type(first, "permission-asked")
         await play(second, "say second")

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 from tests.host.rig import NO, YES, Hand, go, of_type, play, rig, until_type
 
-from legation.host.session import Limits, Session
+from legation.host.options import Limits
+from legation.host.session import Session
 from legation.store.backend import Append, Op
 from legation.store.jsonl import JsonlBackend
 from legation.testing.clock import FakeClock

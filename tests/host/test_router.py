@@ -75,7 +75,7 @@ update("all"); stay()
     async with rig(tmp_path, approver=Hand()) as made:
         session = await made.script(source)
         await go(session)
-        (said,) = await of_type(session, "agent-message-chunk")
+        said = (await of_type(session, "agent-message-chunk"))[0]
         assert json.loads(said.raw)["content"]["text"] == "50"
         await until(session, lambda event: b'"all"' in event.raw)
         assert len(await of_type(session, "permission-answered")) == REQUESTS_AT_ONCE
@@ -133,7 +133,8 @@ stay()
         big = made.work / "big.txt"
         big.write_text("x" * 100_000)
         session = await made.script(asks.replace("PATH", repr(str(big))))
+        child = session.agent.child
         with pytest.raises(AgentError):
             await go(session)
         assert any(each.code == "agent/process-error" for each in made.reported)
-        assert session.agent.child.unsent < 1_000_000 + rpc.REQUESTS_AT_ONCE * 110_000
+        assert child.unsent < 1_000_000 + rpc.REQUESTS_AT_ONCE * 110_000

@@ -9,11 +9,13 @@ import pytest
 from tests.host.rig import YES, Hand, go, of_type, play, rig, until_type
 
 from legation.errors import AgentError, AgentExited, LegationError, PromptInFlight, SessionClosed, TimedOut
-from legation.host.session import CANCEL_GRACE, Limits, Session
+from legation.host.options import Limits
+from legation.host.session import Session
+from legation.host.turn import CANCEL_GRACE
 from legation.testing.clock import FakeClock
 
 IDLE = 100.0
-LIMITS = Limits(idle=IDLE, permission=1000, stop=0.1)
+LIMITS = Limits(idle=IDLE, permission=1000)
 
 
 async def finished(session: Session) -> list[dict[str, object]]:
@@ -203,7 +205,7 @@ async def test_waiting_for_a_person_is_not_idleness(tmp_path: Path) -> None:
 async def test_a_closed_session_takes_no_prompt_and_is_not_left_with_a_turn(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         session = await made.rehearse()
-        await session.close()
+        await made.host.close_session(session.id)
         for _ in range(2):
             with pytest.raises(SessionClosed):
                 await play(session, "say hi")

@@ -121,10 +121,10 @@ async def test_unknown_updates_are_kept_verbatim(tmp_path: Path) -> None:
 async def test_a_session_that_takes_no_more_does_not_end_the_connection(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         closed = await made.rehearse()
-        other = await made.open(closed.agent)
+        other = await made.open_another(closed)
         await closed.stream.close()
         before = len(await events(closed))
-        await closed.agent.prompt(closed.agent_session_id, (Text(text="#!rehearse\nsay lost"),))
+        await closed.agent.prompt(closed.meta.agent_session_id, (Text(text="#!rehearse\nsay lost"),))
         assert (await play(other, "say fine")).stop_reason == "end_turn"
         assert len(await events(closed)) == before
         assert {each.code for each in made.reported} == {"agent/unknown-session"}

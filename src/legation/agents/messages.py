@@ -40,10 +40,6 @@ class Message(msgspec.Struct, gc=False):
             self.error = NONE
 
 
-class _Cancelled(msgspec.Struct, rename="camel"):
-    request_id: msgspec.Raw
-
-
 decode_update_line = msgspec.json.Decoder(UpdateLine).decode
 _decode_message = msgspec.json.Decoder(Message).decode
 _decode_error = msgspec.json.Decoder(RpcError).decode
@@ -93,6 +89,19 @@ def read_error(raw: bytes) -> RpcError:
 def read_cancelled_id(params: bytes) -> bytes:
     """The id, as it was written, of the request that `$/cancel_request` is about; empty if unreadable."""
     try:
-        return bytes(msgspec.json.decode(params, type=_Cancelled).request_id)
-    except (ValueError, RecursionError):
+        return members(params).get("requestId", b"")
+    except jsontext.READ_ERRORS:
         return b""
+
+
+def id_key(raw: bytes) -> bytes:
+    """One spelling for each id: a text can be escaped in many ways, and some programs write 1 as 1.0."""
+    if raw.isdigit():
+        return raw
+    try:
+        value = jsontext.read(raw)
+    except jsontext.READ_ERRORS:
+        return raw
+    if isinstance(value, str):
+        return jsontext.write(value)
+    return b"%d" % int(value) if isinstance(value, float) and value.is_integer() else raw

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from legation.agents.calls import Call, Calls
 from legation.agents.messages import (
     Message,
     decode_update_line,
+    id_key,
     read_cancelled_id,
     read_error,
     read_message,
@@ -35,6 +36,7 @@ REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway canno
 OUTBOX_LIMIT = 32 * 1024 * 1024  # bytes that may wait for an agent to read them before it is not read either
 WRITE_TIMEOUT = 30.0  # seconds in which an agent must take what we write: its time
 SHOWN_BYTES = 200  # of a stray line, in the diagnostic
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
 
 _log = logging.getLogger(__name__)
 
@@ -65,10 +67,12 @@ class RpcFault(Exception):
 class AgentRefused(AgentError):
     """The agent answered a request of ours with an error; `error` is what it said."""
 
-    def __init__(self, method: str, error: RpcError) -> None:
+    def __init__(
+        self, method: str, error: RpcError, advice: str = "", data: Mapping[str, object] | None = None
+    ) -> None:
         super().__init__(
-            f"cannot complete {method}: the agent answered with error {error.code}: {error.message}",
-            {"code": error.code, "message": error.message},
+            f"cannot complete {method}: the agent answered with error {error.code}: {error.message}{advice}",
+            {"code": error.code, "message": error.message, **(data or {})},
         )
         self.error = error
 
@@ -76,18 +80,11 @@ class AgentRefused(AgentError):
 def _ignore(_: bytes | RpcError) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    on_answer: Callable[[bytes | RpcError], None]
-    answer: asyncio.Future[bytes | RpcError | None]  # None: there will be none
-
-
 class RpcPeer:
     def __init__(self, child: Child, inbox: Inbox) -> None:
         self._child = child
         self._inbox = inbox
-        self._last_id = 0
-        self._calls: dict[bytes, _Call] = {}
+        self._calls = Calls()
         self._answering: dict[bytes, asyncio.Future[object]] = {}
         self._closed = False
 
@@ -114,24 +111,27 @@ class RpcPeer:
         on_answer: Callable[[bytes | RpcError], None] = _ignore,
     ) -> bytes:
         """The raw result. An error answer is `AgentRefused`; a call given up is cancelled at the agent too.
-        `on_answer` is for what must keep the answer's place among the updates."""
+        `on_answer` is for what must keep the answer's place among the updates; an answer it has seen counts,
+        though time run out meanwhile."""
         self._must_be_open(method)
-        self._last_id += 1
-        key = b"%d" % self._last_id
-        answer: asyncio.Future[bytes | RpcError | None] = asyncio.get_running_loop().create_future()
-        self._calls[key] = _Call(on_answer, answer)
+        call = self._calls.begin(method, on_answer)
         try:
             async with asyncio.timeout(timeout):
-                await self._send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params})
-                result = await answer
+                self._write({"jsonrpc": "2.0", "id": call.number, "method": method, "params": params})
+                await self._child.drain(WRITE_TIMEOUT)
+                await call.answer
         except TimeoutError:
-            self._cancel_at_agent(key)
-            raise TimedOut(f"cannot complete {method}: the agent did not answer within {timeout} s") from None
-        except asyncio.CancelledError:
-            self._cancel_at_agent(key)
+            if not call.answered:
+                self._give_up(call)
+                what = f"cannot complete {method}: the agent did not answer within {timeout} s"
+                raise TimedOut(what) from None
+        except (asyncio.CancelledError, TimedOut):
+            if not call.answered:
+                self._give_up(call)
             raise
         finally:
-            del self._calls[key]
+            self._calls.end(call)
+        result = call.answer.result()
         if result is None:
             raise TransportClosed(f"cannot complete {method}: the agent's output has ended; look at its exit")
         if isinstance(result, RpcError):
@@ -141,20 +141,19 @@ class RpcPeer:
     async def notify(self, method: str, params: object) -> None:
         """Does not wait for the agent to read it: a notification is small, and the agent may be stuck."""
         self._must_be_open(method)
-        self._child.write(jsontext.write({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n")
+        self._write({"jsonrpc": "2.0", "method": method, "params": params})
 
     def _must_be_open(self, method: str) -> None:
         if self._closed:
             raise TransportClosed(f"cannot send {method}: the agent's output has ended; start it again")
 
-    async def _send(self, message: dict[str, object]) -> None:
+    def _write(self, message: dict[str, object]) -> None:
         self._child.write(jsontext.write(message) + b"\n")
-        await self._child.drain(WRITE_TIMEOUT)
 
-    def _cancel_at_agent(self, key: bytes) -> None:
-        note = {"jsonrpc": "2.0", "method": CANCEL_REQUEST, "params": {"requestId": int(key)}}
-        with suppress(LegationError):  # it may be gone, which is as good
-            self._child.write(jsontext.write(note) + b"\n")
+    def _give_up(self, call: Call) -> None:
+        self._calls.give_up(call)
+        with suppress(LegationError):  # the agent may be gone, which is as good
+            self._write({"jsonrpc": "2.0", "method": CANCEL_REQUEST, "params": {"requestId": call.number}})
 
     def _take(self, lines: list[bytes]) -> None:
         """The hot path: a run of updates of one session goes on as one list."""
@@ -209,57 +208,55 @@ class RpcPeer:
         self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
 
     def _take_response(self, message: Message) -> None:
-        call = self._calls.get(bytes(message.id))
-        if call is None or call.answer.done():
-            what = "an answer came that nobody waits for"
-            self._inbox.trouble(DiagnosticCode.AGENT_LATE_RESPONSE, what)
-            return
         error, result = bytes(message.error), bytes(message.result) or b"null"
-        answer = read_error(error) if error else result
-        call.answer.set_result(answer)
-        call.on_answer(answer)
+        odd = self._calls.take(id_key(bytes(message.id)), read_error(error) if error else result)
+        if odd:
+            self._inbox.trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
 
     def _take_request(self, message: Message) -> None:
-        key = bytes(message.id)
+        raw_id = bytes(message.id)
+        key = id_key(raw_id)
         if key in self._answering or len(self._answering) >= REQUESTS_AT_ONCE:
             refusal = RpcError(
                 ErrorCode.INVALID_REQUEST, "too many requests, or one with this id is under way"
             )
-            self._write_answer(key, refusal)
+            self._write_answer(raw_id, refusal)
             return
         try:
             coming = asyncio.ensure_future(self._inbox.request(message.method, bytes(message.params)))
         except Exception as error:  # noqa: BLE001 - nothing an agent asks may end the connection
-            self._write_answer(key, _fault(message.method, error))
+            self._write_answer(raw_id, _fault(message.method, error))
             return
         self._answering[key] = coming
-        coming.add_done_callback(partial(self._answer, key, message.method))
+        coming.add_done_callback(partial(self._answer, raw_id, message.method))
 
     def _take_cancel(self, message: Message) -> None:
-        coming = self._answering.get(read_cancelled_id(bytes(message.params)))
+        coming = self._answering.get(id_key(read_cancelled_id(bytes(message.params))))
         if coming:
             coming.cancel()
 
-    def _answer(self, key: bytes, method: str, coming: asyncio.Future[object]) -> None:
+    def _answer(self, raw_id: bytes, method: str, coming: asyncio.Future[object]) -> None:
         """Called when the answer is there; also for a request that was cancelled before anybody looked at it."""
-        del self._answering[key]
+        del self._answering[id_key(raw_id)]
         if coming.cancelled():
             answer: object = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
         elif error := coming.exception():
             answer = _fault(method, error)
         else:
             answer = coming.result()
-        self._write_answer(key, answer)
+        self._write_answer(raw_id, answer)
 
-    def _write_answer(self, key: bytes, answer: object) -> None:
+    def _write_answer(self, raw_id: bytes, answer: object) -> None:
         part = b"error" if isinstance(answer, RpcError) else b"result"
+        try:
+            text = jsontext.write(answer)
+        except UNWRITABLE as error:
+            part, text = b"error", jsontext.write(_fault("a request", error))
         with suppress(LegationError):  # the agent went away with its question
-            self._child.write(b'{"jsonrpc":"2.0","id":%b,"%b":%b}\n' % (key, part, jsontext.write(answer)))
+            self._child.write(b'{"jsonrpc":"2.0","id":%b,"%b":%b}\n' % (raw_id, part, text))
 
     def _end(self) -> None:
-        for call in self._calls.values():
-            if not call.answer.done():
-                call.answer.set_result(None)
+        self._calls.abandon()
         for coming in self._answering.values():
             coming.cancel()
 

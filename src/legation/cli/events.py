@@ -14,20 +14,13 @@ from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
 from legation.cli.terminal import Terminal, line
 from legation.cli.view import view_of
-from legation.errors import InvalidParams, NotFound
+from legation.errors import InvalidParams, NotFound, StorageFailed
+from legation.host.meta import read_meta
 from legation.store.backend import StreamInfo
 from legation.store.reader import StreamReader
 from legation.wire.events import Event
 
-PROMPT_SHOWN = 50  # characters in the list
-
-
-class Summary(msgspec.Struct):
-    """What `exec` notes of a session."""
-
-    agent: str = "?"
-    cwd: str = ""
-    prompt: str = ""
+TITLE_SHOWN = 50  # characters in the list
 
 
 def events(
@@ -94,17 +87,21 @@ def _list(sessions: Path, *, json: bool) -> None:
         out.say('no session is recorded yet; make one with: legation exec --agent rehearsal "fix the test"')
     for name in names:
         reader = StreamReader(sessions / name, name)
-        info, first = reader.info(), reader.read(0, _malformed)[:1]
-        row = _row(info, first, alive=reader.being_written())
+        try:
+            info, first = reader.info(), reader.read(0, _malformed)[:1]
+            row = _row(info, first, alive=reader.being_written())
+        except (OSError, StorageFailed) as error:  # one that is broken must not hide the others
+            print(f"legation: cannot list session {name}: {error}", file=sys.stderr)
+            continue
         if json:
             sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
         else:
             head = f"{row['id']}  {row['started']}  {row['state']:<11} {row['events']:>6} events  "
-            out.say(f"{head}{line(str(row['agent']))}  {line(str(row['prompt']))[:PROMPT_SHOWN]}")
+            out.say(f"{head}{line(str(row['agent'] or '?'))}  {line(str(row['title'] or ''))[:TITLE_SHOWN]}")
 
 
 def _row(info: StreamInfo, first: list[Event], *, alive: bool) -> dict[str, object]:
-    summary = _summary(info.meta)
+    meta = read_meta(info.meta)
     started = datetime.fromtimestamp(first[0].at / 1000, UTC).isoformat(timespec="seconds") if first else "-"
     state = "running" if alive else "interrupted" if info.state == "open" else info.state
     return {
@@ -112,14 +109,7 @@ def _row(info: StreamInfo, first: list[Event], *, alive: bool) -> dict[str, obje
         "started": started,
         "state": state,
         "events": info.head,
-        "agent": summary.agent,
-        "cwd": summary.cwd,
-        "prompt": summary.prompt,
+        "agent": meta.agent_definition_id if meta else None,
+        "cwd": meta.cwd if meta else None,
+        "title": meta.title if meta else None,
     }
-
-
-def _summary(meta: bytes) -> Summary:
-    try:
-        return msgspec.json.decode(meta, type=Summary)
-    except msgspec.MsgspecError:
-        return Summary()

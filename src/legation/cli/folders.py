@@ -8,8 +8,6 @@ from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING
 
-from legation.errors import StorageFailed
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,23 +33,5 @@ class Folders:
         try:
             yield place
         finally:
-            events = [path for path in place.glob("*.jsonl") if path.stat().st_size]
-            if not events:
+            if not (place / f"{session_id}.jsonl").exists():
                 rmtree(place, ignore_errors=True)
-
-    @contextmanager
-    def agent_places(self, agent: str, session_id: str) -> Iterator[tuple[Path, Path]]:
-        """An agent's own HOME, kept because its sessions and sign-ins live there, and a TMPDIR that is not."""
-        place = self.data / "agents" / "local" / agent
-        home, tmp = place / "home", place / "tmp" / session_id
-        try:
-            for folder in (home, tmp):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise StorageFailed(
-                f"cannot write to {self.data}: {error.strerror}; choose another folder with --data-dir"
-            ) from error
-        try:
-            yield home, tmp
-        finally:
-            rmtree(tmp, ignore_errors=True)

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from legation.cli.folders import Folders
 from legation.cli.view import AskedInOrder, Screen
 from legation.errors import Cancelled
 from legation.host.changes import Changes, Snapshot
 from legation.host.host import AcpHost
-from legation.host.session import Limits, PromptResult, Session
+from legation.host.options import AgentDefinition, HostOptions, Limits
+from legation.host.session import Session
+from legation.host.turn import PromptResult
 from legation.ids import new_id
-from legation.proc import Command, ProcessLauncher, Registry, child_environment, reap
 from legation.settings import Settings
-from legation.store.backend import Trouble
 from legation.store.jsonl import JsonlBackend
-from legation.store.log import EventLog
+from legation.store.subscription import Subscription
+from legation.wire import codec
 from legation.wire.acp.content import Text
 from legation.wire.ask import Approver
+from legation.wire.diagnostic import Diagnostic
+from legation.wire.events import Event
 
 SUMMARY = 200  # characters of the prompt that the list of sessions shows
 SHOW_LIMIT = 10.0  # seconds the screen has to show what is left when the turn is over: the terminal's time
@@ -66,60 +69,92 @@ MakeApprover = Callable[[Callable[[], None]], Approver]
 
 
 def run_turn(job: Job, settings: Settings, screen: Screen, make_approver: MakeApprover) -> Done:
+    logging.basicConfig(level=settings.log_level.upper(), format="legation: %(levelname)s: %(message)s")
     try:
         return asyncio.run(_run(job, settings, screen, make_approver))
     except asyncio.CancelledError:
-        raise Cancelled("cannot finish the turn: it was stopped") from None
+        raise Cancelled("cannot finish the turn: it was stopped; start it again") from None
+    except OutputClosed as error:
+        raise Cancelled(f"cannot go on: {error}; the agent was stopped") from None
+
+
+class OutputClosed(Exception):
+    """What happens can no longer be shown."""
 
 
 async def _run(job: Job, settings: Settings, screen: Screen, make_approver: MakeApprover) -> Done:
-    folders, session_id, cancel = Folders(settings.data_dir), new_id("ses"), Canceller()
-    await asyncio.to_thread(reap, folders.children)
-    with folders.agent_places(job.agent, session_id) as (home, tmp), folders.session(session_id) as place:
-        command = Command(job.argv, job.cwd, child_environment(job.env, home=home, tmp=tmp), job.agent)
+    session_id, cancel = new_id("ses"), Canceller()
+    _stop_on_hangup()
+    with Folders(settings.data_dir).session(session_id) as place:
         async with await Snapshot.take(job.cwd) as before:
-            async with _shown(screen, place, session_id) as log:
-                host = AcpHost(
-                    log=log,
-                    launcher=ProcessLauncher(registry=Registry(folders.children)),
-                    approver=AskedInOrder(make_approver(cancel), screen),
-                    limits=_limits(settings),
-                    max_line=settings.max_line_bytes,
-                )
-                async with host:
-                    result = await _prompt(host, command, job, session_id, cancel)
+            options = HostOptions(
+                storage=JsonlBackend(place),
+                approver=AskedInOrder(make_approver(cancel), screen),
+                limits=_limits(settings),
+                kill_timeout_ms=settings.stop_grace * 1000,
+                max_line=settings.max_line_bytes,
+                data_dir=settings.data_dir,
+            )
+            async with _shown(screen) as show, AcpHost(options) as host:
+                host.subscribe(None, 0, _complain)
+                result = await _prompt(host, job, session_id, cancel, show)
             return Done(session_id, result, await before.changes())
 
 
 @asynccontextmanager
-async def _shown(screen: Screen, place: Path, session_id: str) -> AsyncIterator[EventLog]:
-    """A log of which the screen shows one stream, to the last event."""
-    showing: asyncio.Task[None] | None = None
+async def _shown(screen: Screen) -> AsyncIterator[Callable[[Subscription], None]]:
+    """Given a session's events, the screen shows them to the last one."""
+    turn, showing = asyncio.current_task(), list[asyncio.Task[None]]()
+
+    def show(events: Subscription) -> None:
+        task = asyncio.create_task(screen.follow(events))
+        task.add_done_callback(partial(_stop_unseen, turn))
+        showing.append(task)
+
     try:
-        async with EventLog(JsonlBackend(place), report=_complain) as log:
-            showing = asyncio.create_task(screen.follow(await log.stream(session_id)))
-            yield log
+        yield show
     finally:
-        if showing is not None:
-            await asyncio.wait({showing}, timeout=SHOW_LIMIT)
-            screen.end()
+        if showing:
+            await asyncio.wait(showing, timeout=SHOW_LIMIT)
+        for task in showing:
+            _raise_unseen(task)
+        screen.end()
+
+
+def _stop_unseen(turn: asyncio.Task[Done] | None, showing: asyncio.Task[None]) -> None:
+    """An agent whose doings nobody can see is stopped: nobody would ever be asked."""
+    if turn and not showing.cancelled() and showing.exception():
+        turn.cancel()
+
+
+def _raise_unseen(showing: asyncio.Task[None]) -> None:
+    error = showing.exception() if showing.done() and not showing.cancelled() else None
+    if isinstance(error, OSError):
+        raise OutputClosed(f"the output could not be written ({error.strerror})") from error
+    if error:
+        raise error
 
 
 async def _prompt(
-    host: AcpHost, command: Command, job: Job, session_id: str, cancel: Canceller
+    host: AcpHost, job: Job, session_id: str, cancel: Canceller, show: Callable[[Subscription], None]
 ) -> PromptResult:
-    agent = await host.spawn_agent(command)
-    session = await host.create_session(agent, job.cwd, session_id=session_id)
-    summary = {"agent": job.agent, "cwd": str(job.cwd), "prompt": job.prompt[:SUMMARY]}
-    await session.stream.set_meta(msgspec.json.encode(summary))
-    cancel.session = session
-    with _interrupts(cancel):
-        return await session.prompt((Text(text=job.prompt),))
+    definition = AgentDefinition(
+        id=job.agent, command=job.argv[0], args=job.argv[1:], cwd=job.cwd, env=job.env
+    )
+    agent = await host.spawn_agent(definition)
+    await host.create_session(agent.agent_id, cwd=job.cwd, session_id=session_id, title=job.prompt[:SUMMARY])
+    show(host.events(session_id))
+    cancel.session = host.session(session_id)
+    try:
+        with _interrupts(cancel):
+            return await host.prompt(session_id, (Text(text=job.prompt),))
+    finally:
+        await asyncio.shield(host.close_session(session_id))
 
 
 @contextmanager
 def _interrupts(cancel: Canceller) -> Iterator[None]:
-    """Ctrl-C once asks the agent to stop; twice, or a TERM, stops it."""
+    """Ctrl-C once asks the agent to stop; twice stops it."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task
     interrupted = False
@@ -133,13 +168,29 @@ def _interrupts(cancel: Canceller) -> Iterator[None]:
             interrupted = True
             cancel()
 
+    before = signal.getsignal(signal.SIGINT)  # asyncio's own: it stops everything
     loop.add_signal_handler(signal.SIGINT, interrupt)
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop_on_hangup() -> None:
+    """A TERM, or the end of the terminal, stops the agent, at any stage; told again, we do not give up on that."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task
+    told = False
+
+    def stop() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
 
 
 def _limits(settings: Settings) -> Limits:
@@ -147,9 +198,10 @@ def _limits(settings: Settings) -> Limits:
         start=settings.start_timeout,
         idle=settings.idle_timeout,
         permission=settings.permission_timeout,
-        stop=settings.stop_grace,
     )
 
 
-def _complain(trouble: Trouble) -> None:
-    print(f"legation: {trouble.code}: {trouble.message}", file=sys.stderr)
+def _complain(event: Event) -> None:
+    payload = codec.decode(event)
+    if isinstance(payload, Diagnostic) and payload.code.startswith("storage/"):
+        print(f"legation: {payload.code}: {payload.message}", file=sys.stderr)

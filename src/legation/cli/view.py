@@ -9,7 +9,7 @@ from typing import Protocol
 from legation.cli.render import Renderer
 from legation.cli.terminal import Terminal
 from legation.store import codec
-from legation.store.stream import Stream
+from legation.store.subscription import Subscription
 from legation.wire.ask import Approver, Ask, Decision
 from legation.wire.codec import decode
 from legation.wire.events import Event
@@ -45,8 +45,8 @@ class Screen:
         self._view = view
         self._shown: dict[str, asyncio.Event] = {}
 
-    async def follow(self, stream: Stream) -> None:
-        async for event in stream.subscribe():
+    async def follow(self, events: Subscription) -> None:
+        async for event in events:
             self._view.show(event)
             if event.type == PermissionAsked.event_type():
                 asked = decode(event)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
 
 from legation.agents.rpc import RpcFault
 from legation.errors import AgentError, LegationError
-from legation.host.files import SessionFiles
+from legation.host.questions import answer_without_session
+from legation.host.reverse import Reverse, decode
 from legation.host.session import Session
+from legation.host.stream import HostStream
 from legation.store.log import EventLog
-from legation.wire import jsontext
+from legation.wire.acp.elicitation import CreateElicitationRequest
 from legation.wire.acp.permission import RequestPermissionRequest
-from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 from legation.wire.acp.rpc import ClientMethod, ErrorCode
 from legation.wire.acp.sessions import SessionRequest
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
@@ -25,41 +23,76 @@ from legation.wire.lifecycle import AgentExited
 EARLY_KEPT = 10_000  # updates kept for sessions that nobody has opened yet
 EARLY_BYTES = 16 * 1024 * 1024  # of them
 
-_T = TypeVar("_T")
-_Handler = Callable[[bytes], Awaitable[object]]
+
+@dataclass(slots=True)
+class Held:
+    """Updates of a session that is being loaded or resumed; those before the agent's answer are its replay."""
+
+    replay: list[Draft] = field(default_factory=list)
+    after: list[Draft] = field(default_factory=list)
+    answered: bool = False
+
+    def mark(self, _answer: object = None) -> None:
+        self.answered = True
+
+    def add(self, drafts: list[Draft]) -> None:
+        (self.after if self.answered else self.replay).extend(drafts)
 
 
 class Router:
     """The `Inbox` of one agent."""
 
-    def __init__(self, log: EventLog, report: Callable[[Diagnostic], None]) -> None:
+    def __init__(self, agent_id: str, log: EventLog, host: HostStream, reverse: Reverse) -> None:
+        self._agent_id = agent_id
         self._log = log
-        self._report = report
+        self._host = host
+        self._reverse = reverse
         self._sessions: dict[str, Session] = {}
-        self._files: dict[str, SessionFiles] = {}
+        self._held: dict[str, Held] = {}
         self._early: dict[str, list[Draft]] = {}
         self._early_count = self._early_bytes = 0
         self._exited: AgentExited | None = None
-        self._handlers: dict[str, _Handler] = {
-            ClientMethod.REQUEST_PERMISSION: self._permission,
-            ClientMethod.READ_TEXT_FILE: self._read,
-            ClientMethod.WRITE_TEXT_FILE: self._write,
-        }
 
-    def open(self, session: Session, files: SessionFiles) -> None:
+    # Sessions come and go.
+
+    def open(self, session: Session) -> None:
         """From now on the session gets its messages, first those that came too early."""
-        name = session.agent_session_id
-        if name in self._sessions:
+        name = session.meta.agent_session_id
+        self._sessions[name] = session
+        self._deliver(session, self._take_early(name))
+        if self._exited:
+            session.note(self._exited)
+
+    def must_be_free(self, agent_session_id: str) -> None:
+        if agent_session_id in self._sessions:
             raise AgentError(
                 "cannot open the session: the agent gave it an id that is in use; start it again"
             )
-        self._sessions[name], self._files[name] = session, files
-        early = self._early.pop(name, [])
-        self._early_count -= len(early)
-        self._early_bytes -= _size(early)
-        self._deliver(session, early)
-        if self._exited:
-            session.note(self._exited)
+
+    def forget(self, session: Session) -> None:
+        self._sessions.pop(session.meta.agent_session_id, None)
+
+    def hold(self, agent_session_id: str) -> Held:
+        """Keep a session's updates back until `release`; what came before is of an earlier life."""
+        self._take_early(agent_session_id)
+        held = self._held[agent_session_id] = Held()
+        return held
+
+    def release(self, agent_session_id: str) -> None:
+        """What came after the answer is live."""
+        held = self._held.pop(agent_session_id)
+        if held.after:
+            self.updates(agent_session_id, held.after)
+
+    def drop(self, agent_session_id: str) -> None:
+        """The session was not taken up after all."""
+        self._held.pop(agent_session_id, None)
+
+    def reset(self) -> None:
+        """A new process: nothing that the old one said too early counts."""
+        self._early.clear()
+        self._early_count = self._early_bytes = 0
+        self._exited = None
 
     def exited(self, event: AgentExited) -> None:
         """Every session says that its agent has ended; also one that is opened too late to see it."""
@@ -67,9 +100,13 @@ class Router:
         for session in self._sessions.values():
             session.note(event)
 
+    # The agent speaks.
+
     def updates(self, session_id: str, drafts: list[Draft]) -> None:
-        session = self._sessions.get(session_id)
-        if session is not None:
+        held, session = self._held.get(session_id), self._sessions.get(session_id)
+        if held is not None:
+            held.add(drafts)
+        elif session is not None:
             self._deliver(session, drafts)
         elif self._early_count < EARLY_KEPT and self._early_bytes < EARLY_BYTES:
             self._early.setdefault(session_id, []).extend(drafts)
@@ -77,7 +114,13 @@ class Router:
             self._early_bytes += _size(drafts)
         else:
             what = f"dropped {len(drafts)} updates for a session that nobody opened"
-            self.trouble(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+            self._diagnose(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+
+    def _take_early(self, session_id: str) -> list[Draft]:
+        early = self._early.pop(session_id, [])
+        self._early_count -= len(early)
+        self._early_bytes -= _size(early)
+        return early
 
     def _deliver(self, session: Session, drafts: list[Draft]) -> None:
         """A session that takes no more must not end the reading of the others' messages."""
@@ -87,57 +130,54 @@ class Router:
             session.updates(drafts)
         except LegationError as error:
             what = f"dropped {len(drafts)} updates: {error.message}"
-            self.trouble(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+            self._diagnose(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
 
     def trouble(self, code: DiagnosticCode, message: str) -> None:
-        diagnostic = Diagnostic(code=code, message=message)
-        self._report(diagnostic)
+        """Told to the host and to every session of the agent: nobody knows whose it was."""
+        self._diagnose(code, message)
         for session in self._sessions.values():
             session.heard()
-            session.note(diagnostic)
+            session.note(Diagnostic(code=code, message=message, agent_id=self._agent_id))
+
+    def _diagnose(self, code: DiagnosticCode, message: str) -> None:
+        self._host.diagnose(code, message, agent_id=self._agent_id)
 
     def notification(self, method: str, params: bytes) -> None:
         """None concerns us yet; the protocol says to ignore unknown ones."""
 
     def request(self, method: str, params: bytes) -> Awaitable[object]:
-        handler = self._handlers.get(method)
-        if handler is None:
+        if method == ClientMethod.REQUEST_PERMISSION:
+            return self._session(params).permission(decode(params, RequestPermissionRequest))
+        if method == ClientMethod.ELICITATION_CREATE and self._reverse.questions is not None:
+            return self._question(decode(params, CreateElicitationRequest))
+        serve = self._reverse.method(method)
+        if serve is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"{method} is not offered")
-        return handler(params)
+        session = self._session(params)
+        session.heard()
+        return serve(session.id, params)
+
+    def _question(self, request: CreateElicitationRequest) -> Awaitable[object]:
+        if request.session_id is None:
+            return _now(answer_without_session(self.trouble))
+        return self._session_called(request.session_id).question(request)
 
     async def room(self) -> None:
         await self._log.room()
 
-    def _permission(self, params: bytes) -> Awaitable[object]:
-        return self._session(params).permission(_decode(params, RequestPermissionRequest))
-
-    async def _read(self, params: bytes) -> ReadTextFileResponse:
-        request = _decode(params, ReadTextFileRequest)
-        return await asyncio.to_thread(self._files_of(params).read, request)
-
-    async def _write(self, params: bytes) -> dict[str, object]:
-        request = _decode(params, WriteTextFileRequest)
-        await asyncio.to_thread(self._files_of(params).write, request)
-        return {}
-
-    def _files_of(self, params: bytes) -> SessionFiles:
-        session = self._session(params)
-        session.heard()
-        return self._files[session.agent_session_id]
-
     def _session(self, params: bytes) -> Session:
-        session = self._sessions.get(_decode(params, SessionRequest).session_id)
+        return self._session_called(decode(params, SessionRequest).session_id)
+
+    def _session_called(self, name: str) -> Session:
+        session = self._sessions.get(name)
         if session is None:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "there is no such session")
         return session
 
 
+async def _now(answer: object) -> object:
+    return answer
+
+
 def _size(drafts: list[Draft]) -> int:
     return sum([len(draft.raw) + len(draft.native) for draft in drafts])
-
-
-def _decode(params: bytes, shape: type[_T]) -> _T:
-    try:
-        return msgspec.convert(jsontext.read(params), shape)
-    except jsontext.READ_ERRORS as error:
-        raise RpcFault(ErrorCode.INVALID_PARAMS, str(error)) from None

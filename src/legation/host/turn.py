@@ -56,10 +56,11 @@ class Turn:
         self._cancelled_at = self._clock.monotonic()
         self._cancelling.set_result(None)
 
-    def time_left(self) -> float:
+    def time_left(self, patience: float) -> float:
+        """`patience` times the idle limit may pass without a sign of life."""
         if self._cancelled_at is not None:
             return self._cancelled_at + CANCEL_GRACE - self._clock.monotonic()
-        return self._heard + self._idle - self._clock.monotonic()
+        return self._heard + self._idle * patience - self._clock.monotonic()
 
     async def wait(self, asking: asyncio.Task[Any], seconds: float) -> None:
         """For the answer, for a cancel, or for that long."""

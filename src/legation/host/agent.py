@@ -1,0 +1,261 @@
+"""One agent of a host, over all the processes it takes: started, watched, restarted, disposed of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Literal
+
+from legation.agents.acp import AcpAgent
+from legation.clock import Clock
+from legation.errors import AgentExited, LegationError
+from legation.host.options import AgentDefinition, HostOptions
+from legation.host.router import Router
+from legation.host.stream import HostStream
+from legation.proc import Command, Exit, Launcher, Pipes
+from legation.wire.acp.capabilities import ClientCapabilities
+from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.hoststream import AgentStatus, AgentUpdated, ExitStatus
+from legation.wire.lifecycle import AgentExited as AgentExitedEvent
+
+Reason = Literal["spawn-failed", "initialize-failed", "crashed", "ended", "stopped", "disposed"]
+
+STDERR_SHOWN = 2000  # bytes of a block of stderr that a diagnostic holds
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an agent gets from its host."""
+
+    options: HostOptions
+    launcher: Launcher
+    clock: Clock
+    stream: HostStream
+    capabilities: ClientCapabilities
+    command: Callable[[AgentDefinition], tuple[Command, Path]]  # and a folder to remove when it has ended
+    new_router: Callable[[str], Router]
+    lost: Callable[[Agent], Awaitable[None]]  # its process has ended: its sessions are disconnected
+    ready_again: Callable[[Agent], Awaitable[None]]  # it was restarted: its sessions can be taken up
+
+
+class Agent:
+    """States: starting -> ready -> exited; from there restarting -> ready again, or exited for good;
+    disposed at any time, and then for ever."""
+
+    def __init__(self, agent_id: str, definition: AgentDefinition, around: Surroundings) -> None:
+        self.id = agent_id
+        self.definition = definition
+        self.live: AcpAgent | None = None
+        self.router = around.new_router(agent_id)
+        self._around = around
+        self._status: AgentStatus = "starting"
+        self._reason: Reason | None = None
+        self._exit: Exit | None = None
+        self._restarts = 0
+        self._announced: Mapping[str, object] = {}
+        self._disposed = False
+        self._wanted_again = False  # stopped by us in order to be restarted
+        self._tmp: Path | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._pause: asyncio.Future[None] | None = None
+        self._life: asyncio.Task[None] | None = None
+
+    def snapshot(self) -> AgentUpdated:
+        methods = self._announced.get("authMethods")
+        capabilities = self._announced.get("agentCapabilities")
+        return AgentUpdated(
+            agent_id=self.id,
+            status=self._status,
+            restart_count=self._restarts,
+            reason=self._reason,
+            exit=ExitStatus(code=self._exit.code, signal=self._exit.signal) if self._exit else None,
+            capabilities=capabilities if isinstance(capabilities, dict) else None,
+            auth_methods=tuple(methods) if isinstance(methods, list | tuple) else None,
+        )
+
+    def how_it_ended(self) -> str:
+        return f"{self._reason}: {self._exit}" if self._exit else f"{self._reason}"
+
+    def running(self) -> AcpAgent:
+        if self._status != "ready" or self.live is None:
+            raise AgentExited(f"cannot use {self.id}: it is {self._status}; wait for it or start another")
+        return self.live
+
+    async def start(self) -> None:
+        """The first start is not tried again: whoever asked for it learns why it failed."""
+        self._move("starting")
+        self._starting = asyncio.create_task(self._launch())
+        await self._starting
+        self._life = asyncio.create_task(self._live(), name=f"legation-{self.id}")
+
+    async def restart(self, why: str) -> None:
+        """Stop the process, which no longer obeys; a new one takes its place, whatever the restart policy."""
+        if self._disposed or self.live is None:
+            return
+        self._wanted_again = True
+        self._diagnose(DiagnosticCode.AGENT_KILL, why)
+        await self.live.stop(self._grace)
+
+    async def dispose(self) -> None:
+        """Idempotent. Everything of it is gone afterwards."""
+        self._disposed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        if self.live is not None:
+            await self.live.stop(self._grace)
+        if self._life is not None:
+            await asyncio.wait({self._life})
+        if self._status != "disposed":
+            self._move("disposed", "disposed")
+
+    @property
+    def _grace(self) -> float:
+        return self._around.options.kill_timeout_ms / 1000
+
+    async def _live(self) -> None:
+        """From process to process, until one is not followed by another."""
+        while True:
+            await self._until_exit()
+            while True:
+                if not await self._may_restart():
+                    return
+                if await self._launched():
+                    break
+            await self._around.ready_again(self)
+
+    async def _launched(self) -> bool:
+        """A start that failed was told already; it used up one of the restarts."""
+        self._starting = asyncio.create_task(self._launch())
+        await asyncio.wait({self._starting})
+        return not self._starting.cancelled() and self._starting.exception() is None
+
+    async def _until_exit(self) -> None:
+        assert self.live is not None
+        found = await self.live.wait()
+        tail = self.live.child.stderr_tail().strip() or None
+        self.live = None
+        self._exit = found
+        self.router.exited(AgentExitedEvent(code=found.code, signal=found.signal, stderr_tail=tail))
+        self._diagnose(DiagnosticCode.AGENT_EXIT, f"the process ended with {found}", found)
+        if self._disposed:
+            self._move("disposed", "disposed")
+        else:
+            self._move("exited", self._why(found))
+        await self._around.lost(self)
+        await self._tidy()
+
+    def _why(self, found: Exit) -> Reason:
+        if self._wanted_again:
+            return "stopped"
+        return "ended" if found.code == 0 else "crashed"
+
+    async def _may_restart(self) -> bool:
+        """Waits out the pause before a restart; False where there will be none."""
+        options = self._around.options
+        if self._disposed:
+            return False
+        if self._wanted_again:
+            self._wanted_again = False
+            return True
+        if options.restart == "never" or self._reason == "ended":
+            why = (
+                "the policy is never"
+                if options.restart == "never"
+                else "it ended by itself, without an error"
+            )
+            self._diagnose(DiagnosticCode.AGENT_RESTART_SUPPRESSED, f"not restarted: {why}")
+            return False
+        if self._restarts >= options.restart_limit:
+            what = f"not restarted: {self._restarts} restarts in a row were not enough"
+            self._diagnose(DiagnosticCode.AGENT_RESTART_EXHAUSTED, what)
+            return False
+        self._restarts += 1
+        pause = options.restart_backoff.seconds(self._restarts)
+        self._diagnose(DiagnosticCode.AGENT_RESTART_SCHEDULED, f"restart {self._restarts} in {pause:g} s")
+        self._move("restarting", self._reason)
+        self._pause = asyncio.ensure_future(self._around.clock.sleep(pause))
+        await asyncio.wait({self._pause})
+        self._pause = None
+        return not self._disposed
+
+    async def _launch(self) -> None:
+        around = self._around
+        command, self._tmp = await asyncio.to_thread(around.command, self.definition)
+        names = sorted(command.env)
+        self._diagnose(DiagnosticCode.AGENT_SPAWN, f"starting {command.argv[0]}", data={"env": names})
+        self.router.reset()
+        try:
+            live = AcpAgent(await around.launcher.spawn(command, self._pipes()), self.router)
+        except LegationError as error:
+            self._diagnose(DiagnosticCode.AGENT_SPAWN_FAILED, error.message)
+            self._fail("spawn-failed")
+            await self._tidy()
+            raise
+        try:
+            await live.initialize(around.capabilities, around.options.limits.start)
+        except BaseException as error:
+            await asyncio.shield(self._give_up(live, error))
+            raise
+        self.live = live
+        self._announced = live.announced
+        self._diagnose(DiagnosticCode.AGENT_INITIALIZED, "ready")
+        self._exit, self._restarts = None, 0
+        self._move("ready")
+
+    async def _give_up(self, live: AcpAgent, error: BaseException) -> None:
+        """Told first; how its process ended is added when it has."""
+        message = error.message if isinstance(error, LegationError) else type(error).__name__
+        self._diagnose(DiagnosticCode.AGENT_INITIALIZE_FAILED, message)
+        self._fail("initialize-failed")
+        self._exit = await live.stop(grace=0)
+        self._diagnose(DiagnosticCode.AGENT_EXIT, f"the process ended with {self._exit}", self._exit)
+        self._publish()
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        if self._tmp is not None:
+            await asyncio.to_thread(rmtree, self._tmp, ignore_errors=True)
+            self._tmp = None
+
+    def _fail(self, reason: Reason) -> None:
+        if not self._disposed:
+            self._exit = None
+            self._move("exited", reason)
+
+    def _pipes(self) -> Pipes:
+        options = self._around.options
+
+        def too_long(size: int) -> None:
+            self.router.trouble(DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {size} bytes")
+
+        def said(lines: list[bytes]) -> None:
+            text = b"\n".join(lines)[:STDERR_SHOWN].decode(errors="replace")
+            self._diagnose(DiagnosticCode.AGENT_STDERR, text)
+
+        return Pipes(
+            max_line=options.max_line, redact=options.redact, on_line_too_long=too_long, on_stderr=said
+        )
+
+    def _move(self, status: AgentStatus, reason: Reason | None = None) -> None:
+        self._status, self._reason = status, reason
+        self._publish()
+
+    def _publish(self) -> None:
+        self._around.stream.publish(self.snapshot())
+
+    def _diagnose(
+        self,
+        code: DiagnosticCode,
+        message: str,
+        exit_: Exit | None = None,
+        data: dict[str, object] | None = None,
+    ) -> None:
+        if exit_ is not None:
+            data = {"code": exit_.code, "signal": exit_.signal}
+        self._around.stream.diagnose(code, message, agent_id=self.id, data=data)

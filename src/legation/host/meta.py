@@ -1,0 +1,45 @@
+"""What is kept of a session beside its events: enough to take it up again after the host restarts.
+
+MCP servers are kept by name only: what they are given are secrets, and whoever resumes gives them again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from legation.wire.hoststream import McpServerNames, SessionUpdated
+from legation.wire.lifecycle import Status
+
+
+class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    agent_session_id: str
+    cwd: str
+    additional_directories: tuple[str, ...] = ()
+    agent_definition_id: str | None = None
+    mcp_servers: tuple[McpServerNames, ...] = ()
+    title: str | None = None
+    updated_at: str | None = None
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    def snapshot(self, session_id: str, status: Status, agent_id: str | None) -> SessionUpdated:
+        return SessionUpdated(
+            session_id=session_id,
+            status=status,
+            cwd=self.cwd,
+            additional_directories=self.additional_directories,
+            agent_id=agent_id,
+            agent_definition_id=self.agent_definition_id,
+            mcp_servers=self.mcp_servers or None,
+            title=self.title,
+            updated_at=self.updated_at,
+        )
+
+
+def read_meta(raw: bytes) -> SessionMeta | None:
+    """None for what was not written by a host, or cannot be read."""
+    try:
+        return msgspec.json.decode(raw, type=SessionMeta)
+    except msgspec.MsgspecError:
+        return None

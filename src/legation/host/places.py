@@ -1,0 +1,62 @@
+"""Where agents live: a HOME of their own, kept, and a TMPDIR, not kept; and the list of who runs."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from urllib.parse import quote
+
+from legation.errors import StorageFailed
+from legation.host.options import AgentDefinition
+from legation.ids import new_id
+from legation.proc import Command, Registry, child_environment, reap
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`data` is the user's data folder, or a temporary one that goes with the host."""
+
+    data: Path
+    temporary: bool
+
+    @classmethod
+    def open(cls, data_dir: Path | None) -> Places:
+        """Also ends what a killed host left behind in the same folder. Blocks."""
+        if data_dir is None:
+            return cls(Path(tempfile.mkdtemp(prefix="legation-host-")), temporary=True)
+        places = cls(data_dir, temporary=False)
+        reap(places.children)
+        return places
+
+    @property
+    def children(self) -> Path:
+        return self.data / "children"
+
+    @property
+    def registry(self) -> Registry:
+        return Registry(self.children)
+
+    def command(self, definition: AgentDefinition) -> tuple[Command, Path]:
+        """How to start it, and the temporary folder to remove when it has ended."""
+        place = self.data / "agents" / "local" / quote(definition.name, safe="")
+        home, tmp = place / "home", place / "tmp" / new_id("tmp")
+        try:
+            for folder in (home, tmp):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot write to {self.data}: {error.strerror}; choose another data folder"
+            ) from error
+        command = Command(
+            argv=(definition.command, *definition.args),
+            cwd=definition.cwd or Path.cwd(),
+            env=child_environment(definition.env, home=home, tmp=tmp),
+            name=definition.name,
+        )
+        return command, tmp
+
+    def close(self) -> None:
+        if self.temporary:
+            rmtree(self.data, ignore_errors=True)
