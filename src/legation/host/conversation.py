@@ -1,0 +1,299 @@
+"""What an agent and its client say to each other in one session: prompts, turns, permissions, questions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from legation.agents.acp import AcpAgent
+from legation.agents.rpc import AgentRefused, RpcFault
+from legation.clock import Clock
+from legation.errors import (
+    AgentExited,
+    InvalidParams,
+    LegationError,
+    PromptInFlight,
+    TimedOut,
+    TransportClosed,
+)
+from legation.host.handlers import QuestionHandler
+from legation.host.meta import SessionMeta
+from legation.host.options import Limits
+from legation.host.permissions import Permissions
+from legation.host.questions import Questions
+from legation.host.toolcalls import ToolCalls
+from legation.host.turn import CANCEL_GRACE, End, PromptResult, Turn
+from legation.ids import new_id
+from legation.store.stream import Receipt
+from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.permission import RequestPermissionRequest, RequestPermissionResponse
+from legation.wire.acp.rpc import ErrorCode, RpcError
+from legation.wire.acp.sessions import PromptResponse
+from legation.wire.acp.toolcall import Diff
+from legation.wire.action import Action
+from legation.wire.ask import Approver, Ask
+from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState
+from legation.wire.lifecycle import Turn as TurnName
+from legation.wire.payload import Payload
+
+TOOL_PATIENCE = 6  # times the idle limit that an agent may be silent while a tool of its works
+SETTLE_LIMIT = 5.0  # seconds from the end of an agent to that of its turn: the loop's time
+
+
+class Place(Protocol):
+    """The session that it is about."""
+
+    id: str
+    meta: SessionMeta
+
+    @property
+    def agent(self) -> AcpAgent: ...
+    def note(self, *payloads: Payload) -> Receipt | None: ...
+    def note_permission(self, payload: Payload) -> Receipt | None: ...
+    def record(self, *payloads: Payload) -> Receipt: ...
+    def must_be_usable(self, what: str) -> None: ...
+    async def replace_agent(self, why: str) -> None: ...
+
+
+class Conversation:
+    def __init__(
+        self,
+        session: Place,
+        *,
+        approver: Approver,
+        questions: QuestionHandler | None,
+        clock: Clock,
+        limits: Limits,
+    ) -> None:
+        self.tool_calls = ToolCalls()
+        self._session = session
+        self._clock = clock
+        self._limits = limits
+        self._permissions = Permissions(
+            approver=approver,
+            record=session.note_permission,
+            clock=clock,
+            limit=limits.permission,
+            changed=self._go_on,
+        )
+        self._questions = self._questions_for(questions)
+        self._turn: Turn | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def _questions_for(self, handler: QuestionHandler | None) -> Questions | None:
+        if handler is None:
+            return None
+        return Questions(
+            handler=handler,
+            record=self._session.note,
+            clock=self._clock,
+            limit=self._limits.permission,
+            changed=self._go_on,
+        )
+
+    @property
+    def busy(self) -> bool:
+        return self._turn is not None
+
+    def heard(self) -> None:
+        """A sign of life."""
+        if self._turn:
+            self._turn.heard()
+
+    # The agent asks.
+
+    def permission(self, request: RequestPermissionRequest) -> Awaitable[RequestPermissionResponse]:
+        ask = self._ask(request)
+        answer = self._permissions.ask(ask)
+        if self._turn and self._turn.cancelled:
+            self._permissions.cancel_all()  # asked too late: the turn is being ended
+        else:
+            self._move("requires-action", ask.id)
+        return answer
+
+    def question(self, request: CreateElicitationRequest) -> Awaitable[CreateElicitationResponse]:
+        if self._questions is None:
+            raise RpcFault(ErrorCode.METHOD_NOT_FOUND, "elicitation is not offered")
+        answer = self._questions.ask(request, self._turn.id if self._turn else None)
+        if self._turn and self._turn.cancelled:
+            self._questions.cancel_all()
+        else:
+            self._move("requires-action", "question")
+        return answer
+
+    @property
+    def _waiting(self) -> bool:
+        """The agent waits for us."""
+        return self._permissions.waiting or (self._questions is not None and self._questions.waiting)
+
+    def _withdraw_all(self) -> None:
+        self._permissions.cancel_all()
+        if self._questions is not None:
+            self._questions.cancel_all()
+
+    def _ask(self, request: RequestPermissionRequest) -> Ask:
+        call = self.tool_calls.whole(request.tool_call)
+        now = self._clock.now_ms()
+        try:
+            action = Action.from_tool_call(self._session.agent.child.name, call, cwd=self._session.meta.cwd)
+        except InvalidParams as error:
+            raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
+        return Ask(
+            id=new_id("apr", now_ms=now),
+            session_id=self._session.id,
+            action=action,
+            options=request.options,
+            title=call.title or action.tool,
+            asked_at=now,
+            expires_at=now + int(self._limits.permission * 1000),
+            tool_call_id=call.tool_call_id,
+            turn=self._turn.id if self._turn else None,
+            diffs=tuple(each for each in call.content or () if isinstance(each, Diff)),
+        )
+
+    def _go_on(self) -> None:
+        self.heard()
+        if self._turn and not self._turn.cancelled and not self._waiting:
+            self._move("running")
+
+    def _move(self, state: TurnName, reason: str | None = None) -> None:
+        if self._turn:
+            self._session.note(TurnState(turn=self._turn.id, state=state, reason=reason))
+
+    # The client speaks.
+
+    async def prompt(self, prompt: tuple[ContentBlock, ...]) -> PromptResult:
+        """Returns when the turn is over and all of it is on the disk. Only a crash or a stuck agent raises.
+        If the caller is cancelled, so is the turn: it goes on until the agent has ended it."""
+        if self._turn:
+            raise PromptInFlight(
+                f"cannot prompt session {self._session.id}: a turn is running; wait or cancel it"
+            )
+        self._session.must_be_usable("prompt")
+        turn = Turn(new_id("trn", now_ms=self._clock.now_ms()), self._clock, self._limits.idle)
+        self._session.record(
+            PromptStarted(turn=turn.id, prompt=prompt), TurnState(turn=turn.id, state="running")
+        )
+        self._turn = turn
+        self.tool_calls.clear()
+        self._running = asyncio.create_task(self._run(turn, prompt), name=f"legation-{turn.id}")
+        try:
+            await asyncio.shield(self._running)
+        except asyncio.CancelledError:
+            await self.cancel()
+            raise
+        assert turn.end
+        if turn.end.receipt:
+            await turn.end.receipt
+        if turn.end.error:
+            raise turn.end.error
+        return turn.end.result
+
+    async def cancel(self) -> None:
+        """Ask the agent to end the turn. Permissions it waits for are answered `cancelled`. Without a turn
+        nothing is sent: it would hit the next one."""
+        turn = self._turn
+        if turn is None or turn.cancelled:
+            return
+        turn.cancel()
+        try:
+            if turn.sent:  # else it would overtake the prompt; `_run` sends it then
+                await self._cancel_at_agent()
+        finally:
+            self._withdraw_all()  # after it, so that no agent takes `cancelled` for a mere no and goes on
+
+    async def _cancel_at_agent(self) -> None:
+        with suppress(TransportClosed, AgentExited):  # the agent is ending, and the turn with it
+            await self._session.agent.cancel(self._session.meta.agent_session_id)
+
+    async def settle(self) -> None:
+        """The turn is over, as far as that depends on us and on time, and nobody need answer any more."""
+        if self._running:
+            await asyncio.wait({self._running}, timeout=SETTLE_LIMIT)
+        self._withdraw_all()
+
+    # The turn.
+
+    async def _run(self, turn: Turn, prompt: tuple[ContentBlock, ...]) -> None:
+        answered = partial(self._answered, turn)
+        asking = asyncio.create_task(
+            self._session.agent.prompt(self._session.meta.agent_session_id, prompt, on_answer=answered)
+        )
+        try:
+            await asyncio.sleep(0)  # in its first step the prompt is written
+            turn.sent = True
+            if turn.cancelled:
+                await self._cancel_at_agent()
+            await self._watch(turn, asking)
+            asking.result()
+        except LegationError as error:
+            self._answered(turn, error)
+        finally:
+            asking.cancel()
+            if self._turn is turn:
+                self._turn = None
+
+    def _answered(self, turn: Turn, answer: PromptResponse | LegationError) -> None:
+        """In the answer's place among the updates, so that what follows is seen to come after the turn."""
+        if turn.end:
+            return
+        if turn.stuck:
+            self._finish(turn, "cancelled", error=self._stuck())
+        elif isinstance(answer, AgentRefused):
+            self._end(turn, PromptResult("end_turn", error=answer.error))
+        elif isinstance(answer, LegationError):
+            self._finish(turn, "cancelled", error=answer)
+        else:
+            self._end(turn, PromptResult(answer.stop_reason, usage=answer.usage))
+
+    def _finish(self, turn: Turn, stop_reason: str, error: LegationError) -> None:
+        told = RpcError(ErrorCode.INTERNAL_ERROR, error.message)
+        self._end(turn, PromptResult(stop_reason, error=told), error)
+
+    def _end(self, turn: Turn, result: PromptResult, error: LegationError | None = None) -> None:
+        self._turn = None
+        self._withdraw_all()
+        receipt = self._session.note(
+            PromptFinished(
+                turn=turn.id, stop_reason=result.stop_reason, error=result.error, usage=result.usage
+            ),
+            TurnState(turn=turn.id, state="idle", reason=result.stop_reason),
+        )
+        turn.end = End(result, receipt, error)
+
+    async def _watch(self, turn: Turn, asking: asyncio.Task[PromptResponse]) -> None:
+        """Until the turn is over: an agent that shows no sign of life is cancelled, one that does not obey
+        is stopped."""
+        while not asking.done():
+            left = self._time_left(turn)
+            if self._waiting:
+                turn.heard()
+                left = self._limits.idle  # it waits for us
+            if left > 0:
+                await turn.wait(asking, left)
+            elif not turn.cancelled:
+                turn.stuck = True
+                await self.cancel()
+            else:
+                await self._stop_agent()
+                await asyncio.wait({asking})
+
+    def _time_left(self, turn: Turn) -> float:
+        """A build may be silent for long: that is no idleness."""
+        return turn.time_left(TOOL_PATIENCE if self.tool_calls.at_work() else 1)
+
+    async def _stop_agent(self) -> None:
+        what = f"the agent did not end a cancelled turn within {CANCEL_GRACE:g} s and is stopped"
+        self._session.note(Diagnostic(code=DiagnosticCode.AGENT_KILL, message=what))
+        await self._session.replace_agent(what)
+
+    def _stuck(self) -> TimedOut:
+        return TimedOut(
+            f"cannot finish the turn of session {self._session.id}: no message of the agent came for"
+            f" {self._limits.idle:g} s; prompt it again, or raise idle_timeout"
+        )
