@@ -8,6 +8,7 @@ from bench.measure import CPU, RATE
 
 # Enough to run for a second or more; the SDK is slower by an order, so it gets fewer of the same lines.
 FLOOD, FLOOD_TO_DISK, FLOOD_OF_SDK = "500000", "400000", "60000"
+FLOOD_OF_SESSIONS = "200000"
 BIG_LINES = "200"
 MB_RATE = "MB/s"
 
@@ -26,6 +27,8 @@ MEMORY = _log("memory", FLOOD)
 SQLITE = _log("sqlite", FLOOD_TO_DISK)
 JSONL = _log("jsonl", FLOOD_TO_DISK)
 HOST = Candidate("legation-host", "bench.flood_host", (FLOOD,))
+ONE_SESSION = Candidate("1-session", "bench.sessions", ("1", FLOOD_OF_SESSIONS))
+MANY_SESSIONS = Candidate("200-sessions", "bench.sessions", ("200", FLOOD_OF_SESSIONS))
 BIG = Candidate("legation-1MB", "bench.flood_log", ("memory", BIG_LINES, str(BIG_LINE)))
 BIG_BARE = Candidate("bare-splitter-1MB", "bench.flood_bare", (BIG_LINES, str(BIG_LINE)))
 REPLAY_SQLITE = Candidate("replay-sqlite", "bench.replay", ("sqlite",))
@@ -66,6 +69,16 @@ BENCHMARKS = (
         "the same flood through the whole host: session, turn, watch",
         (HOST, MEMORY),
         (Target("CPU, as a multiple of the log alone", times(HOST, MEMORY, CPU), "at most", 1.5),),
+    ),
+    Benchmark(
+        "sessions",
+        "one rehearsal agent that floods 200 sessions at once, against one session, through the whole host",
+        (MANY_SESSIONS, ONE_SESSION),
+        (
+            Target(
+                "CPU, as a multiple of one session", times(MANY_SESSIONS, ONE_SESSION, CPU), "at most", 1.25
+            ),
+        ),
     ),
     Benchmark(
         "big-lines",
