@@ -80,8 +80,6 @@ def test_a_breach_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def committed() -> list[Path]:
-    if not (ROOT / ".git").exists():
-        pytest.skip("not run: this is no git clone")
     paths = [ROOT / name for name in committed_files()]
     return [path for path in paths if path.is_file()]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.agents.rehearsal.rawclient import WAIT, Played, RawClient, choose
+from tests.programs import needs_git
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
 
@@ -19,6 +20,7 @@ def plan(played: Played) -> list[str]:
     return [entry["status"] for entry in played.of("plan")[-1]["entries"]]
 
 
+@needs_git
 def test_the_bug_is_fixed_with_one_permission(client: RawClient, demo: Path) -> None:
     before = (demo / "pages.py").read_text()
     session = client.open(demo)

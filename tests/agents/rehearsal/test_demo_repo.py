@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.agents.rehearsal.rawclient import WAIT
+from tests.programs import needs_git
 
 from legation.agents.rehearsal.demo_repo import FILES, make_demo_repo
 
@@ -19,6 +20,7 @@ def test_one_test_of_four_fails(tmp_path: Path) -> None:
     assert "FAILED (failures=1)" in done.stderr
 
 
+@needs_git
 def test_it_is_a_clean_repository_with_one_commit_and_no_hooks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

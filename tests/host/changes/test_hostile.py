@@ -17,11 +17,12 @@ from hashlib import sha1
 from pathlib import Path
 
 import pytest
+from tests.programs import needs_git
 
 from legation.host.changes import Changes, FileChange, Snapshot
 from legation.host.changes import git as git_module
 
-pytestmark = pytest.mark.heavy  # a process or more for each test
+pytestmark = [pytest.mark.heavy, needs_git]  # a process or more for each test
 
 GIT_SECONDS = 60.0
 IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always")

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.programs import needs_git
 
 from legation.errors import Conflict, NotFound
 from legation.host.changes import Changes, FileChange, Snapshot, foldercopy, gittree, patch, worktree
 
-pytestmark = pytest.mark.heavy  # a process or more for each test
+pytestmark = [pytest.mark.heavy, needs_git]  # a process or more for each test
 
 GIT_SECONDS = 60.0
 
