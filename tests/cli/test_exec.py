@@ -1,4 +1,6 @@
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +101,19 @@ def test_ctrl_c_twice_stops_an_agent_that_does_not_listen(home: Path, repo: Path
     assert terminal.end() == 130
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_end_of_the_terminal_stops_the_agent_and_its_tree(
+    home: Path, repo: Path, number: signal.Signals
+) -> None:
+    script = rehearse("spawn-tree", "say I am busy", "stall 300")
+    terminal = AtTerminal(home, "exec", "--agent", "rehearsal", script, "--stop-grace", "0s", cwd=repo)
+    terminal.until("I am busy")
+    os.kill(terminal.pid, number)
+    assert terminal.end() == 130
+    assert "it was stopped" in terminal.text
+    assert "none running, none left behind" in legation(home, "doctor").stdout
+
+
 def test_the_whole_tree_is_gone_afterwards(home: Path, repo: Path) -> None:
     done = legation(home, "exec", "--agent", "rehearsal", "--yes", rehearse("spawn-tree"), cwd=repo)
     pids = [int(number) for number in re.findall(r"\b\d{2,7}\b", done.stdout.split("no file changed")[0])]
@@ -150,6 +165,9 @@ MISTAKES = [
     (("exec", "--agent", "rehearsal", "--cwd", "missing", "do it"), 2, "no folder"),
     (("exec", "--agent", "rehearsal", "--yes", "--unattended", "do it"), 2, "--yes or --unattended"),
     (("exec", "--agent", "rehearsal", "--env", "NOT_SET", "do it"), 2, "--env NOT_SET=VALUE"),
+    (("exec", "--agent", "rehearsal", "--env", "=x", "do it"), 2, "without a name"),
+    (("exec", "--command", "..", "do it"), 2, "no program"),
+    (("exec", "--agent", "rehearsal", "fix", "it"), 2, "legation exec --help"),
     (("exec", "--agent", "rehearsal", "--idle-timeout", "soon", "do it"), 2, "--idle-timeout"),
     (("exec", "--command", "true", "do it"), 7, "exit code 0"),
     (("exec", "--command", "sh -c 'echo broken >&2; exit 3'", "do it"), 7, "broken"),

@@ -57,3 +57,9 @@ def test_a_closed_pipe_is_no_error(home: Path, repo: Path) -> None:
         check=False,
     )
     assert done.stderr == ""
+
+
+def test_a_mistyped_command_is_sent_to_the_help_that_exists(home: Path) -> None:
+    done = legation(home, "evnts")
+    assert "cannot read the command line" in done.stderr
+    assert "`legation --help`" in done.stderr

@@ -189,7 +189,8 @@ def test_a_child_lives_and_dies_on_every_loop(python: Python, kind: str) -> None
             ended = await child.stop(grace=LIMIT)
             return line, ended, child.stderr_tail()
 
-    factory = pytest.importorskip(kind).new_event_loop
+    missing = f"{kind} is not installed; get it with: .venv/bin/python -m pip install {kind}"
+    factory = pytest.importorskip(kind, reason=missing).new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         lines, ended, tail = runner.run(asyncio.wait_for(scenario(), LIMIT))
     assert ([len(line) for line in lines], ended, len(tail)) == ([2_000_000], Exit(0, None), 65536)

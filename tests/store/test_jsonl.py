@@ -1,11 +1,14 @@
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
 from legation.errors import StorageFailed
+from legation.store import jsonl as jsonl_module
+from legation.store import linefile
 from legation.store.backend import Trouble
-from legation.store.jsonl import JsonlBackend
+from legation.store.jsonl import JsonlBackend, stream_info
 from legation.store.log import EventLog
 from legation.wire.events import Draft
 
@@ -81,3 +84,38 @@ async def test_files_are_private(tmp_path: Path) -> None:
     path = await write(tmp_path / "log", 1)
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_files_that_are_open_are_few_however_many_streams_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_module, "OPEN_FILES", 4)
+    backend = JsonlBackend(tmp_path)
+    async with EventLog(backend) as log:
+        streams = [await log.stream(f"ses_{number}") for number in range(20)]
+        for number in range(3):
+            for stream in streams:
+                await stream.append([Draft("x", b"%d" % number)])
+            assert len(backend._files) <= 4
+        for stream in streams:
+            assert [event.raw async for event in stream.subscribe(follow=False)] == [b"0", b"1", b"2"]
+
+
+async def test_a_replace_that_fails_leaves_a_closed_stream_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with EventLog(JsonlBackend(tmp_path)) as log:
+        stream = await log.stream("ses_a")
+        await stream.append([Draft("x", b"1")])
+        await stream.close()
+        with monkeypatch.context() as full:
+            full.setattr(linefile, "write_all", no_room)
+            with pytest.raises(StorageFailed, match="free some space"):
+                await stream.replace([Draft("x", b"2")])
+        assert stream.info().state == "closed"
+    assert stream_info(tmp_path, "ses_a").state == "closed"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "ses_a.json", "ses_a.jsonl"]
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

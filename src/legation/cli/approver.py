@@ -16,6 +16,7 @@ from legation.wire.ask import Ask, Decision
 
 QUESTION = "Allow it, once? [y]es [n]o [c]ancel the turn: "
 CLOSED = "\x04"
+GONE = "the terminal was closed"
 
 
 def open_tty() -> TextIO | None:
@@ -38,10 +39,12 @@ class TerminalApprover:
 
     async def decide(self, ask: Ask) -> Decision:
         async with self._one_at_a_time:
-            self._show(ask)
-            termios.tcflush(self._tty.fileno(), termios.TCIFLUSH)
             try:
+                self._show(ask)
+                termios.tcflush(self._tty.fileno(), termios.TCIFLUSH)
                 return await self._answer()
+            except (OSError, termios.error):
+                return Decision("denied", _person(), GONE)
             except asyncio.CancelledError:
                 self._out.say("(no longer asked)", "dim")
                 raise
@@ -50,7 +53,7 @@ class TerminalApprover:
         self._out.say()
         self._out.say(f"{line(ask.action.agent)} asks: {line(ask.title)}", "bold")
         for name, value in _facts(ask.action):
-            self._out.say(f"  {name} {plain(value)}")
+            self._out.say(f"  {name} {_indented(value)}")
         for diff in ask.diffs:
             paint_diff(self._out, unified_diff(diff))
 
@@ -63,16 +66,27 @@ class TerminalApprover:
             if word in ("n", "no"):
                 return Decision("denied", _person(), "no, in the terminal")
             if word == CLOSED:
-                return Decision("denied", _person(), "the terminal was closed")
+                return Decision("denied", _person(), GONE)
             if word in ("c", "cancel"):
                 self._cancel_turn()
                 return Decision("cancelled", _person(), "the turn was cancelled in the terminal")
 
 
 def unified_diff(diff: Diff) -> str:
-    old, new = (diff.old_text or "").splitlines(keepends=True), diff.new_text.splitlines(keepends=True)
-    before = "/dev/null" if diff.old_text is None else f"a/{diff.path.lstrip('/')}"
-    return "".join(difflib.unified_diff(old, new, before, f"b/{diff.path.lstrip('/')}"))
+    """Made of what the agent says it will do. Every line of it starts with a mark of ours."""
+    old, new = _lines(diff.old_text or ""), _lines(diff.new_text)
+    path = line(diff.path).lstrip("/")
+    before = "/dev/null" if diff.old_text is None else f"a/{path}"
+    return "\n".join(difflib.unified_diff(old, new, before, f"b/{path}", lineterm=""))
+
+
+def _lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _indented(text: str) -> str:
+    """So that no line of it can pass for one of ours."""
+    return plain(text).replace("\n", "\n       ")
 
 
 def _facts(action: Action) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sqlite3
@@ -71,13 +72,17 @@ def _examine(flags: SettingsFlags | None) -> Iterator[Finding]:
         lambda: _leftovers(settings),
     )
     for check in checks:
-        yield check()
+        try:
+            yield check()
+        except OSError as error:
+            says = f"{error.strerror}: {error.filename}"
+            yield Finding("broken", "data folder", says, "legation doctor --data-dir PATH")
     for field in FIELDS:
         yield Finding("ok", field.name, f"{getattr(settings, field.name)} ({settings.source(field.name)})")
 
 
 def _data_folder(folder: Path) -> Finding:
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     try:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError:

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 from cyclopts import Parameter
 
@@ -101,7 +101,7 @@ def _name(agent: str | None, command: str | None) -> str:
         raise InvalidParams(
             "cannot tell which agent to run; give --agent NAME or --command CMD, and not both"
         )
-    return agent if agent is not None else Path(_split(command or "")[0]).name
+    return agent if agent is not None else Path(_split(command or "")[0]).name.strip(".") or "agent"
 
 
 def _argv(agent: str | None, command: str | None) -> tuple[str, ...]:
@@ -119,7 +119,13 @@ def _split(command: str) -> tuple[str, ...]:
 
 
 def _folder(cwd: Path) -> Path:
-    folder = cwd.absolute()
+    try:
+        folder = cwd.absolute()
+        str(folder).encode()
+    except OSError:
+        raise InvalidParams("cannot work here: this folder is gone; choose one with --cwd") from None
+    except UnicodeEncodeError:
+        raise InvalidParams("cannot work in a folder whose path is not UTF-8 text; rename it") from None
     if not folder.is_dir():
         raise InvalidParams(f"cannot work in {folder}: it is no folder; choose one with --cwd")
     return folder
@@ -127,16 +133,27 @@ def _folder(cwd: Path) -> Path:
 
 def _prompt(prompt: str | None) -> str:
     if prompt is None and not sys.stdin.isatty():
-        prompt = sys.stdin.read()
+        prompt = _read_text(sys.stdin)
     if not prompt or not prompt.strip():
         raise InvalidParams("cannot run without a prompt; say what to do, or pipe it to standard input")
     return prompt
+
+
+def _read_text(source: TextIO) -> str:
+    try:
+        text = source.read()
+        text.encode()  # in some locales Python lets everything through
+    except UnicodeError:
+        raise InvalidParams("cannot read the prompt: it is not UTF-8 text; convert it") from None
+    return text
 
 
 def _passed(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
     passed: dict[str, str] = {}
     for given in names:
         name, is_set, value = given.partition("=")
+        if not name:
+            raise InvalidParams("cannot pass a variable without a name; give --env NAME or --env NAME=VALUE")
         if not is_set and name not in environ:
             raise InvalidParams(f"cannot pass {name} on: it is not set here; give --env {name}=VALUE")
         passed[name] = value if is_set else environ[name]

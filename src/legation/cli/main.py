@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 USAGE_ERROR = 2  # as errors.STATUS has it for bad parameters
+STORAGE_FAILED = 9  # and for what could not be read or written
+
+COMMANDS = {
+    "exec": ("legation.cli.exec:exec_", "Run one prompt with an agent, here and now."),
+    "events": ("legation.cli.events:events", "List, replay and follow recorded sessions."),
+    "doctor": ("legation.cli.doctor:doctor", "Say what works here and what to do next."),
+    "demo": ("legation.cli.demo:demo", "Watch the first minute: a bug fix, with you in charge."),
+}
 
 
 def main() -> NoReturn:
@@ -18,7 +26,11 @@ def main() -> NoReturn:
 
         print(f"legation {legation.__version__}")
         sys.exit(0)
-    sys.exit(run(sys.argv[1:]))
+    from legation.cli.streams import end_output, make_streams_usable
+
+    make_streams_usable()
+    code = run(sys.argv[1:])
+    sys.exit(end_output(code))
 
 
 def run(argv: list[str]) -> int:
@@ -33,23 +45,34 @@ def run(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `legation events ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        what = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        print(
+            f"legation: cannot go on: {error.strerror}{what}; `legation doctor` may know why", file=sys.stderr
+        )
+        return STORAGE_FAILED
 
 
 def _call(argv: list[str]) -> int:
     from cyclopts import CycloptsError
 
     try:
+        argv = [os.fsencode(argument).decode() for argument in argv]
+    except UnicodeDecodeError:
+        print("legation: cannot read the arguments: one is not UTF-8 text; give it as such", file=sys.stderr)
+        return USAGE_ERROR
+    try:
         result = make_app()(argv, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        print(f"legation: {error}\nTry `legation {_command(argv)}--help`.", file=sys.stderr)
+        why = str(error).rstrip(".")
+        print(f"legation: cannot read the command line: {why}; try `{_help(argv)}`", file=sys.stderr)
         return USAGE_ERROR
     return result if isinstance(result, int) else 0
 
 
-def _command(argv: list[str]) -> str:
-    return f"{argv[0]} " if argv and not argv[0].startswith("-") else ""
+def _help(argv: list[str]) -> str:
+    return f"legation {argv[0]} --help" if argv and argv[0] in COMMANDS else "legation --help"
 
 
 def make_app() -> App:
@@ -64,12 +87,6 @@ def make_app() -> App:
         version_flags=["--version", "-V"],
         help_epilogue="Start with `legation demo`, or `legation exec --agent rehearsal` in a folder of yours.",
     )
-    app.command("legation.cli.exec:exec_", name="exec", help="Run one prompt with an agent, here and now.")
-    app.command(
-        "legation.cli.events:events", name="events", help="List, replay and follow recorded sessions."
-    )
-    app.command("legation.cli.doctor:doctor", name="doctor", help="Say what works here and what to do next.")
-    app.command(
-        "legation.cli.demo:demo", name="demo", help="Watch the first minute: a bug fix, with you in charge."
-    )
+    for name, (place, what) in COMMANDS.items():
+        app.command(place, name=name, help=what)
     return app

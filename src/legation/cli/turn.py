@@ -148,6 +148,9 @@ async def _prompt(
     try:
         with _interrupts(cancel):
             return await host.prompt(session_id, (Text(text=job.prompt),))
+    except asyncio.CancelledError:
+        await asyncio.shield(host.dispose_agent(agent.agent_id))  # at once, whatever it is doing
+        raise
     finally:
         await asyncio.shield(host.close_session(session_id))
 

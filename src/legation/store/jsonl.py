@@ -5,8 +5,10 @@ the last line. A torn last line is what a crash leaves; it was never acknowledge
 is replaced by writing a new file and renaming it over the old one.
 """
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -30,6 +32,9 @@ from legation.store.backend import (
 from legation.store.lock import FolderLock
 from legation.wire.events import Event
 
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+OPEN_FILES = 128  # streams of which the file is kept open: a share of what a process may have
+
 
 class _Side(msgspec.Struct, frozen=True):
     """The state file beside a stream's events."""
@@ -47,17 +52,20 @@ class _OpenFile:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self.fd).st_size
         self.head = head
+        self.torn = False  # an attempt failed; what it left must be cut off here, where the size is known
 
     def append(self, events: Sequence[Event]) -> None:
         fresh = [event for event in events if event.seq > self.head]
         if not fresh:
             return
+        self.torn = True
         os.ftruncate(self.fd, self.size)  # what an earlier attempt left behind
         data = codec.encode(fresh)
         linefile.write_all(self.fd, data, self.size)
         os.fdatasync(self.fd)
         self.size += len(data)
         self.head = fresh[-1].seq
+        self.torn = False
 
     def close(self) -> None:
         os.close(self.fd)
@@ -78,8 +86,13 @@ class JsonlBackend:
             self._lock.acquire()
         except OSError as error:
             raise StorageFailed(f"cannot open {self._folder}: {error.strerror}; check the folder") from error
-        for path in self._folder.glob("*.jsonl"):
-            self._mend(path)
+        try:
+            for path in self._folder.glob("*.jsonl"):
+                self._mend(path)
+        except OSError as error:
+            self._lock.release()
+            reason = f"{error.filename or self._folder}: {error.strerror}"
+            raise StorageFailed(f"cannot mend {reason}; check the file") from error
 
     def _mend(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -99,8 +112,8 @@ class JsonlBackend:
             for op in merge_appends(ops):
                 self._apply(op)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise StorageFailed(f"cannot write to {self._folder}: {reason}; free some space") from error
+            remedy = "free some space" if error.errno in _NO_ROOM else "check the folder"
+            raise StorageFailed(f"cannot write to {self._folder}: {error.strerror}; {remedy}") from error
 
     def _apply(self, op: Op) -> None:
         match op:
@@ -119,22 +132,29 @@ class JsonlBackend:
                 )
 
     def _file(self, stream: str) -> _OpenFile:
-        file = self._files.get(stream)
-        if file is None:
-            path = self._events_path(stream)
-            new = not path.exists()
-            file = self._files[stream] = _OpenFile(path, self._head(stream))
-            if new:
-                linefile.sync_folder(self._folder)
+        file = self._files.pop(stream, None) or self._open(stream)
+        self._files[stream] = file  # the one used last is the last
+        if len(self._files) > OPEN_FILES:
+            oldest = next((name for name, each in self._files.items() if not each.torn), stream)
+            if oldest != stream:
+                self._forget(oldest)
+        return file
+
+    def _open(self, stream: str) -> _OpenFile:
+        path = self._events_path(stream)
+        new = not path.exists()
+        file = _OpenFile(path, self._head(stream))
+        if new:
+            linefile.sync_folder(self._folder)
         return file
 
     def _replace(self, op: Replace) -> None:
         if op.events[-1].seq <= self._file(op.stream).head:
             return
         side = self._side(op.stream)
-        if side.state != "open":
-            self._write_side(op.stream, msgspec.structs.replace(side, state="open"))
-        linefile.write_atomically(self._events_path(op.stream), codec.encode(op.events))
+        with linefile.written_beside(self._events_path(op.stream), codec.encode(op.events)):
+            if side.state != "open":
+                self._write_side(op.stream, msgspec.structs.replace(side, state="open"))
         self._forget(op.stream)
 
     def _set_state(self, op: SetState) -> None:
@@ -152,16 +172,26 @@ class JsonlBackend:
             file.close()
 
     def lookup(self, stream: str) -> StreamInfo | None:
-        return stream_info(self._folder, stream) if self._side_path(stream).exists() else None
+        with self._reading():
+            return stream_info(self._folder, stream) if self._side_path(stream).exists() else None
 
     def streams(self) -> list[StreamInfo]:
         infos = [self.lookup(_stream_of(path)) for path in sorted(self._folder.glob("*.json"))]
         return [info for info in infos if info and info.state != "deleted"]
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
-        return linefile.read_events(
-            self._events_path(stream), after, up_to_bytes, lambda line: self._malformed(stream, line)
-        )
+        with self._reading():
+            return linefile.read_events(
+                self._events_path(stream), after, up_to_bytes, lambda line: self._malformed(stream, line)
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = f"{error.filename or self._folder}: {error.strerror}"
+            raise StorageFailed(f"cannot read {reason}; check the folder") from error
 
     def _malformed(self, stream: str, line: bytes) -> None:
         self._report(Trouble("storage/malformed-line", f"skipped a line of {len(line)} bytes", stream))

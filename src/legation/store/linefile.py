@@ -1,7 +1,8 @@
 """A file of event lines whose numbers rise: found by bisection, read in whole lines, written durably."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from legation.store import codec
@@ -52,18 +53,25 @@ def _seek_seq(fd: int, size: int, after: int) -> int:
 
 def _next_event(fd: int, offset: int, end: int) -> tuple[int, int] | None:
     """(offset, number) of the first well-formed line that starts after `offset`, before `end`."""
-    tail, start = b"", offset
-    while offset < end:
-        block = os.pread(fd, _CHUNK, offset)
-        if not block:
+    start = _next_line(fd, offset)
+    while start is not None and start < end:
+        stop = _next_line(fd, start)
+        if stop is None:
             return None
+        event = _try_decode(os.pread(fd, stop - 1 - start, start))
+        if event:
+            return start, event.seq
+        start = stop
+    return None
+
+
+def _next_line(fd: int, offset: int) -> int | None:
+    """The offset just behind the next newline; a line of any length is only looked through."""
+    while block := os.pread(fd, _CHUNK, offset):
+        newline = block.find(b"\n")
+        if newline >= 0:
+            return offset + newline + 1
         offset += len(block)
-        tail += block
-        while (newline := tail.find(b"\n")) >= 0 and (stop := tail.find(b"\n", newline + 1)) >= 0:
-            event = _try_decode(tail[newline + 1 : stop])
-            if event:
-                return start + newline + 1, event.seq
-            start, tail = start + stop, tail[stop:]
     return None
 
 
@@ -116,14 +124,27 @@ def write_all(fd: int, data: bytes, offset: int) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
+    with written_beside(path, data):
+        pass
+
+
+@contextmanager
+def written_beside(path: Path, data: bytes) -> Iterator[None]:
+    """The data are durable beside the file; at the end they take its place, unless there was an error."""
     temporary = path.with_name(path.name + ".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        write_all(fd, data, 0)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    temporary.replace(path)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        yield
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):  # it would only take up room
+            temporary.unlink()
+        raise
     sync_folder(path.parent)
 
 

@@ -2,9 +2,15 @@
 
 import fcntl
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from legation.errors import Conflict
+
+# A reader that looks whether the owner lives holds the lock for the length of that look: its time.
+LOOK_LIMIT = 0.25
+_LOOK_PAUSE = 0.005
 
 
 class FolderLock:
@@ -16,7 +22,7 @@ class FolderLock:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
         except BlockingIOError:
             owner = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
             os.close(fd)
@@ -24,9 +30,10 @@ class FolderLock:
                 f"cannot open {self._path.parent}: process {owner} owns it; stop that one first",
                 {"owner": owner},
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         self._fd = fd
+        with suppress(OSError):  # a full disk: the lock holds all the same
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
         if self._fd is not None:
@@ -34,10 +41,21 @@ class FolderLock:
             self._fd = None
 
 
+def _lock(fd: int) -> None:
+    deadline = time.monotonic() + LOOK_LIMIT
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_PAUSE)
+
+
 def owner_alive(path: Path) -> bool:
     """Whether a process holds the lock; looks without taking it for longer than the look."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

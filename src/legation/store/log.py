@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 from legation.clock import Clock, SystemClock
-from legation.errors import LegationError, NotFound, StorageFailed
+from legation.errors import Conflict, InvalidParams, LegationError, NotFound, StorageFailed
 from legation.store.backend import Append, Backend, Create, Op, Report, StreamInfo, Trouble
 from legation.store.stream import Stream
 from legation.store.writer import Writer
@@ -23,11 +24,21 @@ from legation.wire.events import Event
 
 PENDING_LIMIT = 64 * 1024 * 1024  # bytes that may wait for the disk before agents are paused
 READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
+NAME_BYTES = 200  # of a stream's name, percent-encoded: it is a file's name in some stores
 
 _R = TypeVar("_R")
 
 
 def _ignore(_: Trouble) -> None: ...
+
+
+def _check_name(name: str) -> None:
+    try:
+        size = len(quote(name, safe=""))
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= NAME_BYTES:
+        raise InvalidParams(f"cannot name a stream {name[:32]!r}: use 1 to {NAME_BYTES} characters of text")
 
 
 class EventLog:
@@ -54,30 +65,46 @@ class EventLog:
         self._strict: dict[Op, asyncio.Future[None]] = {}
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._failing = False
+        self._writable = self._readable = False
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._readers = ThreadPoolExecutor(1, "legation-log-reader")
-        await self._read(self._backend.open, lambda trouble: self.on_loop(self._report, trouble))
+        try:
+            await self._read(self._backend.open, lambda trouble: self.on_loop(self._report, trouble))
+        except BaseException:
+            self._readers.submit(self._backend.close)  # after the opening, which cannot be stopped
+            self._readers.shutdown(wait=False)
+            raise
         self._writer = Writer(self._backend, _Outcome(self)) if self._backend.durable else None
+        self._writable = self._readable = True
         return self
 
     async def __aexit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        await asyncio.shield(self._close())
+        closing = asyncio.create_task(self._close())
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait({closing})  # what waits is saved all the same, and the store is free then
+            raise
 
     async def _close(self) -> None:
+        self._writable = False
         if self._writer:
             await self._read(self._writer.close)
             await asyncio.sleep(0)  # what the writer handed over last
         for stream in list(self._streams.values()):
             stream.end()
+        self._readable = False
         await self._read(self._backend.close)
         self._readers.shutdown()
 
     async def stream(self, name: str, workspace: str = "local") -> Stream:
         """The stream of that name, made if need be. Another workspace's stream does not exist."""
+        _check_name(name)
+        self.must_be_writable(name)
         async with self._opening:
             stream = self._streams.get(name)
             if stream is None:
@@ -91,10 +118,14 @@ class EventLog:
         return stream
 
     async def streams(self, workspace: str = "local") -> list[StreamInfo]:
+        self.must_be_readable("its streams")
+        before = self._live()  # one that is stored and forgotten while we read would be in neither
         stored = {info.name: info for info in await self._read(self._backend.streams)}
-        live = {name: stream.info() for name, stream in list(self._streams.items())}
-        infos = (stored | live).values()
+        infos = (before | stored | self._live()).values()
         return [info for info in infos if info.workspace == workspace and info.state != "deleted"]
+
+    def _live(self) -> dict[str, StreamInfo]:
+        return {name: stream.info() for name, stream in list(self._streams.items())}
 
     @property
     def pending_bytes(self) -> int:
@@ -110,7 +141,16 @@ class EventLog:
 
     # For streams and subscriptions.
 
+    def must_be_writable(self, stream: str) -> None:
+        if not self._writable:
+            raise Conflict(f"cannot use stream {stream}: its log is closed; open the log again")
+
+    def must_be_readable(self, what: str) -> None:
+        if not self._readable:
+            raise Conflict(f"cannot read {what}: the log is closed; open it again")
+
     async def read(self, stream: str, after: int) -> list[Event]:
+        self.must_be_readable(f"stream {stream} after {after}")
         return await self._read(self._backend.read, stream, after, READ_BYTES)
 
     def submit(self, stream: Stream, op: Op) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from legation.store import linefile
 from legation.store.backend import StreamInfo
-from legation.store.jsonl import events_path, side_path, stream_info
+from legation.store.jsonl import events_path, read_side, side_path, stream_info
 from legation.store.lock import owner_alive
 from legation.wire.events import Event
 
@@ -29,7 +29,8 @@ class StreamReader:
 
     def being_written(self) -> bool:
         """Whether its owner lives and has not closed it."""
-        return self.info().state == "open" and owner_alive(self._folder / "lock")
+        state = read_side(side_path(self._folder, self._stream)).state
+        return state == "open" and owner_alive(self._folder / "lock")
 
     def read(self, after: int, on_malformed: Callable[[bytes], None]) -> list[Event]:
         return linefile.read_events(events_path(self._folder, self._stream), after, READ_BYTES, on_malformed)

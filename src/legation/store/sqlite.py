@@ -8,7 +8,8 @@ its head: an event at or below it is already stored, which makes a repeated comm
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from legation.errors import StorageFailed
@@ -77,11 +78,12 @@ class SqliteBackend:
         self._lock = FolderLock(path.with_name(path.name + ".lock"))
         self._report: Report = lambda _: None
         self._reader_guard = threading.Lock()
+        self._connections: list[sqlite3.Connection] = []
 
     def open(self, report: Report) -> None:
         self._report = report
-        self._lock.acquire()
         try:
+            self._lock.acquire()
             # Made before SQLite makes it, so that it, its log and its index are ours alone.
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._writer = self._connect()
@@ -89,16 +91,17 @@ class SqliteBackend:
             self._reader = self._connect()
             self._reader.execute("pragma query_only = on")
         except (sqlite3.Error, OSError) as error:
-            self._lock.release()
+            self.close()
             raise StorageFailed(
                 f"cannot open {self._path}: {error}; check the file and its folder"
             ) from error
         except StorageFailed:
-            self._lock.release()
+            self.close()
             raise
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
+        self._connections.append(connection)
         connection.execute(f"pragma page_size = {DISK_PAGE}")  # before the first write, or never
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
@@ -122,7 +125,7 @@ class SqliteBackend:
                 self._apply(op)
             run("commit")
         except sqlite3.Error as error:
-            if self._writer.in_transaction:
+            with suppress(sqlite3.Error):  # SQLite has rolled back by itself, or will before the next commit
                 run("rollback")
             raise StorageFailed(f"cannot write to {self._path}: {error}; free some space") from error
 
@@ -159,19 +162,19 @@ class SqliteBackend:
         self._writer.execute(_ADVANCE, (events[-1].seq, stream_id))
 
     def lookup(self, stream: str) -> StreamInfo | None:
-        with self._reader_guard:
+        with self._reading():
             row = self._reader.execute(_LOOKUP, (stream,)).fetchone()
         return StreamInfo(*row) if row else None
 
     def streams(self) -> list[StreamInfo]:
-        with self._reader_guard:
+        with self._reading():
             rows = self._reader.execute(_STREAMS).fetchall()
         return [StreamInfo(*row) for row in rows]
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         events: list[Event] = []
         size = 0
-        with self._reader_guard:
+        with self._reading():
             for (body,) in self._reader.execute(_READ, (stream, after)):
                 events += codec.decode(body, after, lambda line: self._malformed(stream, line))
                 size += len(body)
@@ -179,10 +182,18 @@ class SqliteBackend:
                     break
         return events
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            with self._reader_guard:
+                yield
+        except sqlite3.Error as error:
+            raise StorageFailed(f"cannot read {self._path}: {error}; check the file") from error
+
     def _malformed(self, stream: str, line: bytes) -> None:
         self._report(Trouble("storage/malformed-line", f"skipped a line of {len(line)} bytes", stream))
 
     def close(self) -> None:
-        self._reader.close()
-        self._writer.close()
+        while self._connections:
+            self._connections.pop().close()
         self._lock.release()

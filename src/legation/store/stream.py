@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
 from legation.store import codec
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     class Log(Protocol):
         clock: Clock
 
+        def must_be_writable(self, stream: str) -> None: ...
         def submit(self, stream: Stream, op: Op) -> None: ...
         async def commit(self, stream: Stream, op: Op) -> None: ...
         async def read(self, stream: str, after: int) -> list[Event]: ...
@@ -83,6 +86,7 @@ class Stream:
         ]
 
     def _must_be_open(self) -> None:
+        self._log.must_be_writable(self.name)
         if self._changing:
             raise Conflict(f"cannot write to stream {self.name} while it is being changed; wait for that")
         if self._state != "open":
@@ -96,8 +100,6 @@ class Stream:
 
     async def replace(self, drafts: Sequence[Draft]) -> Receipt:
         """Strict: the readable history becomes these events, with fresh numbers; a closed stream reopens."""
-        if self._state == "deleted":
-            raise SessionClosed(f"cannot replace stream {self.name}: it is deleted")
         if not drafts:
             raise InvalidParams(f"cannot replace stream {self.name} by nothing; give at least one event")
         events = self._number(drafts)
@@ -110,13 +112,20 @@ class Stream:
 
     async def delete(self) -> None:
         """Strict: the events are gone; the name and its numbers are never used again."""
-        await self._change(SetState(self.name, "deleted"))
+        if self._state != "deleted":
+            await self._change(SetState(self.name, "deleted"))
 
     async def set_meta(self, meta: bytes) -> None:
         """Strict: what to know of the stream besides its events, as one line of JSON."""
+        if not _is_one_json_line(meta):
+            raise InvalidParams(f"cannot note that of stream {self.name}: give one line of JSON")
+        self._log.must_be_writable(self.name)
         await self._log.commit(self, SetMeta(self.name, meta))
 
     async def _change(self, op: Op) -> None:
+        self._log.must_be_writable(self.name)
+        if self._state == "deleted":
+            raise SessionClosed(f"cannot change stream {self.name}: it is deleted; use another name")
         if self._changing:
             raise Conflict(f"cannot change stream {self.name}: another change is under way; wait for that")
         self._changing = True
@@ -230,6 +239,8 @@ class Stream:
 
     async def read_older(self, after: int) -> list[Event]:
         """From the store, for a subscriber that is behind the tail. Always gets it further."""
+        if self._state == "deleted":
+            return []
         older = await self._log.read(self.name, after)
         if older or after >= self._before_tail:
             return older
@@ -244,3 +255,11 @@ class Stream:
         finally:
             if sleeper.cancelled():
                 self._asleep.remove(sleeper)
+
+
+def _is_one_json_line(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return b"\n" not in text

@@ -28,8 +28,6 @@ class Subscription:
         while self._until is None or self.seq < self._until:
             batch = stream.since(self.seq)
             if batch is None:
-                if stream.ended:
-                    return  # deleted, or its log is closed: nothing can be read any more
                 batch = await stream.read_older(self.seq)
             if batch:
                 self.seq = batch[-1].seq

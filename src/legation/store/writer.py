@@ -1,14 +1,18 @@
 """Group commit: one thread that commits whatever waits, as one unit, again and again.
 
 There is no linger: the time a commit takes is the time in which the next group gathers. When a commit fails,
-the strict operations in it are refused and the appends are kept, in order, and tried again with what came
-since; each op is reported exactly once, as committed, postponed (and later committed), or refused.
+a strict operation in it is refused and the appends are kept, in order, and tried again with what came since;
+each op is reported exactly once, as committed, postponed (and later committed), or refused.
+
+A group ends with its strict operation: a store that commits file by file cannot take it back when something
+behind it fails.
 """
 
+import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from legation.errors import StorageFailed
@@ -18,6 +22,8 @@ MAX_GROUP = 512  # ops in one transaction
 RETRY_FIRST = 0.05  # seconds to the next try after a failed commit: the disk's time, not the agent's
 RETRY_MOST = 2.0
 CLOSE_TRIES = 3  # how often a closing log tries to save what is left
+
+_log = logging.getLogger(__name__)
 
 
 class Outcome(Protocol):
@@ -52,9 +58,9 @@ class Writer:
 
     def _run(self) -> None:
         while not self._closing:
-            fresh = self._gather()
-            if fresh or self._unsaved:
-                self._save(fresh)
+            groups = list(_up_to_strict(self._gather()))
+            for group in groups or ([[]] if self._unsaved else []):
+                self._save(group)
         self._save_the_rest()
 
     def _gather(self) -> list[Op]:
@@ -76,8 +82,8 @@ class Writer:
         group = self._unsaved + fresh
         try:
             self._backend.commit(group)
-        except StorageFailed as error:
-            self._keep(fresh, error)
+        except Exception as error:  # noqa: BLE001 - the thread's boundary: dead, it would leave everybody waiting
+            self._keep(fresh, _failure(error))
             self._retry = min(RETRY_MOST, self._retry * 2) if self._retry else RETRY_FIRST
         else:
             self._unsaved, self._retry = [], 0.0
@@ -101,3 +107,21 @@ class Writer:
         if self._unsaved:
             lost = StorageFailed("cannot save the last events: the store still fails; free some space")
             self._outcome.refused(self._unsaved, lost)
+
+
+def _up_to_strict(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    group: list[Op] = []
+    for op in ops:
+        group.append(op)
+        if not isinstance(op, Append | Create):
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _failure(error: Exception) -> StorageFailed:
+    if isinstance(error, StorageFailed):
+        return error
+    _log.error("cannot commit to the store", exc_info=error)
+    return StorageFailed(f"cannot commit to the store: {type(error).__name__}; see the log of Legation")

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.agents.rehearsal.conftest import StartAgent
@@ -41,9 +42,15 @@ def test_a_hard_stall_does_not_heed_a_cancel(client: RawClient, work: Path) -> N
     prompt = client.start(session, "say on", f"stall-hard {GRACE}", "say never")
     client.until(prompt, stop=lambda message: "update" in message.get("params", {}))
     client.send(method="session/cancel", params={"sessionId": session})
-    listed = client.until(client.ask("session/list", {}))
-    assert listed.answer["result"]["sessions"], "other requests are answered meanwhile"
-    assert client.until(prompt).stop == "cancelled"
+    listing = client.ask("session/list", {})
+    answers: dict[int, Any] = {}
+    while (
+        not {prompt, listing} <= answers.keys()
+    ):  # on a busy machine the stall may end before the list comes
+        message = client.read()
+        answers[message.get("id", 0)] = message.get("result")
+    assert answers[listing]["sessions"]
+    assert answers[prompt]["stopReason"] == "cancelled"
 
 
 @pytest.mark.parametrize(("step", "code"), [("crash 7", 7), ("kill-self KILL", -9), ("kill-self SEGV", -11)])

@@ -1,0 +1,114 @@
+"""The writer thread alone, with a store that fails where a test says so."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from legation.errors import StorageFailed
+from legation.store.backend import Append, Backend, Op, SetState
+from legation.store.writer import CLOSE_TRIES, Writer
+from legation.wire.events import Event
+
+BOUND = 20.0  # seconds until a word of the writer that does not come is a failure
+
+
+class Store:
+    """Commits one by one, as files do: what came before a failure stays."""
+
+    def __init__(self, fails: Callable[[Op], Exception | None]) -> None:
+        self.fails = fails
+        self.stored: list[Op] = []
+        self.go = threading.Event()
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        assert self.go.wait(BOUND)
+        for op in ops:
+            error = self.fails(op)
+            if error:
+                raise error
+            self.stored.append(op)
+
+
+class Words:
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Op]] = []
+        self._news = threading.Condition()
+
+    def _note(self, word: str, ops: Sequence[Op]) -> None:
+        with self._news:
+            self.said += [(word, op) for op in ops]
+            self._news.notify_all()
+
+    def committed(self, ops: Sequence[Op]) -> None:
+        self._note("committed", ops)
+
+    def postponed(self, ops: Sequence[Op], _error: StorageFailed) -> None:
+        self._note("postponed", ops)
+
+    def refused(self, ops: Sequence[Op], _error: StorageFailed) -> None:
+        self._note("refused", ops)
+
+    def until(self, word: str, op: Op) -> None:
+        with self._news:
+            assert self._news.wait_for(lambda: (word, op) in self.said, BOUND), self.said
+
+
+def append(stream: str) -> Append:
+    return Append(stream, [Event(1, 0, "x", b"1")])
+
+
+def test_a_strict_op_is_not_refused_for_what_fails_behind_it() -> None:
+    """It would be in the store, and its stream would go on as if it were not."""
+    full = True
+    store, words = Store(lambda op: StorageFailed("cannot") if full and op.stream == "b" else None), Words()
+    writer = Writer(cast(Backend, store), words)
+    close, behind = SetState("a", "closed"), append("b")
+    for op in (append("c"), close, behind):  # the first is held, so that the rest is one group
+        writer.put(op)
+    store.go.set()
+    words.until("committed", close)
+    words.until("postponed", behind)
+    full = False
+    words.until("committed", behind)
+    writer.close()
+    assert ("refused", close) not in words.said
+
+
+def test_a_strict_op_behind_what_fails_is_refused_and_not_stored() -> None:
+    full = True
+    store, words = Store(lambda op: StorageFailed("cannot") if full and op.stream == "b" else None), Words()
+    writer = Writer(cast(Backend, store), words)
+    before, close = append("b"), SetState("b", "closed")
+    writer.put(before)
+    writer.put(close)
+    store.go.set()
+    words.until("refused", close)
+    full = False
+    words.until("committed", before)
+    writer.close()
+    assert close not in store.stored
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_the_writer() -> None:
+    faults: list[Exception] = [MemoryError()]
+    store, words = Store(lambda _: faults.pop() if faults else None), Words()
+    store.go.set()
+    writer = Writer(cast(Backend, store), words)
+    op = append("a")
+    writer.put(op)
+    words.until("postponed", op)
+    words.until("committed", op)
+    writer.close()
+
+
+def test_what_a_closing_writer_cannot_save_is_refused_after_a_few_tries() -> None:
+    naps: list[float] = []
+    store, words = Store(lambda _: StorageFailed("cannot")), Words()
+    store.go.set()
+    writer = Writer(cast(Backend, store), words, sleep=naps.append)
+    op = append("a")
+    writer.put(op)
+    words.until("postponed", op)
+    writer.close()
+    assert ("refused", op) in words.said
+    assert len(naps) == CLOSE_TRIES
