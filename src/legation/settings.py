@@ -128,7 +128,7 @@ FIELDS: Final = (
         _duration(0.1, _WEEK),
         "How long a permission waits for an answer; without one it is denied.",
     ),
-    Field("max_line_bytes", "32MiB", _size(2**16, 2**30), "The longest line an agent may send."),
+    Field("max_line_bytes", "32MiB", _size(2**16, 2**29), "The longest line an agent may send."),
     Field("log_level", "warning", _log_level, "The least severe log messages to show."),
 )
 _BY_NAME: Final = {field.name: field for field in FIELDS}

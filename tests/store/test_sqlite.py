@@ -46,3 +46,13 @@ async def test_the_database_is_private(tmp_path: Path) -> None:
         await (await log.stream("ses_a")).append([Draft("x", b"1")])
         for path in tmp_path.iterdir():
             assert path.stat().st_mode & 0o077 == 0, path
+
+
+async def test_what_was_deleted_is_not_left_in_the_file(tmp_path: Path) -> None:
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
+        stream = await log.stream("ses_a")
+        await stream.append([Draft("x", b'"canary-%d"' % number) for number in range(5000)])
+    assert b"canary-4242" in (tmp_path / "log.db").read_bytes()
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
+        await (await log.stream("ses_a")).delete()
+    assert b"canary" not in (tmp_path / "log.db").read_bytes()

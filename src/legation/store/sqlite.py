@@ -105,6 +105,7 @@ class SqliteBackend:
         connection.execute(f"pragma page_size = {DISK_PAGE}")  # before the first write, or never
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
+        connection.execute("pragma secure_delete = on")  # what is deleted or replaced is overwritten
         connection.execute(f"pragma wal_autocheckpoint = {WAL_BYTES // DISK_PAGE}")
         return connection
 
