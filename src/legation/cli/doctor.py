@@ -114,7 +114,7 @@ def _git() -> Finding:
 def _bubblewrap() -> Finding:
     """Run, not only looked for: some systems have it and forbid it."""
     if not shutil.which("bwrap"):
-        says = "not found; agents will run without a jail"
+        says = "not found; agents run without a jail, which is to come"
         return Finding("limited", "bubblewrap", says, "install it, on Debian: apt-get install bubblewrap")
     probe = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--", "true")
     try:
@@ -122,8 +122,9 @@ def _bubblewrap() -> Finding:
     except (OSError, subprocess.TimeoutExpired):
         works = False
     if works:
-        return Finding("ok", "bubblewrap", _first_line("bwrap", "--version"))
-    says = "found, but the system forbids it; agents will run without a jail"
+        works_for = "it works; agents do not run in a jail yet"
+        return Finding("ok", "bubblewrap", f"{_first_line('bwrap', '--version')}: {works_for}")
+    says = "found, but the system forbids it; agents run without a jail, which is to come"
     return Finding("limited", "bubblewrap", says, "allow unprivileged user namespaces")
 
 
