@@ -4,67 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import time
 from pathlib import Path
 
 import pytest
-from tests.host.rig import Hand, of_type, rig, until
+from tests.agents.desk import desk
+from tests.host.rig import Hand, of_type, until
 
-from legation.host.session import Session
-from legation.host.turn import PromptResult
-from legation.proc import Command, child_environment
 from legation.proc.kernel import Process, children, process
-from legation.testing.model import Cut, ScriptedModel, Stall, Text, Thinking, ToolCall, Usage
-from legation.wire.acp.content import Text as Prompt
+from legation.testing.model import Cut, ModelRequest, Stall, Text, Thinking, ToolCall, Usage
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.ask import Approver, DenyAll
+from legation.wire.ask import DenyAll
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 
-QUIET = {
-    "ANTHROPIC_API_KEY": "not-a-key",
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",  # no telemetry, no look for updates
-    "CLAUDE_CODE_MAX_RETRIES": "0",  # ten of them otherwise, for minutes
-    "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "false",  # a request more after a turn, or not, as time allows
-}
-
-
-@dataclass
-class Desk:
-    """A session of the real agent, and the model that it believes in."""
-
-    model: ScriptedModel
-    session: Session
-    work: Path
-
-    async def ask(self, text: str) -> PromptResult:
-        return await self.session.prompt((Prompt(text=text),))
-
-    async def said(self, type_: str = "agent-message-chunk") -> str:
-        chunks = [json.loads(event.raw) for event in await of_type(self.session, type_)]
-        return "".join(chunk["content"]["text"] for chunk in chunks)
-
-    async def tool_calls(self) -> dict[str, list[str]]:
-        """By id, the statuses that each went through."""
-        found: dict[str, list[str]] = {}
-        for event in await of_type(self.session, "tool-call", "tool-call-update"):
-            update = json.loads(event.raw)
-            if "status" in update:
-                found.setdefault(update["toolCallId"], []).append(update["status"])
-        return found
-
-
-@asynccontextmanager
-async def desk(
-    argv: tuple[str, ...], place: Path, *, approver: Approver | None = None, **variables: str
-) -> AsyncIterator[Desk]:
-    async with ScriptedModel() as model, rig(place, approver=approver) as made:
-        passed = {**QUIET, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables(), **variables}
-        environment = child_environment(passed, home=place / "home", tmp=place / "tmp")
-        session = await made.run(Command(argv, made.work, environment, "claude-agent-acp"))
-        yield Desk(model, session, made.work)
+RETRY_AFTER = 2.0  # seconds; on its own the agent would ask again after about half a second
 
 
 async def test_a_turn_with_thought_and_text(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
@@ -161,10 +115,12 @@ async def test_a_cancel_withdraws_an_open_permission(
     async with desk(claude_agent_acp, tmp_path, approver=hand) as at:
         target = at.work / "hello.txt"
         at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"})
+        at.model.stall()  # between our two messages the agent may ask the model once more: a race of its own
         turn = asyncio.create_task(at.ask("Write hello.txt"))
         await until(at.session, lambda event: event.type == "permission-asked")
         await at.session.cancel()
         assert (await turn).stop_reason == "cancelled"
+        at.model.clear()
         assert not target.exists()
         (answered,) = await of_type(at.session, "permission-answered")
         assert json.loads(answered.raw)["outcome"] == "cancelled"
@@ -205,6 +161,27 @@ async def test_an_error_of_the_model_is_told_as_it_is(
         assert "the scripted reason" in await at.said()  # where the agent hides it from the error, it says it
 
 
+async def test_a_rate_limit_is_waited_out_as_long_as_the_model_says(
+    claude_agent_acp: tuple[str, ...], tmp_path: Path
+) -> None:
+    arrived: list[float] = []
+
+    def note_time(request: ModelRequest) -> bool:
+        if request.tools:
+            arrived.append(time.monotonic())
+        return False
+
+    async with desk(claude_agent_acp, tmp_path, env={"CLAUDE_CODE_MAX_RETRIES": "1"}) as at:
+        at.model.when(note_time)
+        at.model.fail(429, "slow down", retry_after=RETRY_AFTER)
+        at.model.say("Hello after all.")
+        result = await at.ask("Say hello")
+        assert (result.stop_reason, result.error) == ("end_turn", None)
+        assert await at.said() == "Hello after all."
+        first, second = arrived
+        assert second - first >= RETRY_AFTER
+
+
 async def test_a_conversation_that_grew_too_long_is_an_error(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -235,7 +212,7 @@ async def test_a_cut_stream_is_not_the_end_of_the_turn(
 async def test_titles_and_suggestions_use_up_no_script(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path, CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION="true") as at:
+    async with desk(claude_agent_acp, tmp_path, env={"CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "true"}) as at:
         at.model.say("First answer.")
         at.model.say("Second answer.")
         await at.ask("First question")

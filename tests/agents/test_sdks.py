@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 from tests import real_agents
 from tests.agents.sdk_python_agent import CRASH, REPLAYED
-from tests.host.rig import NO, YES, Hand, Rig, events, of_type, rig, until_type
+from tests.host.rig import NO, YES, Hand, Rig, definition_of, events, of_type, rig, until_status, until_type
 
 from legation.agents.rpc import RpcFault, RpcPeer
 from legation.errors import AgentExited
+from legation.host.options import Backoff
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.proc import Command, ProcessLauncher, child_environment
@@ -33,6 +34,8 @@ from legation.wire.events import Draft
 HERE = Path(__file__).parent
 FLOOD = 2000
 LIMIT = 60.0  # seconds for a handshake and a load, the start of an interpreter on a busy machine included
+HISTORY = [str(number) for number in range(REPLAYED)]
+LOADED = ["session-reset", *["agent-message-chunk"] * REPLAYED, "session-status"]
 
 # The first one may install.
 _FROM_NPM = (pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600))
@@ -201,6 +204,46 @@ async def test_a_crash_in_mid_turn_tells_the_exit_code_and_keeps_what_was_said(
         assert await said(session) == ["last words"]
 
 
+async def test_a_load_returns_when_its_whole_replay_is_on_the_disk(
+    argv: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        session = await start(made, argv)
+        await ask(session, "say before")
+        assert session.agent_id
+        await made.host.dispose_agent(session.agent_id)
+        last = (await until_status(session, "disconnected")).seq
+        agent = await made.host.spawn_agent(definition_of(command(argv, tmp_path)))
+
+        await made.host.load_session(agent.agent_id, session.id)
+
+        stored = b"".join(path.read_bytes() for path in (tmp_path / "log").rglob("*") if path.is_file())
+        assert stored.count(b'"type":"session-reset"') == 1
+        found = await events(session)
+        assert [event.seq for event in found] == list(range(last + 1, last + 1 + len(found)))
+        assert [event.type for event in found] == LOADED
+        assert await said(session) == HISTORY
+        assert all(event.raw in stored for event in found)
+        await ask(session, "say after")
+        assert await said(session) == [*HISTORY, "after"]
+
+
+async def test_a_crash_in_mid_turn_is_recovered_from_by_a_load(argv: tuple[str, ...], tmp_path: Path) -> None:
+    """These agents cannot resume."""
+    async with rig(tmp_path, restart="on-crash", restart_backoff=Backoff(initial_ms=1)) as made:
+        session = await start(made, argv)
+        first = session.agent.child.pid
+        with pytest.raises(AgentExited, match=f"exit code {CRASH}"):
+            await ask(session, "crash last words")
+        reset = await until_type(session, "session-reset")
+        await until_status(session, "active", after=reset.seq)
+        assert [event.type for event in await events(session)] == LOADED
+        assert session.agent.child.pid != first
+        assert (await ask(session, "say on")).error is None
+        assert await said(session) == [*HISTORY, "on"]
+        assert [each.code for each in made.reported] == [DiagnosticCode.AGENT_RESTART_SCHEDULED]
+
+
 async def test_one_agent_serves_two_sessions(argv: tuple[str, ...], tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         first = await start(made, argv)
@@ -250,4 +293,4 @@ async def test_the_replay_of_a_load_is_handled_before_its_answer(
     async with connected(argv, tmp_path, inbox) as peer:
         params = {"sessionId": "old", "cwd": str(tmp_path), "mcpServers": []}
         await peer.call("session/load", params, on_answer=lambda _: handled.extend(inbox.order))
-    assert handled == [str(number) for number in range(REPLAYED)]
+    assert handled == HISTORY

@@ -1,6 +1,7 @@
 """A host with agents in their own processes, and a log in memory unless a test brings another."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -149,6 +150,18 @@ async def until(session: Session, matches: Callable[[Event], bool]) -> Event:
 
 async def until_type(session: Session, type_: str) -> Event:
     return await until(session, lambda event: event.type == type_)
+
+
+def status_of(event: Event) -> object:
+    """What the event says of its session's status, if it does."""
+    return json.loads(event.raw)["status"] if event.type == "session-status" else None
+
+
+async def until_status(session: Session, status: str, after: int = 0) -> Event:
+    async for event in session.stream.subscribe(after):
+        if status_of(event) == status:
+            return event
+    raise AssertionError("the stream ended first")
 
 
 @dataclass

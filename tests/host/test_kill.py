@@ -1,4 +1,5 @@
-"""Kill -9 of a host in mid-turn: what it has shown is on the disk, and what it started is reaped."""
+"""Kill -9 of a host in mid-turn: what it has shown is on the disk, what it started is reaped, and the next host
+takes its sessions up again."""
 
 import asyncio
 import os
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.host.rig import events, of_type, play, rig
 from tests.store.backends import DURABLE, make_backend
 
 from legation.proc import reap
@@ -62,6 +64,23 @@ async def stored(kind: str, place: Path) -> dict[str, list[tuple[int, int]]]:
         return found
 
 
+async def take_up(kind: str, place: Path, left: dict[str, list[tuple[int, int]]], names: list[str]) -> None:
+    """What a new host on the same store does: `left` is what is stored, `names` which sessions to go on with."""
+    async with rig(place, backend=make_backend(kind, place)) as made:
+        restored = {each.session_id: each.status for each in await made.host.restore_sessions()}
+        assert set(names) <= restored.keys()
+        assert set(restored.values()) <= {"disconnected"}
+        agent = await made.host.spawn_agent(made.rehearsal())
+        for name in names:
+            await made.host.resume_session(agent.agent_id, name)
+            session = made.host.session(name)
+            assert (await play(session, "say back again")).stop_reason == "end_turn"
+            found = [(event.seq, zlib.crc32(event.raw)) for event in await events(session)]
+            assert found[: len(left[name])] == left[name], "what was there has changed"
+            assert [seq for seq, _ in found] == list(range(1, len(found) + 1)), "numbers are not dense"
+            assert b"back again" in (await of_type(session, "agent-message-chunk"))[-1].raw
+
+
 def processes(home: Path) -> list[int]:
     """All that has this HOME: an agent, and whatever it started."""
     mark = f"HOME={home}".encode()
@@ -99,9 +118,11 @@ def ground(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", DURABLE)
-def test_a_host_killed_in_mid_turn_leaves_a_whole_log_and_no_process(kind: str, ground: Path) -> None:
+def test_a_host_killed_in_mid_turn_leaves_a_whole_log_no_process_and_sessions_to_go_on_with(
+    kind: str, ground: Path
+) -> None:
     chance = random.Random(kind)
-    left_behind = events = 0
+    left_behind = lines = taken_up = 0
     for number in range(KILLS):
         place = ground / f"log-{number // ON_ONE_LOG}"
         place.mkdir(exist_ok=True)
@@ -113,8 +134,12 @@ def test_a_host_killed_in_mid_turn_leaves_a_whole_log_and_no_process(kind: str, 
         log = asyncio.run(stored(kind, place))
         for session in log.values():
             assert [seq for seq, _ in session] == list(range(1, len(session) + 1)), "numbers are not dense"
+        names = list(shown(seen))
         for name, numbers in shown(seen).items():
             assert numbers.items() <= set(log[name]), "what was shown is not on the disk"
-            events += len(numbers)
+            lines += len(numbers)
+        asyncio.run(take_up(kind, place, log, names))
+        taken_up += len(names)
     assert left_behind > KILLS  # else there was nothing to reap
-    assert events > KILLS * 100  # nor to lose
+    assert lines > KILLS * 100  # nor to lose
+    assert taken_up > KILLS / 2  # nor to go on with

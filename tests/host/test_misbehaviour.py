@@ -9,6 +9,7 @@ row 1: updates handled out of order when a handler takes its time
     agents/test_sdks: test_two_thousand_chunks_are_in_order_and_on_the_disk_when_prompt_returns
 row 2: a load that returns before its replay was handled
     agents/test_sdks: test_the_replay_of_a_load_is_handled_before_its_answer
+    agents/test_sdks: test_a_load_returns_when_its_whole_replay_is_on_the_disk
 row 3: 400 KB on stderr
     host/test_end: test_much_stderr_neither_blocks_nor_fills_memory
 row 4: a stray null, number, array or string on stdout
@@ -48,7 +49,7 @@ complaint 1: orphans, because only the wrapper that starts the agent is killed
     host/test_misbehaviour: test_an_agent_behind_a_wrapper_is_gone_after_dispose
     host/test_misbehaviour: test_an_agent_whose_wrapper_was_killed_does_not_live_on
     proc/test_registry: test_the_tree_of_an_owner_killed_without_warning_is_reaped
-    host/test_kill: test_a_host_killed_in_mid_turn_leaves_a_whole_log_and_no_process
+    host/test_kill: test_a_host_killed_in_mid_turn_leaves_a_whole_log_no_process_and_sessions_to_go_on_with
 complaint 2: words out of order
     host/test_order: test_updates_requests_and_answers_keep_their_order
     agents/test_rpc: test_everything_is_handled_in_the_order_it_came
@@ -74,6 +75,9 @@ complaint 8: a crash in mid-prompt that hangs the client, or says no reason
     host/test_end: test_a_signal_is_named
     host/test_end: test_an_agent_that_closes_its_output_is_stopped
     host/test_session: test_a_prompt_to_a_dead_agent_says_how_it_ended
+    host/test_takeup: test_a_recovery_that_crashes_is_followed_by_another
+    agents/test_sdks: test_a_crash_in_mid_turn_is_recovered_from_by_a_load
+    agents/test_claude_agent_acp_sessions: test_a_session_killed_in_mid_turn_tells_its_end_and_goes_on
 complaint 9: a hard limit on prompts instead of one on idleness; slow tools that look idle
     host/test_session: test_an_idle_agent_is_cancelled_and_the_client_told
     host/test_session: test_a_sign_of_life_starts_the_idle_time_anew
@@ -100,7 +104,13 @@ complaint 13: several viewers, and those that come back
 complaint 14: replays shown as new output, lost history
     store/test_log: test_a_replaced_history_goes_on_counting_and_moves_the_floor
     store/test_log: test_a_replaced_history_survives_a_restart
+    host/test_takeup: test_an_agent_that_dies_while_it_replays_leaves_the_history_as_it_was
+    host/test_takeup: test_a_resume_keeps_state_before_its_answer_and_all_that_follows_in_order
     agents/test_sdks: test_the_replay_of_a_load_is_handled_before_its_answer
+    agents/test_sdks: test_a_load_returns_when_its_whole_replay_is_on_the_disk
+    agents/test_claude_agent_acp_sessions: test_a_loaded_session_has_its_history_told_again_and_goes_on
+    agents/test_claude_agent_acp_sessions: test_a_resumed_session_keeps_its_history_and_goes_on
+    host/test_kill: test_a_host_killed_in_mid_turn_leaves_a_whole_log_no_process_and_sessions_to_go_on_with
 complaint 18: tool calls that are updated before they start, start twice, or never start
     host/test_misbehaviour: test_tool_calls_in_any_order_are_kept_and_told_apart
     host/test_misbehaviour: test_a_tool_call_that_never_started_can_be_asked_about

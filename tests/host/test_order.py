@@ -55,7 +55,8 @@ async def test_updates_before_the_session_is_known_are_kept(tmp_path: Path) -> N
     async with rig(tmp_path) as made:
         session = await made.rehearse("--early")
         found = [event.type for event in await events(session)]
-    assert found == ["session-status", "available-commands-update", "agent-message-chunk"]
+    setup = ["current-mode-update", "config-option-update", "session-status"]
+    assert found == [*setup, "available-commands-update", "agent-message-chunk"]
 
 
 async def test_a_late_update_is_kept_after_the_turn(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
+from signal import SIGKILL, SIGTERM
 from typing import Literal
 
 from legation.agents.acp import AcpAgent
@@ -14,6 +15,7 @@ from legation.clock import Clock
 from legation.errors import AgentExited, LegationError
 from legation.host.options import AgentDefinition, HostOptions
 from legation.host.router import Router
+from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.proc import Command, Exit, Launcher, Pipes
 from legation.wire.acp.capabilities import ClientCapabilities
@@ -84,12 +86,25 @@ class Agent:
             raise AgentExited(f"cannot use {self.id}: it is {self._status}; wait for it or start another")
         return self.live
 
+    def serve(self, session: Session, live: AcpAgent) -> None:
+        """The process `live` has taken the session. It may have ended since, when nobody knew of that yet."""
+        self.router.open(session)
+        if self.live is not live:
+            session.disconnect(self.how_it_ended())
+
     async def start(self) -> None:
         """The first start is not tried again: whoever asked for it learns why it failed."""
         self._move("starting")
         self._starting = asyncio.create_task(self._launch())
-        await self._starting
-        self._life = asyncio.create_task(self._live(), name=f"legation-{self.id}")
+        try:
+            await self._starting
+        except asyncio.CancelledError:
+            if self._disposed and not _is_cancelled():
+                raise AgentExited(f"cannot start {self.id}: it was disposed of; start another") from None
+            raise
+        finally:
+            if self.live is not None:
+                self._life = asyncio.create_task(self._live(), name=f"legation-{self.id}")
 
     async def restart(self, why: str) -> None:
         """Stop the process, which no longer obeys; a new one takes its place, whatever the restart policy."""
@@ -108,11 +123,16 @@ class Agent:
             self._starting.cancel()
             await asyncio.wait({self._starting})
         if self.live is not None:
-            await self.live.stop(self._grace)
+            self._tell_if_killed(await self.live.stop(self._grace))
         if self._life is not None:
             await asyncio.wait({self._life})
         if self._status != "disposed":
             self._move("disposed", "disposed")
+
+    def _tell_if_killed(self, found: Exit) -> None:
+        if found.signal in (SIGTERM, SIGKILL):
+            what = f"it did not end within {self._grace:g} s and was killed: {found}"
+            self._diagnose(DiagnosticCode.AGENT_KILL, what)
 
     @property
     def _grace(self) -> float:
@@ -185,20 +205,9 @@ class Agent:
         return not self._disposed
 
     async def _launch(self) -> None:
-        around = self._around
-        command, self._tmp = await asyncio.to_thread(around.command, self.definition)
-        names = sorted(command.env)
-        self._diagnose(DiagnosticCode.AGENT_SPAWN, f"starting {command.argv[0]}", data={"env": names})
-        self.router.reset()
+        live = await self._spawned()
         try:
-            live = AcpAgent(await around.launcher.spawn(command, self._pipes()), self.router)
-        except LegationError as error:
-            self._diagnose(DiagnosticCode.AGENT_SPAWN_FAILED, error.message)
-            self._fail("spawn-failed")
-            await self._tidy()
-            raise
-        try:
-            await live.initialize(around.capabilities, around.options.limits.start)
+            await live.initialize(self._around.capabilities, self._around.options.limits.start)
         except BaseException as error:
             await asyncio.shield(self._give_up(live, error))
             raise
@@ -208,10 +217,23 @@ class Agent:
         self._exit, self._restarts = None, 0
         self._move("ready")
 
+    async def _spawned(self) -> AcpAgent:
+        around = self._around
+        try:
+            command, self._tmp = await asyncio.to_thread(around.command, self.definition)
+            names = sorted(command.env)
+            self._diagnose(DiagnosticCode.AGENT_SPAWN, f"starting {command.argv[0]}", data={"env": names})
+            self.router.reset()
+            return AcpAgent(await around.launcher.spawn(command, self._pipes()), self.router)
+        except BaseException as error:
+            self._diagnose(DiagnosticCode.AGENT_SPAWN_FAILED, _said(error))
+            self._fail("spawn-failed")
+            await asyncio.shield(self._tidy())
+            raise
+
     async def _give_up(self, live: AcpAgent, error: BaseException) -> None:
         """Told first; how its process ended is added when it has."""
-        message = error.message if isinstance(error, LegationError) else type(error).__name__
-        self._diagnose(DiagnosticCode.AGENT_INITIALIZE_FAILED, message)
+        self._diagnose(DiagnosticCode.AGENT_INITIALIZE_FAILED, _said(error))
         self._fail("initialize-failed")
         self._exit = await live.stop(grace=0)
         self._diagnose(DiagnosticCode.AGENT_EXIT, f"the process ended with {self._exit}", self._exit)
@@ -259,3 +281,13 @@ class Agent:
         if exit_ is not None:
             data = {"code": exit_.code, "signal": exit_.signal}
         self._around.stream.diagnose(code, message, agent_id=self.id, data=data)
+
+
+def _said(error: BaseException) -> str:
+    return error.message if isinstance(error, LegationError) else type(error).__name__
+
+
+def _is_cancelled() -> bool:
+    """Whoever runs this, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -5,8 +5,14 @@ MCP servers are kept by name only: what they are given are secrets, and whoever 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
 import msgspec
 
+from legation.host.options import AgentDefinition
+from legation.wire.acp.mcp import McpServer
 from legation.wire.hoststream import McpServerNames, SessionUpdated
 from legation.wire.lifecycle import Status
 
@@ -20,8 +26,29 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     title: str | None = None
     updated_at: str | None = None
 
+    @classmethod
+    def wanted(
+        cls,
+        definition: AgentDefinition,
+        cwd: Path | str | None,
+        mcp: Sequence[McpServer],
+        directories: Sequence[Path | str],
+    ) -> SessionMeta:
+        """Of a session that its agent has not named yet. Without a folder it works where its agent does."""
+        return cls(
+            agent_session_id="",
+            cwd=absolute(cwd if cwd is not None else definition.cwd or "."),
+            additional_directories=tuple(map(absolute, directories)),
+            agent_definition_id=definition.name,
+            mcp_servers=tuple(McpServerNames.from_server(server) for server in mcp),
+        )
+
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
+
+    def folders(self) -> list[Path]:
+        """Resolved now: a link that the agent puts in their place later moves nothing."""
+        return [Path(os.path.realpath(each)) for each in (self.cwd, *self.additional_directories)]
 
     def snapshot(self, session_id: str, status: Status, agent_id: str | None) -> SessionUpdated:
         return SessionUpdated(
@@ -35,6 +62,10 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
             title=self.title,
             updated_at=self.updated_at,
         )
+
+
+def absolute(path: Path | str) -> str:
+    return str(Path(path).absolute())
 
 
 def read_meta(raw: bytes) -> SessionMeta | None:

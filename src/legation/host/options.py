@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from legation.clock import Clock, SystemClock
 from legation.errors import ConfigInvalid
@@ -17,8 +17,6 @@ from legation.store.backend import Backend
 from legation.wire.ask import Approver
 
 Restart = Literal["never", "on-crash"]
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,57 +84,67 @@ class AgentDefinition:
 
 def resolve_host_options(options: HostOptions | Mapping[str, object] | None = None) -> HostOptions:
     """The options as they will be used; everything that is wrong with them in one `ConfigInvalid`."""
-    resolved = _make(HostOptions, options if options is not None else {})
-    _refuse("the host options", _option_problems(_values(resolved)))
-    return resolved
+    given, problems = _read(HostOptions, options if options is not None else {})
+    for name, kind in _PARTS.items():
+        if isinstance(given[name], Mapping):
+            part, wrong = _read(kind, given[name])
+            given[name] = kind(**part)
+            problems += [f"{name}: {problem}" for problem in wrong]
+    _refuse("the host options", [*problems, *_option_problems(given)])
+    if given["data_dir"] is not None:
+        given["data_dir"] = Path(given["data_dir"]).absolute()
+    return HostOptions(**given)
 
 
 def resolve_agent_definition(definition: AgentDefinition | Mapping[str, object]) -> AgentDefinition:
     """The definition as it will be used: absolute, copied, frozen."""
-    given = _make(AgentDefinition, definition)
-    _refuse("the agent definition", _definition_problems(_values(given)))
-    return replace(
-        given,
-        args=tuple(given.args),
-        cwd=Path(given.cwd or ".").absolute(),
-        env=MappingProxyType(dict(given.env)),
-        meta=MappingProxyType(dict(given.meta)),
+    given, problems = _read(AgentDefinition, definition)
+    _refuse("the agent definition", [*problems, *_definition_problems(given)])
+    return AgentDefinition(
+        command=given["command"],
+        args=tuple(given["args"]),
+        id=given["id"],
+        cwd=Path(given["cwd"] or ".").absolute(),
+        env=MappingProxyType(dict(given["env"])),
+        meta=MappingProxyType(dict(given["meta"])),
     )
 
 
-def _make(kind: type[_T], given: object) -> _T:
+def _read(kind: type, given: object) -> tuple[dict[str, Any], list[str]]:
+    """Its fields, whatever types they claim, for they came from anywhere; and the names that are not its."""
     if isinstance(given, kind):
-        return given
+        return {each.name: getattr(given, each.name) for each in fields(kind)}, []
     if not isinstance(given, Mapping):
-        raise ConfigInvalid(f"cannot use {type(given).__name__} as {_WORDS[kind]}; give a mapping")
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(str(key) for key in given if key not in known)
-    if unknown:
-        listed = ", ".join(sorted(known))
-        raise ConfigInvalid(f"cannot use {', '.join(unknown)} in {_WORDS[kind]}; known are: {listed}")
-    try:
-        return kind(**given)
-    except TypeError:
-        raise ConfigInvalid(f"cannot make {_WORDS[kind]}: a required field is missing") from None
+        raise ConfigInvalid(f"cannot use {type(given).__name__} as {kind.__name__}; give a mapping")
+    values = {each.name: given[each.name] if each.name in given else _default(each) for each in fields(kind)}
+    unknown = sorted(str(key) for key in given if key not in values)
+    known = ", ".join(sorted(values))
+    return values, [f"{name} is unknown; known are: {known}" for name in unknown]
 
 
-def _values(record: object) -> dict[str, Any]:
-    """Whatever types its fields claim: they came from anywhere."""
-    return {each.name: getattr(record, each.name) for each in fields(record)}  # type: ignore[arg-type]
+def _default(of: Field[Any]) -> object:
+    if of.default_factory is not MISSING:
+        return of.default_factory()
+    return None if of.default is MISSING else of.default
 
 
 def _option_problems(given: dict[str, Any]) -> Iterator[str]:
     if given["restart"] not in ("never", "on-crash"):
         yield f"restart is {given['restart']!r}, not 'never' or 'on-crash'"
     numbers = {name: (given[name], least) for name, least in _LEAST.items()}
-    for name, kind in (("restart_backoff", Backoff), ("limits", Limits)):
-        if not isinstance(given[name], kind):
-            yield f"{name} is not a {kind.__name__}"
-            continue
-        numbers |= {f"{name}.{part}": (value, 0) for part, value in _values(given[name]).items()}
+    for name, kind in _PARTS.items():
+        if isinstance(given[name], kind):
+            parts = {each.name: getattr(given[name], each.name) for each in fields(kind)}
+            numbers |= {f"{name}.{part}": (value, 0) for part, value in parts.items()}
+        else:
+            yield f"{name} is no {kind.__name__}"
     for name, (value, least) in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
             yield f"{name} is not a number from {least}"
+    if isinstance(given["fs"], str) and given["fs"] != "default":
+        yield f"fs is {given['fs']!r}, not 'default', None or a handler"
+    if given["data_dir"] is not None and not isinstance(given["data_dir"], str | Path):
+        yield "data_dir is not a path"
 
 
 def _definition_problems(given: dict[str, Any]) -> Iterator[str]:
@@ -157,11 +165,10 @@ def _definition_problems(given: dict[str, Any]) -> Iterator[str]:
         yield "cwd is not a path"
 
 
-def _refuse(what: str, problems: Iterator[str]) -> None:
-    found = list(problems)
-    if found:
-        raise ConfigInvalid(f"cannot use {what}: {'; '.join(found)}")
+def _refuse(what: str, problems: list[str]) -> None:
+    if problems:
+        raise ConfigInvalid(f"cannot use {what}: {'; '.join(problems)}", {"problems": problems})
 
 
 _LEAST = {"restart_limit": 0, "kill_timeout_ms": 0, "max_line": 1024}
-_WORDS: dict[type, str] = {HostOptions: "host options", AgentDefinition: "an agent definition"}
+_PARTS: dict[str, type[Backoff] | type[Limits]] = {"restart_backoff": Backoff, "limits": Limits}

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 from legation.agents.rpc import RpcFault
-from legation.errors import AgentError, LegationError
+from legation.errors import AgentError, Conflict, LegationError
 from legation.host.questions import answer_without_session
 from legation.host.reverse import Reverse, decode
 from legation.host.session import Session
@@ -69,11 +69,20 @@ class Router:
                 "cannot open the session: the agent gave it an id that is in use; start it again"
             )
 
+    def must_not_be_shared(self, agent_session_id: str, known: Session | None) -> None:
+        """One session of the agent's is one of ours."""
+        owner = self._sessions.get(agent_session_id)
+        if owner is not None and owner is not known:
+            raise Conflict(f"cannot take up {agent_session_id}: it is open as session {owner.id}; use that")
+
     def forget(self, session: Session) -> None:
-        self._sessions.pop(session.meta.agent_session_id, None)
+        if self._sessions.get(session.meta.agent_session_id) is session:
+            del self._sessions[session.meta.agent_session_id]
 
     def hold(self, agent_session_id: str) -> Held:
         """Keep a session's updates back until `release`; what came before is of an earlier life."""
+        if agent_session_id in self._held:
+            raise Conflict(f"cannot take up {agent_session_id}: it is being taken up already; wait for that")
         self._take_early(agent_session_id)
         held = self._held[agent_session_id] = Held()
         return held
@@ -85,8 +94,10 @@ class Router:
             self.updates(agent_session_id, held.after)
 
     def drop(self, agent_session_id: str) -> None:
-        """The session was not taken up after all."""
-        self._held.pop(agent_session_id, None)
+        """The session was not taken up after all. What came after the refusal is live where it is open."""
+        held = self._held.pop(agent_session_id, None)
+        if held is not None and held.after and agent_session_id in self._sessions:
+            self.updates(agent_session_id, held.after)
 
     def reset(self) -> None:
         """A new process: nothing that the old one said too early counts."""

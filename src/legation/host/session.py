@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
 
 from legation.agents.acp import AcpAgent
+from legation.agents.rpc import UNWRITABLE
 from legation.clock import Clock
-from legation.errors import AgentExited, Conflict, LegationError, SessionClosed
+from legation.errors import AgentExited, Conflict, InvalidParams, LegationError, SessionClosed
 from legation.host.conversation import Conversation
 from legation.host.handlers import QuestionHandler
 from legation.host.meta import SessionMeta
 from legation.host.options import Limits
+from legation.host.pending import Pending
+from legation.host.setup import setup_events
+from legation.host.stream import HostStream
 from legation.host.toolcalls import TYPES as TOOL_CALL_TYPES
 from legation.host.turn import PromptResult
 from legation.store.stream import Receipt, Stream
@@ -35,19 +38,22 @@ from legation.wire.hoststream import PermissionUpdated, SessionUpdated
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, SessionStatus, Status
 from legation.wire.payload import Payload
 
+SAVE_LIMIT = 5.0  # seconds that a host which is disposed of waits for metadata: the store's time
+
 _NOTED = TOOL_CALL_TYPES | {"session-info-update"}
 
 
-class Surroundings(Protocol):
-    """What a session needs of its host."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a session gets from its host."""
 
     clock: Clock
     limits: Limits
     approver: Approver
-    question_handler: QuestionHandler | None
-
-    def publish(self, payload: Payload) -> object: ...
-    async def replace_agent(self, session: Session, why: str) -> None: ...
+    questions: QuestionHandler | None
+    pending: Pending | None  # the approver, if answers come through `respond_permission`
+    host: HostStream
+    replace_agent: Callable[[Session, str], Awaitable[None]]
 
 
 class Session:
@@ -57,9 +63,9 @@ class Session:
         self.id = stream.name
         self.stream = stream
         self.meta = meta
-        # Resolved now: a link that the agent puts in their place later moves nothing.
-        self.folders = [Path(os.path.realpath(each)) for each in (meta.cwd, *meta.additional_directories)]
-        self.status: Status = "disconnected"
+        self.folders = meta.folders()
+        self._status: Status = "disconnected"
+        self._resuming = False  # being taken up: shown, while nothing is decided yet
         self._reason: str | None = None
         self.agent_id: str | None = None
         self.mcp: tuple[McpServer, ...] = ()  # with their secrets, so in memory only
@@ -69,13 +75,17 @@ class Session:
         self.talk = Conversation(
             self,
             approver=around.approver,
-            questions=around.question_handler,
+            questions=around.questions,
             clock=around.clock,
             limits=around.limits,
         )
         self._saving: set[asyncio.Task[None]] = set()
 
     # Its place in the host.
+
+    @property
+    def status(self) -> Status:
+        return "resuming" if self._resuming else self._status
 
     @property
     def agent(self) -> AcpAgent:
@@ -109,24 +119,27 @@ class Session:
         self.agent_id, self._agent, self.mcp = agent_id, agent, mcp
         self.has_modes |= setup.modes is not None
         self.has_config |= setup.config_options is not None
+        self._resuming = False
+        with suppress(Conflict):
+            self.stream.append(setup_events(setup))
         return self.move("active")
 
     def move(self, status: Status, reason: str | None = None) -> Receipt | None:
         """Tell the session's readers and the host's."""
-        self.status, self._reason = status, reason
+        self._status, self._reason = status, reason
         receipt = self.note(SessionStatus(status=status, reason=reason))
-        self._around.publish(self.snapshot())
+        self._around.host.publish(self.snapshot())
         return receipt
 
-    def show(self, status: Status) -> None:
-        """A projection only: nothing is decided yet."""
-        self.status = status
-        self._around.publish(self.snapshot())
+    def show(self, *, resuming: bool = False) -> None:
+        """A projection only."""
+        self._resuming = resuming
+        self._around.host.publish(self.snapshot())
 
     def disconnect(self, reason: str) -> None:
         """Its agent is gone; its history stays."""
         self._agent = None
-        if self.status not in ("closed", "deleted", "disconnected"):
+        if self._status not in ("closed", "deleted", "disconnected"):
             self.move("disconnected", reason)
 
     async def lose_agent(self, reason: str) -> None:
@@ -135,38 +148,57 @@ class Session:
         self.disconnect(reason)
 
     async def keep(self, meta: SessionMeta) -> None:
-        self.meta = meta
         await self.stream.set_meta(meta.encode())
+        self.meta, self.folders = meta, meta.folders()
 
     async def end(self, status: Literal["closed", "deleted"]) -> None:
         """Strict: where the tombstone cannot be written, nothing is published and this raises."""
         await self.talk.cancel()
         await self.talk.settle()
         if status == "closed":
-            self.note(SessionStatus(status="closed"))
-            await self.stream.close()
+            await self._close()
         else:
             await self.stream.delete()
-        self.status, self._agent = status, None
-        self._around.publish(self.snapshot())
+        self._status, self._agent = status, None
+        self.show()
+
+    async def _close(self) -> None:
+        """The last event must come before the tombstone and says that there is one; so first it is tried
+        whether the store takes anything, and a word that came too soon is taken back."""
+        await self.stream.set_meta(self.meta.encode())
+        self.note(SessionStatus(status="closed"))
+        try:
+            await self.stream.close()
+        except LegationError:
+            self.note(SessionStatus(status=self._status, reason="it could not be closed"))
+            raise
+
+    async def saved(self) -> None:
+        """Its last metadata are stored, if they can be."""
+        if self._saving:
+            await asyncio.wait(self._saving, timeout=SAVE_LIMIT)
 
     # What is recorded.
 
     def note(self, *payloads: Payload) -> Receipt | None:
-        """Append events of our own; None where the session takes no more."""
-        with suppress(Conflict):
+        """Append events of our own; None where the session takes no more, or not these."""
+        with suppress(Conflict, InvalidParams):
             return self.record(*payloads)
         return None
 
     def note_permission(self, payload: Payload) -> Receipt | None:
         """On the session's stream, and its projection on the host's."""
+        if self._around.pending is not None and isinstance(payload, PermissionAsked):
+            self._around.pending.asked(payload)
+        elif self._around.pending is not None and isinstance(payload, PermissionAnswered):
+            self._around.pending.answered(payload.id)
         receipt = self.note(payload)
         if isinstance(payload, PermissionAsked):
-            self._around.publish(
+            self._around.host.publish(
                 PermissionUpdated(id=payload.id, session_id=self.id, state="pending", ask=payload)
             )
         elif isinstance(payload, PermissionAnswered):
-            self._around.publish(
+            self._around.host.publish(
                 PermissionUpdated(
                     id=payload.id,
                     session_id=self.id,
@@ -178,7 +210,15 @@ class Session:
         return receipt
 
     def record(self, *payloads: Payload) -> Receipt:
-        return self.stream.append([codec.draft(payload) for payload in payloads])
+        return self.stream.append([self._draft(payload) for payload in payloads])
+
+    def _draft(self, payload: Payload) -> Draft:
+        try:
+            return codec.draft(payload)
+        except UNWRITABLE as error:
+            self._around.host.reject(payload, error, session_id=self.id)
+            what = f"cannot record {payload.event_type()} in session {self.id}: no JSON can be made of it"
+            raise InvalidParams(f"{what}; give plain data") from None
 
     # The agent speaks.
 
@@ -205,7 +245,7 @@ class Session:
         title = self.meta.title if info.title is UNSET else info.title
         updated_at = self.meta.updated_at if info.updated_at is UNSET else info.updated_at
         self.meta = msgspec.structs.replace(self.meta, title=title, updated_at=updated_at)
-        self._around.publish(self.snapshot())
+        self._around.host.publish(self.snapshot())
         saving = asyncio.create_task(self._save_meta())
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)

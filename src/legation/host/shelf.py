@@ -1,4 +1,4 @@
-"""A session's things that take time to start: a shelf is closed once, and nothing arrives on it unseen."""
+"""A session's things that take time to start and to end: a shelf is closed once, and nothing arrives on it unseen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-SETTLE_LIMIT: Final = 30.0  # the time of those that were starting when the shelf was closed
+SETTLE_LIMIT: Final = 30.0  # the time of those that were starting or ending when the shelf was closed
 _log = logging.getLogger(__name__)
 
 
@@ -18,23 +18,24 @@ class Shelf(Generic[T]):
     def __init__(self) -> None:
         self.things: dict[str, T] = {}
         self.closed = False
-        self._starting = 0
+        self._moving = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def __len__(self) -> int:
-        return len(self.things) + self._starting
+        return len(self.things) + self._moving
 
     @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Around the start of a thing; whoever finds the shelf closed at the end of it puts the thing away."""
-        self._starting += 1
+    def moving(self) -> Iterator[None]:
+        """Around the start of a thing, or the end of one that has been taken off; whoever finds the shelf closed
+        at the end of a start puts the thing away."""
+        self._moving += 1
         self._idle.clear()
         try:
             yield
         finally:
-            self._starting -= 1
-            if not self._starting:
+            self._moving -= 1
+            if not self._moving:
                 self._idle.set()
 
     def close(self) -> list[T]:
@@ -49,4 +50,4 @@ class Shelf(Generic[T]):
             async with asyncio.timeout(SETTLE_LIMIT):
                 await self._idle.wait()
         except TimeoutError:
-            _log.warning("cannot wait any longer for %d starts in a closed session", self._starting)
+            _log.warning("cannot wait any longer for %d starts and ends in a closed session", self._moving)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from legation.agents.rpc import UNWRITABLE
 from legation.errors import Conflict, LegationError
 from legation.store.backend import Trouble
 from legation.store.stream import Receipt, Stream
@@ -41,8 +42,8 @@ class HostStream:
             return None
         try:
             return self._stream.append([codec.draft(payload)])
-        except (TypeError, ValueError) as error:
-            self._unserializable(payload, error)
+        except UNWRITABLE as error:
+            self.reject(payload, error)
         except LegationError as error:
             _log.warning("cannot publish %s: %s", payload.event_type(), error.message)
         return None
@@ -65,14 +66,14 @@ class HostStream:
         """The store's word; kept out of the store's way where it is the store that fails (INV-5)."""
         self.diagnose(DiagnosticCode(trouble.code), trouble.message, session_id=trouble.stream)
 
-    def _unserializable(self, payload: Payload, error: Exception) -> None:
-        """Told without the payload, which may be what cannot be told."""
+    def reject(self, payload: Payload, error: Exception, *, session_id: str | None = None) -> None:
+        """It cannot be written as JSON. Told without the payload, which may be what cannot be told."""
         if isinstance(payload, Diagnostic) and payload.code == DiagnosticCode.EVENT_UNSERIALIZABLE:
             return
         agent_id = getattr(payload, "agent_id", None)
-        message = f"an event of type {payload.event_type()} was rejected: {type(error).__name__}"
         self.diagnose(
             DiagnosticCode.EVENT_UNSERIALIZABLE,
-            message,
+            f"an event of type {payload.event_type()} was rejected: {type(error).__name__}",
             agent_id=agent_id if isinstance(agent_id, str) else None,
+            session_id=session_id,
         )

@@ -1,22 +1,27 @@
 """Taking up a session that an agent already has: by loading its history, or by going on where it was.
 
-Staged: until the agent has agreed and the store has it, nobody sees a change but `resuming`.
+Staged: until the agent has agreed and the store has it, nobody sees a change but `resuming`, and of a session
+that was not known here nobody sees anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
-from legation.errors import LegationError
+from legation.agents.acp import AcpAgent
+from legation.errors import LegationError, SessionClosed
 from legation.host.agent import Agent
+from legation.host.leftover import left_open
 from legation.host.meta import SessionMeta
-from legation.host.options import Limits
+from legation.host.router import Held
 from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.wire import codec
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import SessionSetup
 from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.events import Draft
 from legation.wire.hoststream import SessionUpdated
 from legation.wire.lifecycle import SessionReset
 
@@ -39,83 +44,103 @@ class TakeUp:
         agent: Agent,
         known: Session | None,
         make: Callable[[], Awaitable[Session]],
+        add: Callable[[Session], None],
         meta: SessionMeta,
         mcp: tuple[McpServer, ...],
-        limits: Limits,
+        limit: float,
         host: HostStream,
     ) -> None:
-        """`make` gives the session its place, once there is something to place."""
+        """`make` makes a session that is not `known`, and `add` shows it, once there is something to show."""
         self._agent = agent
         self._known = known
         self._make = make
+        self._add = add
         self._meta = meta
         self._mcp = mcp
-        self._limits = limits
+        self._limit = limit
         self._host = host
 
     async def load(self) -> SessionUpdated:
-        live, name = self._agent.running(), self._meta.agent_session_id
-        held = self._agent.router.hold(name)
-        before = self._announce()
-        try:
-            setup = await live.load_session(
-                name,
-                self._meta.cwd,
-                self._mcp,
-                self._limits.start,
-                additional_directories=self._meta.additional_directories,
-                on_answer=held.mark,
-            )
-            session = self._known or await self._make()
-            await session.stream.replace([codec.draft(SessionReset(reason="loaded")), *held.replay])
-            await self._adopt(session, setup)
-        except BaseException as error:
-            self._abandon(before, error, DiagnosticCode.SESSION_LOAD_FAILED)
-            raise
+        live = self._agent.running()
+        async with self._staged() as held:
+            try:
+                setup = await live.load_session(
+                    self._meta.agent_session_id,
+                    self._meta.cwd,
+                    self._mcp,
+                    self._limit,
+                    additional_directories=self._meta.additional_directories,
+                    on_answer=held.mark,
+                )
+                session = await self._session()
+                await session.stream.replace([codec.draft(SessionReset(reason="loaded")), *held.replay])
+            except LegationError as error:
+                self._tell_load_failed(error)
+                raise
+            await self._commit(session, live, setup)
         return session.snapshot()
 
     async def resume(self) -> SessionUpdated:
-        live, name = self._agent.running(), self._meta.agent_session_id
-        held = self._agent.router.hold(name)
-        before = self._announce()
-        try:
+        live = self._agent.running()
+        async with self._staged() as held:
             setup = await live.resume_session(
-                name,
+                self._meta.agent_session_id,
                 self._meta.cwd,
                 self._mcp,
-                self._limits.start,
+                self._limit,
                 additional_directories=self._meta.additional_directories,
                 on_answer=held.mark,
             )
-            session = self._known or await self._make()
+            session = await self._session()
+            if session.stream.info().state != "open":
+                raise SessionClosed(f"cannot resume session {session.id}: it is closed; load it to reopen it")
+            if session.agent_id is None:  # the record is of an earlier host
+                for end in await left_open(session.stream):
+                    session.note_permission(end)
             kept = [draft for draft in held.replay if draft.type in _STATE]
-            await self._adopt(session, setup)
-        except BaseException as error:
-            self._abandon(before, error, DiagnosticCode.SESSION_RECOVERY_SKIPPED)
-            raise
-        if kept:
-            session.updates(kept)
+            await self._commit(session, live, setup, kept)
         return session.snapshot()
 
-    def _announce(self) -> str | None:
-        if self._known is None:
-            return None
-        before = self._known.status
-        self._known.show("resuming")
-        return before
+    @asynccontextmanager
+    async def _staged(self) -> AsyncIterator[Held]:
+        name = self._meta.agent_session_id
+        self._agent.router.must_not_be_shared(name, self._known)
+        held = self._agent.router.hold(name)
+        if self._known is not None:
+            self._known.show(resuming=True)
+        try:
+            yield held
+        except BaseException:
+            self._agent.router.drop(name)
+            if self._known is not None and self._known.status == "resuming":
+                self._known.show()
+            raise
 
-    async def _adopt(self, session: Session, setup: SessionSetup) -> None:
+    async def _session(self) -> Session:
+        if self._known is None:
+            return await self._make()
+        if self._known.status != "resuming":
+            raise SessionClosed(
+                f"cannot take up session {self._known.id}: it was {self._known.status} meanwhile"
+            )
+        return self._known
+
+    async def _commit(
+        self, session: Session, live: AcpAgent, setup: SessionSetup, kept: Sequence[Draft] = ()
+    ) -> None:
         await session.keep(self._meta)
-        active = session.attach(self._agent.id, self._agent.running(), setup, self._mcp)
-        self._agent.router.open(session)
+        if self._known is None:
+            self._add(session)
+        active = session.attach(self._agent.id, live, setup, self._mcp)
+        if kept:
+            session.updates([*kept])
+        self._agent.serve(session, live)
         self._agent.router.release(self._meta.agent_session_id)
         if active:
             await active
 
-    def _abandon(self, before: str | None, error: BaseException, code: DiagnosticCode) -> None:
-        self._agent.router.drop(self._meta.agent_session_id)
-        if self._known is not None and before is not None and self._known.status == "resuming":
-            self._known.show(before)  # type: ignore[arg-type]
-        message = error.message if isinstance(error, LegationError) else type(error).__name__
+    def _tell_load_failed(self, error: LegationError) -> None:
         session_id = self._known.id if self._known else self._meta.agent_session_id
-        self._host.diagnose(code, message, agent_id=self._agent.id, session_id=session_id)
+        self._host.diagnose(
+            DiagnosticCode.SESSION_LOAD_FAILED, error.message, agent_id=self._agent.id, session_id=session_id
+        )

@@ -54,7 +54,7 @@ class DefaultTerminals:
     async def create(self, request: CreateTerminalRequest) -> str:
         shelf = self._shelf(request.session_id)
         try:
-            with shelf.starting():
+            with shelf.moving():
                 return await self._create(request, shelf)
         finally:
             self._tidy(request.session_id)
@@ -69,10 +69,13 @@ class DefaultTerminals:
         await _stop(self._terminal(session_id, terminal_id))
 
     async def release(self, session_id: str, terminal_id: str) -> None:
-        terminal = self._terminal(session_id, terminal_id)
-        del self._shelves[session_id].things[terminal_id]
-        self._tidy(session_id)
-        await _stop(terminal)
+        terminal, shelf = self._terminal(session_id, terminal_id), self._shelves[session_id]
+        del shelf.things[terminal_id]
+        try:
+            with shelf.moving():  # so that a cleanup waits for it
+                await _stop(terminal)
+        finally:
+            self._tidy(session_id)
 
     async def cleanup_session(self, session_id: str) -> None:
         """Does not raise: whoever closes a session can do nothing about a process stuck in the kernel."""

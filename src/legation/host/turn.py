@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from legation.agents.rpc import AgentRefused
 from legation.clock import Clock
 from legation.errors import LegationError
 from legation.store.stream import Receipt
-from legation.wire.acp.rpc import RpcError
+from legation.wire.acp.rpc import AgentMethod, RpcError
 from legation.wire.acp.sessions import Usage
 
 CANCEL_GRACE = 10.0  # seconds an agent has to end a cancelled turn: its time; after that it is stopped
@@ -22,6 +23,11 @@ class PromptResult:
     stop_reason: str
     error: RpcError | None = None
     usage: Usage | None = None
+
+    def raise_for_error(self) -> None:
+        """For those who want an exception where the agent answered with an error: `AgentRefused`."""
+        if self.error is not None:
+            raise AgentRefused(AgentMethod.SESSION_PROMPT, self.error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,89 @@
+"""Closing and deleting: here always, at the agent as far as it can be told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.host.rig import go, of_type, play, rig
+from tests.host.told import codes
+
+from legation.errors import CapabilityUnsupported, NotFound, SessionClosed
+from legation.host.options import Limits
+
+
+@pytest.mark.parametrize("how", ["close", "delete"])
+async def test_an_agent_that_can_neither_close_nor_delete_hears_nothing_of_it(
+    tmp_path: Path, how: str
+) -> None:
+    """capability gating: the local lifecycle is always available."""
+    source = """
+hello(); session("s1"); session("s2")
+message = read(); update(message["method"], "s2"); done(message["id"]); stay()
+"""
+    async with rig(tmp_path) as made:
+        session = await made.script(source)
+        other = await made.open_another(session)
+        assert session.agent_id
+        if how == "close":
+            await made.host.close_session(session.id)
+            await made.host.close_session(session.id)
+        else:
+            await made.host.delete_session(session.agent_id, session.id)
+        assert session.status == f"{how}d"
+        await go(other)
+        (heard,) = await of_type(other, "agent-message-chunk")
+        assert json.loads(heard.raw)["content"]["text"] == "session/prompt"
+        assert made.reported == []
+
+
+@pytest.mark.parametrize("how", ["close", "delete"])
+async def test_an_agent_that_refuses_or_is_silent_keeps_no_session_open(tmp_path: Path, how: str) -> None:
+    """capability gating: remote close and delete are best effort; agent/process-error."""
+    source = """
+able = {"sessionCapabilities": {"close": {}, "delete": {}}}
+send(id=serve("initialize"), result={"protocolVersion": 1, "agentCapabilities": able})
+session("s1"); session("s2")
+send(id=read()["id"], error={"code": -32603, "message": "no"})
+read(); stay()
+"""
+    async with rig(tmp_path, limits=Limits(start=1.0)) as made:
+        first = await made.script(source)
+        second = await made.open_another(first)
+        for session in (first, second):
+            assert session.agent_id
+            if how == "close":
+                await made.host.close_session(session.id)
+            else:
+                await made.host.delete_session(session.agent_id, session.id)
+            assert session.status == f"{how}d"
+        assert (await codes(made.host)).count("agent/process-error") == 2
+
+
+async def test_a_session_that_only_the_agent_has_is_deleted_there(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        assert session.agent_id
+        name = session.meta.agent_session_id
+        await made.host.dispose_agent(session.agent_id)
+        agent = await made.host.spawn_agent(made.rehearsal())
+        await made.host.delete_session(agent.agent_id, name)
+        assert (await made.host.list_sessions(agent.agent_id)).sessions == ()
+        bare = await made.host.spawn_agent(made.scripted("hello(); stay()"))
+        with pytest.raises(CapabilityUnsupported):
+            await made.host.delete_session(bare.agent_id, "any")
+        with pytest.raises(NotFound):
+            await made.host.close_session("any")
+
+
+async def test_a_closed_session_takes_nothing_more(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        await made.host.close_session(session.id)
+        for refused in (
+            made.host.set_mode(session.id, "plan"),
+            made.host.set_config_option(session.id, "model", "x"),
+            play(session, "say hi"),
+        ):
+            with pytest.raises(SessionClosed):
+                await refused
+        await made.host.cancel(session.id)

@@ -1,0 +1,116 @@
+"""Sessions that are taken up while their agent, or their host, does its worst."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.host.rig import Hand, events, go, of_type, play, rig, until_status, until_type
+
+from legation.agents.rpc import AgentRefused
+from legation.errors import AgentExited
+from legation.host.options import Backoff
+from legation.host.session import Session
+from legation.store.jsonl import JsonlBackend
+
+# An agent that can load and resume, and sends what follows in one piece.
+ABLE = r"""
+able = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
+send(id=serve("initialize"), result={"protocolVersion": 1, "agentCapabilities": able})
+
+def packed(**message):
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+
+def mode(name):
+    update = {"sessionUpdate": "current_mode_update", "currentModeId": name}
+    return packed(method="session/update", params={"sessionId": "s1", "update": update})
+"""
+
+
+async def said(session: Session) -> list[str]:
+    chunks = await of_type(session, "agent-message-chunk")
+    return [json.loads(event.raw)["content"]["text"] for event in chunks]
+
+
+async def test_a_resume_keeps_state_before_its_answer_and_all_that_follows_in_order(tmp_path: Path) -> None:
+    source = """
+session(); resume = serve("session/resume")
+raw(mode("a") + line("history") + packed(id=resume, result={}) + mode("b") + line("live"))
+done(prompted()); stay()
+"""
+    async with rig(tmp_path) as made:
+        session = await made.script(ABLE + source)
+        assert session.agent_id
+        await made.host.resume_session(session.agent_id, session.id)
+        await go(session)
+        modes = [json.loads(event.raw) for event in await of_type(session, "current-mode-update")]
+        assert [each["currentModeId"] for each in modes] == ["a", "b"]
+        assert await said(session) == ["live"]
+
+
+async def test_an_agent_that_dies_while_it_replays_leaves_the_history_as_it_was(tmp_path: Path) -> None:
+    source = 'session(); serve("session/load"); update("half of it"); os._exit(3)'
+    async with rig(tmp_path) as made:
+        session = await made.script(ABLE + source)
+        assert session.agent_id
+        before = await events(session)
+        with pytest.raises(AgentExited, match="exit code 3"):
+            await made.host.load_session(session.agent_id, session.id)
+        await until_status(session, "disconnected")
+        assert session.status == "disconnected"
+        found = await events(session)
+        assert found[: len(before)] == before
+        assert [event.type for event in found[len(before) :]] == ["agent-exited", "session-status"]
+
+
+async def test_a_recovery_that_crashes_is_followed_by_another(tmp_path: Path) -> None:
+    source = """
+with open("lives", "a+") as file:
+    life = file.write("x") and file.tell()
+if life == 1: session(); os._exit(1)
+resume = serve("session/resume")
+if life == 2: os._exit(2)
+send(id=resume, result={}); prompt = prompted(); update("back"); done(prompt); stay()
+"""
+    async with rig(tmp_path, restart="on-crash", restart_backoff=Backoff(initial_ms=1)) as made:
+        session = await made.script(ABLE + source)
+        lost = await until_status(session, "disconnected")
+        await until_status(session, "active", after=lost.seq)
+        assert (await go(session)).stop_reason == "end_turn"
+        assert await said(session) == ["back"]
+        scheduled = [each for each in made.reported if each.code == "agent/restart-scheduled"]
+        assert len(scheduled) == 2
+
+
+async def test_a_load_that_is_refused_costs_an_active_session_no_update(tmp_path: Path) -> None:
+    source = """
+session(); load = serve("session/load")
+raw(packed(id=load, error={"code": -32603, "message": "no"}) + line("after"))
+prompt = prompted(); update("in the turn"); done(prompt); stay()
+"""
+    async with rig(tmp_path) as made:
+        session = await made.script(ABLE + source)
+        assert session.agent_id
+        with pytest.raises(AgentRefused):
+            await made.host.load_session(session.agent_id, session.id)
+        await go(session)
+        assert await said(session) == ["after", "in the turn"]
+
+
+async def test_what_a_killed_host_left_open_is_closed_when_its_session_is_taken_up(tmp_path: Path) -> None:
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log"), approver=(hand := Hand())) as made:
+        session = await made.rehearse()
+        turn = asyncio.create_task(play(session, "ask something"))
+        await hand.until_asked()
+        await until_type(session, "permission-asked")
+        shutil.copytree(tmp_path / "log", tmp_path / "killed")  # as a kill leaves it
+        await session.cancel()
+        await turn
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "killed")) as made:
+        (restored,) = await made.host.restore_sessions()
+        agent = await made.host.spawn_agent(made.rehearsal())
+        await made.host.resume_session(agent.agent_id, restored.session_id)
+        types = [event.type for event in await events(made.host.session(restored.session_id))]
+        assert types.count("permission-answered") == types.count("permission-asked") == 1
+        assert types.count("prompt-finished") == types.count("prompt-started") == 1
