@@ -468,9 +468,10 @@ async def test_a_cancel_that_crosses_the_answer_does_not_hit_the_next_turn(tmp_p
     clock = FakeClock()
     os.mkfifo(tmp_path / "go")
     source = """
-hello(); session(); prompt = prompted(); update("one"); os.read(os.open("go", os.O_RDONLY), 1); done(prompt)
+gate = os.open("go", os.O_RDWR)  # read-only, it would wait for a writer that may have gone already
+hello(); session(); prompt = prompted(); update("one"); os.read(gate, 1); done(prompt)
 crossed, following = read(), read()
-update(crossed["method"] + " " + following["method"]); os.read(os.open("go", os.O_RDONLY), 1)
+update(crossed["method"] + " " + following["method"]); os.read(gate, 1)
 done(following["id"]); stay()
 """
     async with rig(tmp_path, clock=clock, limits=Limits(idle=1000.0)) as made:
