@@ -31,6 +31,9 @@ from legation.wire.ask import DenyAll
 from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.events import Draft
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
 HERE = Path(__file__).parent
 FLOOD = 2000
 LIMIT = 60.0  # seconds for a handshake and a load, the start of an interpreter on a busy machine included

@@ -1,6 +1,9 @@
 from pathlib import Path
 
+import pytest
 from tests.cli.cli import json_lines, legation
+
+pytestmark = pytest.mark.heavy  # a process or more for each test
 
 
 def test_a_healthy_machine_is_healthy(home: Path) -> None:

@@ -1,8 +1,11 @@
 from pathlib import Path
 
+import pytest
 from tests.cli.cli import legation
 
 import legation as package
+
+pytestmark = pytest.mark.heavy  # a process or more for each test
 
 
 def test_version(home: Path) -> None:

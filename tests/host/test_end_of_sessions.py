@@ -10,6 +10,8 @@ from tests.host.told import codes
 from legation.errors import CapabilityUnsupported, NotFound, SessionClosed
 from legation.host.options import Limits
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 
 @pytest.mark.parametrize("how", ["close", "delete"])
 async def test_an_agent_that_can_neither_close_nor_delete_hears_nothing_of_it(

@@ -15,6 +15,8 @@ from legation.store.jsonl import JsonlBackend
 from legation.wire.acp.rpc import RpcError
 from legation.wire.events import Event
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 
 def test_the_methods_are_those_of_the_contract() -> None:
     assert set(HOST_RPC_METHODS) == {

@@ -140,6 +140,9 @@ from legation.testing.clock import FakeClock
 from legation.wire.acp.content import Image
 from legation.wire.events import Event
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
 ROWS = 14
 COMPLAINTS = (*range(1, 15), 18)
 FLOOD = 100_000

@@ -15,6 +15,9 @@ from legation.host.session import Session
 from legation.host.terminals import DefaultTerminals
 from legation.proc import ProcessLauncher, child_environment
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
 SCRIPT = "terminal echo $$ > pid; exec sleep 300"
 
 

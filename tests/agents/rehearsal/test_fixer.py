@@ -6,6 +6,9 @@ import pytest
 from legation.agents.rehearsal import command, fixer
 from legation.agents.rehearsal.fixer import TestRun
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
 TEST = """
 import unittest
 from code_under import f

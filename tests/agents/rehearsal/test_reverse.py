@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 from tests.agents.rehearsal.rawclient import RawClient
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 
 def test_files_are_read_and_written_through_the_client(client: RawClient, work: Path) -> None:
     session = client.open(work)

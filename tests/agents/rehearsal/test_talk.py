@@ -5,6 +5,8 @@ from tests.agents.rehearsal.rawclient import RawClient
 
 from legation.agents.rehearsal.talk import CONTENTS, STOP_REASONS
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 
 def test_long_text_is_streamed_in_pieces_of_one_message(client: RawClient, work: Path) -> None:
     session = client.open(work)

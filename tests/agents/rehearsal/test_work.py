@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from tests.agents.rehearsal.rawclient import RawClient, RefusedError, choose
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
 
 def test_read_tells_the_text_and_where_it_is(client: RawClient, work: Path) -> None:
     (work / "a.txt").write_text("hello\n")
