@@ -32,6 +32,9 @@ from legation.wire.acp.sessions import PromptResponse, SessionSetup
 from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.events import Draft
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
 LIMIT = 30.0  # seconds for an agent to start and answer, on a busy machine
 
 

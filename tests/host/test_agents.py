@@ -18,6 +18,9 @@ from legation.wire.acp.content import Text
 from legation.wire.diagnostic import Diagnostic
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
 BARE = "hello(); session(); stay()"
 
 

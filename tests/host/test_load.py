@@ -15,6 +15,9 @@ from legation.host.session import Session
 from legation.store.jsonl import JsonlBackend
 from legation.wire.hoststream import SessionUpdated
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
 # Waits for the test before it answers, and for the test to look at the replay that it has sent by then.
 SLOW = """
 able = {"loadSession": True, "sessionCapabilities": {"resume": {}}}

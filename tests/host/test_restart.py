@@ -15,6 +15,9 @@ from legation.testing.clock import FakeClock
 from legation.wire.diagnostic import Diagnostic
 from legation.wire.hoststream import AgentUpdated
 
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
 LIVES = """
 with open("lives", "a+") as file:
     life = file.write("x") and file.tell()
