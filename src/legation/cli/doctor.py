@@ -116,11 +116,8 @@ def _bubblewrap() -> Finding:
     if not shutil.which("bwrap"):
         says = "not found; agents run without a jail, which is to come"
         return Finding("limited", "bubblewrap", says, "install it, on Debian: apt-get install bubblewrap")
-    probe = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--", "true")
-    try:
-        works = subprocess.run(probe, capture_output=True, timeout=PROBE_LIMIT, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        works = False
+    probe = _probe("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--", "true")
+    works = probe is not None and probe.returncode == 0
     if works:
         works_for = "it works; agents do not run in a jail yet"
         return Finding("ok", "bubblewrap", f"{_first_line('bwrap', '--version')}: {works_for}")
@@ -153,8 +150,18 @@ def _leftovers(settings: Settings) -> Finding:
 
 
 def _first_line(*argv: str) -> str:
-    try:
-        done = subprocess.run(argv, capture_output=True, timeout=PROBE_LIMIT, check=False, text=True)
-    except (OSError, subprocess.TimeoutExpired):
+    done = _probe(*argv)
+    if done is None:
         return "found, but it does not answer"
     return (done.stdout or done.stderr).strip().partition("\n")[0]
+
+
+def _probe(*argv: str) -> subprocess.CompletedProcess[str] | None:
+    """With a clean environment; None for what cannot be run or does not answer in time."""
+    env = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            argv, capture_output=True, timeout=PROBE_LIMIT, check=False, text=True, errors="replace", env=env
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
