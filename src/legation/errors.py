@@ -3,6 +3,10 @@
 LegationError
 ├── ConfigInvalid
 ├── InvalidParams
+│   ├── TooLarge
+│   ├── UnsupportedMedia
+│   ├── MethodNotAllowed
+│   └── NotAcceptable
 ├── Unauthenticated
 ├── Forbidden
 ├── NotFound
@@ -14,6 +18,7 @@ LegationError
 │   ├── AgentExited
 │   ├── CapabilityUnsupported
 │   └── TransportClosed
+├── RateLimited
 ├── TimedOut
 ├── Cancelled
 ├── StorageFailed
@@ -45,6 +50,11 @@ class Code(StrEnum):
     TRANSPORT_CLOSED = "legation/transport-closed"
     TIMEOUT = "legation/timeout"
     STORAGE_FAILED = "legation/storage-failed"
+    TOO_LARGE = "legation/too-large"
+    UNSUPPORTED_MEDIA = "legation/unsupported-media"
+    METHOD_NOT_ALLOWED = "legation/method-not-allowed"
+    NOT_ACCEPTABLE = "legation/not-acceptable"
+    RATE_LIMITED = "legation/rate-limited"
     CONFLICT = "legation/conflict"
     FORBIDDEN = "legation/forbidden"
     UNAUTHENTICATED = "legation/unauthenticated"
@@ -66,6 +76,10 @@ STATUS: Final[Mapping[Code, Status]] = MappingProxyType(
         Code.INTERNAL: Status(500, "Internal error", 1),
         Code.CONFIG_INVALID: Status(500, "Configuration is invalid", 2),
         Code.INVALID_PARAMS: Status(400, "Parameters are invalid", 2),
+        Code.TOO_LARGE: Status(413, "Request is too large", 2),
+        Code.UNSUPPORTED_MEDIA: Status(415, "Content type is not supported", 2),
+        Code.METHOD_NOT_ALLOWED: Status(405, "Method is not allowed", 2),
+        Code.NOT_ACCEPTABLE: Status(406, "No acceptable answer", 2),
         Code.NOT_FOUND: Status(404, "Not found", 3),
         Code.FORBIDDEN: Status(403, "Forbidden", 4),
         Code.UNAUTHENTICATED: Status(401, "Not authenticated", 4),
@@ -79,6 +93,7 @@ STATUS: Final[Mapping[Code, Status]] = MappingProxyType(
         Code.TRANSPORT_CLOSED: Status(502, "Connection to the agent closed", 7),
         Code.TIMEOUT: Status(504, "Timed out", 8),
         Code.STORAGE_FAILED: Status(500, "Storage failed", 9),
+        Code.RATE_LIMITED: Status(429, "Too many requests", 10),
         Code.UNAVAILABLE: Status(503, "Unavailable", 10),
         Code.CANCELLED: Status(499, "Cancelled", 130),
     }
@@ -113,6 +128,30 @@ class InvalidParams(LegationError):
     """The request is malformed or asks for something impossible."""
 
     code = Code.INVALID_PARAMS
+
+
+class TooLarge(InvalidParams):
+    """The request is longer or deeper than the limit."""
+
+    code = Code.TOO_LARGE
+
+
+class UnsupportedMedia(InvalidParams):
+    """The body is not of a type or charset that is understood."""
+
+    code = Code.UNSUPPORTED_MEDIA
+
+
+class MethodNotAllowed(InvalidParams):
+    """The address exists, but not for this method."""
+
+    code = Code.METHOD_NOT_ALLOWED
+
+
+class NotAcceptable(InvalidParams):
+    """The caller accepts none of the types that it could be answered in."""
+
+    code = Code.NOT_ACCEPTABLE
 
 
 class Unauthenticated(LegationError):
@@ -179,6 +218,12 @@ class TransportClosed(AgentError):
     """The connection to the agent closed before it answered."""
 
     code = Code.TRANSPORT_CLOSED
+
+
+class RateLimited(LegationError):
+    """Too many in a short time; `data.retryAfter` says in how many seconds to try again."""
+
+    code = Code.RATE_LIMITED
 
 
 class TimedOut(LegationError):

@@ -5,7 +5,6 @@ events, and a quiet session one per event; the lines inside a page are those of 
 its head: an event at or below it is already stored, which makes a repeated commit harmless.
 """
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,11 +26,11 @@ from legation.store.backend import (
     merge_appends,
 )
 from legation.store.lock import FolderLock
+from legation.store.sqlitefile import connect
 from legation.wire.events import Event
 
 VERSION = 1
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
-WAL_BYTES = 16 * 1024 * 1024  # of log before it is merged into the file
 PAGE_BYTES = 128 * 1024  # a reader that starts in the middle of a page decodes at most this much in vain
 
 _SCHEMA = """
@@ -84,8 +83,6 @@ class SqliteBackend:
         self._report = report
         try:
             self._lock.acquire()
-            # Made before SQLite makes it, so that it, its log and its index are ours alone.
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._writer = self._connect()
             self._migrate()
             self._reader = self._connect()
@@ -100,13 +97,8 @@ class SqliteBackend:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
+        connection = connect(self._path, DISK_PAGE)
         self._connections.append(connection)
-        connection.execute(f"pragma page_size = {DISK_PAGE}")  # before the first write, or never
-        connection.execute("pragma journal_mode = wal")
-        connection.execute("pragma synchronous = full")
-        connection.execute("pragma secure_delete = on")  # what is deleted or replaced is overwritten
-        connection.execute(f"pragma wal_autocheckpoint = {WAL_BYTES // DISK_PAGE}")
         return connection
 
     def _migrate(self) -> None:

@@ -1,0 +1,263 @@
+"""The database of one machine: SQLite, one writer thread that commits whatever waits as one unit.
+
+Each transaction of such a group runs in a savepoint of its own, so that one that fails takes nothing along;
+callers hear of it only when the group is on the disk.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
+
+from legation.clock import Clock, SystemClock
+from legation.errors import Conflict, StorageFailed
+from legation.store.database import migrations
+from legation.store.database.migrations import Migration
+from legation.store.database.transaction import Dangling, Duplicate, Rows, Statement, Transaction, step
+from legation.store.lock import FolderLock
+from legation.store.sqlitefile import connect
+
+MAX_GROUP: Final = 256  # transactions in one commit
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class _Job(NamedTuple):
+    work: Callable[[], Transaction[Any]]
+    done: asyncio.Future[Any]
+
+
+class _Outcome(NamedTuple):
+    done: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+
+class SqliteDatabase:
+    """`async with SqliteDatabase(path) as database`. Belongs to one event loop; sole owner of its file."""
+
+    dialect = "sqlite"
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        self.path = path
+        self._clock = clock or SystemClock()
+        self._lock = FolderLock(path.with_name(path.name + ".lock"))
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._connections: list[sqlite3.Connection] = []
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._readers = ThreadPoolExecutor(1, "legation-db-reader")
+        try:
+            self._lock.acquire()
+            self._writer, self._reader = self._connect(), self._connect()
+            self._reader.execute("pragma query_only = on")
+        except (sqlite3.Error, OSError) as error:
+            self._release()
+            raise StorageFailed(f"cannot open {self.path}: {error}; check the file and its folder") from error
+        except BaseException:
+            self._release()
+            raise
+        self._thread = threading.Thread(target=self._run, name="legation-db-writer", daemon=True)
+        self._thread.start()
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        self._queue.put(None)
+        await asyncio.shield(asyncio.to_thread(self._thread.join))
+        self._readers.shutdown()
+        self._release()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = connect(self.path)
+        self._connections.append(connection)
+        connection.row_factory = sqlite3.Row
+        return connection
+
+    def _release(self) -> None:
+        while self._connections:
+            self._connections.pop().close()
+        self._lock.release()
+
+    async def transact(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._must_be_open()
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._queue.put(_Job(partial(work, *args, **kwargs), done))
+        return await asyncio.shield(done)  # a caller that goes away does not undo it: it is on its way
+
+    async def read(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._must_be_open()
+        call = partial(self._read, partial(work, *args, **kwargs))
+        return await self._loop.run_in_executor(self._readers, call)
+
+    async def ping(self) -> None:
+        self._must_be_open()
+        with _storage(self.path):
+            await self._loop.run_in_executor(self._readers, self._reader.execute, "select 1")
+
+    def _must_be_open(self) -> None:
+        if not self._open:
+            raise Conflict(f"cannot use {self.path}: it is closed; open it again")
+
+    # Migrations.
+
+    async def version(self) -> int:
+        return await self._loop.run_in_executor(self._readers, self._version, self._reader)
+
+    async def migrate(self) -> list[Migration]:
+        """Bring the schema up to this release's; what was applied."""
+        return await self._loop.run_in_executor(self._readers, self._migrate)
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        with _storage(self.path):
+            if not connection.execute("select 1 from sqlite_master where name = 'migration'").fetchone():
+                return 0
+            (number,) = connection.execute("select coalesce(max(number), 0) from migration").fetchone()
+            return int(number)
+
+    def _migrate(self) -> list[Migration]:
+        version = self._version(self._reader)
+        if version > migrations.newest():
+            raise StorageFailed(
+                f"cannot open {self.path}: its schema is {version}, newer than {migrations.newest()}; update "
+                "Legation"
+            )
+        wanted = list(migrations.chain()[version:])
+        connection = connect(self.path)
+        try:
+            with _storage(self.path):
+                for migration in wanted:
+                    self._apply(connection, migration)
+        finally:
+            connection.close()
+        return wanted
+
+    def _apply(self, connection: sqlite3.Connection, migration: Migration) -> None:
+        text = f"begin immediate; {migrations.TABLE}; {migration.text}"
+        connection.executescript(migrations.for_dialect(text, "sqlite"))
+        note = "insert into migration (number, name, applied_at) values (?, ?, ?)"
+        connection.execute(note, (migration.number, migration.name, self._clock.now_ms()))
+        connection.execute("commit")
+
+    # The reader thread.
+
+    def _read(self, work: Callable[[], Transaction[T]]) -> T:
+        with _storage(self.path):
+            self._reader.execute("begin")
+            try:
+                return _drive(work(), partial(_execute, self._reader))
+            finally:
+                self._reader.execute("rollback")
+
+    # The writer thread.
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            jobs = [job for job in (self._queue.get(),) if job is not None]
+            closing = not jobs
+            while jobs and len(jobs) < MAX_GROUP and not closing:
+                try:
+                    job = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if job is None:
+                    closing = True
+                else:
+                    jobs.append(job)
+            if jobs:
+                outcomes = self._commit(jobs)
+                with suppress(RuntimeError):  # the loop is gone, and with it everybody who would want to know
+                    self._loop.call_soon_threadsafe(_settle, outcomes)
+
+    def _commit(self, jobs: list[_Job]) -> list[_Outcome]:
+        try:
+            with _storage(self.path):
+                self._writer.execute("begin immediate")
+                outcomes = [self._work(job) for job in jobs]
+                self._writer.execute("commit")
+                return outcomes
+        except StorageFailed as error:
+            with suppress(sqlite3.Error):
+                self._writer.execute("rollback")
+            return [_Outcome(job.done, error=error) for job in jobs]
+
+    def _work(self, job: _Job) -> _Outcome:
+        run = self._writer.execute
+        run("savepoint work")
+        try:
+            result = _drive(job.work(), partial(_execute, self._writer))
+        except BaseException as error:  # most are the caller's own, and are told to the caller
+            if not self._writer.in_transaction:
+                raise  # a full disk: SQLite took the whole group back
+            run("rollback to work")
+            run("release work")
+            return _Outcome(job.done, error=self._told(error))
+        run("release work")
+        return _Outcome(job.done, result)
+
+    def _told(self, error: BaseException) -> BaseException:
+        return _storage_failed(self.path, error) if isinstance(error, sqlite3.Error) else error
+
+
+def _drive(transaction: Transaction[T], execute: Callable[[Statement], Rows]) -> T:
+    try:
+        statement = next(transaction)
+        while True:
+            try:
+                rows = execute(statement)
+            except (Duplicate, Dangling) as broken:
+                step(transaction, broken)
+            else:
+                statement = transaction.send(rows)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+def _execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
+    try:
+        return connection.execute(statement.query.sqlite, statement.args).fetchall()
+    except sqlite3.IntegrityError as error:
+        message = f"cannot do {statement.query.name}: "
+        if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
+            raise Duplicate(message + "there is one already") from error
+        if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+            raise Dangling(
+                message + "it names something that is not there, or is named by something"
+            ) from error
+        raise
+
+
+def _settle(outcomes: list[_Outcome]) -> None:
+    for done, result, error in outcomes:
+        if done.done():
+            continue
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _storage_failed(path, error) from error
+
+
+def _storage_failed(path: Path, error: sqlite3.Error) -> StorageFailed:
+    return StorageFailed(f"cannot use {path}: {error}; check the disk and the file, then try again")

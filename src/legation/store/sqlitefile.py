@@ -1,0 +1,25 @@
+"""How Legation opens SQLite: write-ahead log, durable at every commit, the file private to its owner."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+WAL_BYTES = 16 * 1024 * 1024  # of log before it is merged into the file
+BUSY_LIMIT = 5.0  # seconds: another process that looks, `sqlite3` or a backup, and its time
+
+
+def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
+    # Made before SQLite makes it, so that it, its log and its index are ours alone.
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_LIMIT)
+    try:
+        connection.execute(f"pragma page_size = {page_size}")  # before the first write, or never
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = full")
+        connection.execute("pragma secure_delete = on")  # what is deleted or replaced is overwritten
+        connection.execute("pragma foreign_keys = on")
+        connection.execute(f"pragma wal_autocheckpoint = {WAL_BYTES // page_size}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection

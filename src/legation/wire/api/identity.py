@@ -1,0 +1,135 @@
+"""Users, workspaces, members, tokens, sign-in links and the audit log, as the HTTP API shows them.
+
+Times are milliseconds since the epoch, as in events.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from legation.wire.api.shape import Answer, Request
+from legation.wire.principal import Level, Role, Scope
+
+Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")]
+Email = Annotated[
+    str, Meta(min_length=3, max_length=254, pattern=r"^[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+$")
+]
+TokenKind = Literal["user", "supervisor", "agent"]  # decides as: a person (level 2), level 1, nothing
+WorkspaceStatus = Literal["active", "deleting"]
+
+TOKEN_LEVELS: dict[TokenKind, Level] = {"user": 2, "supervisor": 1, "agent": 0}
+
+
+class Me(Answer):
+    """Who the credential says you are."""
+
+    kind: str
+    id: str
+    workspace: str
+    scopes: list[Scope]
+    level: Level
+    user: str | None
+
+
+class User(Answer):
+    id: str
+    name: str
+    email: str | None
+    instance_admin: bool
+    created_at: int
+    disabled_at: int | None
+
+
+class NewUser(Request):
+    name: Name
+    email: Email | None = None
+    instance_admin: bool = False
+    role: Role | None = None  # in the caller's workspace; null: no membership yet
+
+
+class UserChange(Request):
+    """Only what is given changes. Disabling ends every session and token of the user at once."""
+
+    name: Name | None = None
+    disabled: bool | None = None
+    instance_admin: bool | None = None
+    sign_out: bool = False  # ends every signed-in session of the user
+
+
+class Workspace(Answer):
+    id: str
+    name: str
+    status: WorkspaceStatus
+    role: Role | None  # the caller's own
+    created_at: int
+
+
+class NewWorkspace(Request):
+    name: Name
+
+
+class Member(Answer):
+    user: str
+    name: str
+    role: Role
+    since: int
+
+
+class NewRole(Request):
+    role: Role
+
+
+class Token(Answer):
+    id: str
+    label: str
+    kind: TokenKind
+    scopes: list[Scope]
+    hint: str  # the last characters, to recognise it by
+    user: str  # who made it, to whom its work is attributed
+    created_at: int
+    expires_at: int | None
+    last_used_at: int | None
+    revoked_at: int | None
+
+
+class NewToken(Request):
+    """`scopes` are at most those of the caller; without any they are the caller's own, `instance` left out."""
+
+    label: Name
+    kind: TokenKind = "user"
+    scopes: list[Scope] | None = None
+    expires_in_days: Annotated[int, Meta(ge=1, le=3650)] | None = None
+
+
+class TokenCreated(Answer):
+    """`secret` is shown this once and kept nowhere."""
+
+    token: Token
+    secret: str
+
+
+class SignInLink(Answer):
+    """Opens once, for a short time."""
+
+    url: str
+    expires_at: int
+
+
+class NewSignInLink(Request):
+    user: str | None = None  # null: for the caller
+
+
+class SignIn(Request):
+    code: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class AuditEntry(Answer):
+    """One change: who did what to what. Never holds a secret, a prompt or an argument."""
+
+    id: str
+    at: int
+    actor_kind: str
+    actor: str
+    action: str
+    target: str
+    details: dict[str, str | int | bool | None]

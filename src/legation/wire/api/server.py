@@ -1,0 +1,38 @@
+"""Health, readiness and the file by which the CLI finds its server."""
+
+from typing import Literal
+
+import msgspec
+
+from legation.wire.api.shape import Answer
+
+
+class Health(Answer):
+    status: Literal["ok"] = "ok"
+
+
+class Check(Answer):
+    name: str
+    ok: bool
+    says: str
+
+
+class Readiness(Answer):
+    """`ready` only if every check is ok."""
+
+    ready: bool
+    version: str
+    mode: Literal["up", "server"]
+    database: Literal["sqlite", "postgres"]
+    started_at: int
+    checks: list[Check]
+
+
+class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`server.json` in the data folder, readable by its owner alone; it is gone when the server is."""
+
+    url: str
+    token: str
+    pid: int
+    started_at: int
+    version: str
