@@ -1,7 +1,7 @@
-"""Both databases, for suites that must hold on each: `@pytest.mark.parametrize("database", BOTH, indirect=True)`."""
+"""Both databases, for suites that must hold on each."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,13 @@ def make(dialect: str, folder: Path, request: pytest.FixtureRequest, clock: Cloc
     return PostgresDatabase(postgres.new_database(), clock=clock)
 
 
-async def opened(dialect: str, folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[Either]:
-    async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(make(dialect, folder, request))
-        await database.migrate()
-        yield database
+@asynccontextmanager
+async def opened(either: Either) -> AsyncIterator[Either]:
+    if isinstance(either, SqliteDatabase):
+        async with either as sqlite:
+            await sqlite.migrate()
+            yield sqlite
+    else:
+        async with either as postgres:
+            await postgres.migrate()
+            yield postgres
