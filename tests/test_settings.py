@@ -9,6 +9,7 @@ from legation.errors import ConfigInvalid
 from legation.settings import FIELDS, Settings, load
 
 PAGE = Path(__file__).parents[1] / "docs/reference/settings.md"
+ENV = {"HOME": "/home/ada"}
 
 
 @pytest.fixture
@@ -238,3 +239,38 @@ def test_the_reference_page_is_current() -> None:
         "write legation.settings.reference() to docs/reference/settings.md"
     )
     assert all(f"`{field.name}`" in settings.reference() for field in FIELDS)
+
+
+def test_server_settings_have_safe_defaults() -> None:
+    settings = load({}, ENV)
+    assert (settings.host, settings.port, settings.token, settings.database_url) == (
+        "127.0.0.1",
+        4517,
+        None,
+        None,
+    )
+    assert (settings.cors_origins, settings.allowed_hosts, settings.public_url) == ((), (), None)
+
+
+def test_a_secret_setting_hides_itself() -> None:
+    settings = load({}, {**ENV, "LEGATION_DATABASE_URL": "postgresql://u:canary-1@db/legation"})
+    assert settings.database_url is not None
+    assert settings.database_url.reveal() == "postgresql://u:canary-1@db/legation"
+    assert "canary" not in repr(settings)
+
+
+def test_a_wrong_secret_is_refused_without_showing_it() -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        load({}, {**ENV, "LEGATION_DATABASE_URL": "mysql://u:canary-1@db/x", "LEGATION_PORT": "70000"})
+    assert "LEGATION_DATABASE_URL" in caught.value.message
+    assert "LEGATION_PORT" in caught.value.message
+    assert "canary" not in caught.value.message
+
+
+def test_lists_are_written_with_commas() -> None:
+    settings = load({}, {**ENV, "LEGATION_CORS_ORIGINS": "https://a.example, http://localhost:3000"})
+    assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
+
+
+def test_the_variable_of_the_sdk_is_not_a_setting() -> None:
+    load({}, {**ENV, "LEGATION_BIN": "legation"})

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from legation.errors import ConfigInvalid
+from legation.errors import ConfigInvalid, InvalidParams
+from legation.secret import Secret
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 CONFIG_VARIABLE: Final = "LEGATION_CONFIG"  # names the file, so that it cannot be a setting in it
+BIN_VARIABLE: Final = "LEGATION_BIN"  # names the program that the SDK starts: not ours to read
 _PREFIX: Final = "LEGATION_"
 _QUANTITY: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", re.ASCII)
 _SECONDS: Final = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -37,6 +40,20 @@ class Settings:
     permission_timeout: float
     max_line_bytes: int
     log_level: LogLevel
+    host: str
+    port: int
+    token: Secret | None
+    public_url: str | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    allowed_hosts: tuple[str, ...]
+    cors_origins: tuple[str, ...]
+    max_body_bytes: int
+    database_url: Secret | None
+    blobs: str | None
+    vault_key: Secret | None
+    token_pepper: Secret | None
+    cookie_key: Secret | None
     sources: Mapping[str, str]
 
     def source(self, name: str) -> str:
@@ -53,6 +70,7 @@ class Field(NamedTuple):
     default: str
     read: Callable[[object], object]
     description: str  # the one text for --help and for the docs
+    flag: bool = True  # False: only by variable or file, because everybody can read a command line
 
 
 def flag(name: str) -> str:
@@ -99,6 +117,53 @@ def _folder(value: object) -> Path:
     raise Unusable('is not understood: write an absolute path, or one that starts with "~/"')
 
 
+def _optional(read: Callable[[object], object]) -> Callable[[object], object]:
+    """The empty text stands for "none": it is the default, and a variable cannot be unset in every place."""
+    return lambda value: None if value == "" else read(value)
+
+
+def _secret(name: str, pattern: str = r".+", hint: str = "it as text") -> Callable[[object], object]:
+    def read(value: object) -> Secret:
+        if isinstance(value, str) and re.fullmatch(pattern, value, re.DOTALL):
+            with suppress(InvalidParams):  # not Unicode
+                return Secret(value, name)
+        raise Unusable(f"is not understood: write {hint}")
+
+    return _optional(read)
+
+
+def _text(pattern: str, hint: str) -> Callable[[object], str]:
+    matches = re.compile(pattern).fullmatch
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and matches(value):
+            return value
+        raise Unusable(f"is not understood: write {hint}")
+
+    return read
+
+
+def _words(pattern: str, hint: str) -> Callable[[object], tuple[str, ...]]:
+    """A list in the file; elsewhere a text with commas."""
+    word = _text(pattern, hint)
+
+    def read(value: object) -> tuple[str, ...]:
+        words = value if isinstance(value, list) else str(value).split(",")
+        return tuple(word(each.strip() if isinstance(each, str) else each) for each in words if each != "")
+
+    return read
+
+
+def _port(value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535:
+        return value
+    raise Unusable("is not understood: write a number from 1 to 65535, or 0 for any free one")
+
+
+_HTTP: Final = r"https?://[A-Za-z0-9.:\[\]_-]+(/[^\s?#]*)?"
+
 FIELDS: Final = (
     Field(
         "data_dir",
@@ -130,6 +195,82 @@ FIELDS: Final = (
     ),
     Field("max_line_bytes", "32MiB", _size(2**16, 2**29), "The longest line an agent may send."),
     Field("log_level", "warning", _log_level, "The least severe log messages to show."),
+    Field(
+        "host",
+        "127.0.0.1",
+        _text(r"[A-Za-z0-9.:_-]+", "an address or a host name"),
+        "Address that the server listens on. Anything but loopback needs `token`.",
+    ),
+    Field(
+        "port",
+        "4517",
+        _port,
+        "Port that the server listens on; the one it once had is kept, unless this is set. 0 takes any free one.",
+    ),
+    Field(
+        "token",
+        "",
+        _secret("token"),
+        "A token that the server accepts as its owner's, for as long as it runs; better given as a variable: "
+        "everybody on the machine can read a command line.",
+    ),
+    Field(
+        "public_url",
+        "",
+        _optional(_text(_HTTP, "an address like https://legation.example.com")),
+        "The address under which others reach the server, for links and cookies; behind a reverse proxy.",
+    ),
+    Field("tls_cert", "", _optional(_folder), "File with the TLS certificate and its chain (PEM)."),
+    Field("tls_key", "", _optional(_folder), "File with the private key of `tls_cert` (PEM)."),
+    Field(
+        "allowed_hosts",
+        "",
+        _words(r"[A-Za-z0-9.\[\]:_-]+", "host names, separated by commas"),
+        "Host names that requests may be addressed to, besides those of `host` and `public_url`.",
+    ),
+    Field(
+        "cors_origins",
+        "",
+        _words(r"https?://[A-Za-z0-9.:\[\]_-]+", "origins like https://app.example.com, separated by commas"),
+        "Web pages of these origins may call the server. None by default.",
+    ),
+    Field("max_body_bytes", "1MiB", _size(2**10, 2**30), "The longest body of a request."),
+    Field(
+        "database_url",
+        "",
+        _secret("database_url", r"postgres(ql)?://\S+", "postgresql://user:password@host/name"),
+        "postgresql://user:password@host/name. Without it the database is a file in the data folder.",
+        flag=False,
+    ),
+    Field(
+        "blobs",
+        "",
+        _optional(_text(r"s3://\S+", "an address like s3://bucket/prefix")),
+        "Where files are kept: s3://bucket/prefix?endpoint=...&region=... with the usual AWS_ variables. Without it, "
+        "a folder in the data folder.",
+    ),
+    Field(
+        "vault_key",
+        "",
+        _secret("vault_key"),
+        "Key that seals secrets; after a comma older ones, so that what they sealed opens. `legation keys new` "
+        "makes one. With Postgres it is needed; else it is made and kept in the data folder.",
+        flag=False,
+    ),
+    Field(
+        "token_pepper",
+        "",
+        _secret("token_pepper"),
+        "Key under which tokens are hashed. As `vault_key`, but it cannot be changed.",
+        flag=False,
+    ),
+    Field(
+        "cookie_key",
+        "",
+        _secret("cookie_key"),
+        "Key that signs cookies and links. As `vault_key`.",
+        flag=False,
+    ),
 )
 _BY_NAME: Final = {field.name: field for field in FIELDS}
 
@@ -172,7 +313,8 @@ def _flags(flags: Mapping[str, object]) -> _Layer:
 
 
 def _variables(environ: Mapping[str, str]) -> _Layer:
-    ours = sorted(name for name in environ if name.startswith(_PREFIX) and name != CONFIG_VARIABLE)
+    others = (CONFIG_VARIABLE, BIN_VARIABLE)
+    ours = sorted(name for name in environ if name.startswith(_PREFIX) and name not in others)
     return _Layer({name.removeprefix(_PREFIX).lower(): environ[name] for name in ours}, "env", variable)
 
 
@@ -243,8 +385,9 @@ def _field(name: str, spell: Callable[[str], str]) -> Field:
 def reference() -> str:
     """The page docs/reference/settings.md; a test keeps the two equal."""
     rows = [
-        f"| `{name}` | `{flag(name)}` | `{variable(name)}` | `{default}` | {description} |"
-        for name, default, _, description in FIELDS
+        f"| `{name}` | {f'`{flag(name)}`' if has_flag else '-'} | `{variable(name)}` | "
+        f"{f'`{default}`' if default else 'none'} | {description} |"
+        for name, default, _, description, has_flag in FIELDS
     ]
     return "\n".join([_PAGE_HEAD, *rows, ""])
 

@@ -78,7 +78,15 @@ def _examine(flags: SettingsFlags | None) -> Iterator[Finding]:
             says = f"{error.strerror}: {error.filename}"
             yield Finding("broken", "data folder", says, "legation doctor --data-dir PATH")
     for field in FIELDS:
-        yield Finding("ok", field.name, f"{getattr(settings, field.name)} ({settings.source(field.name)})")
+        yield Finding(
+            "ok", field.name, f"{_shown(getattr(settings, field.name))} ({settings.source(field.name)})"
+        )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)  # a secret shows its name
 
 
 def _data_folder(folder: Path) -> Finding:

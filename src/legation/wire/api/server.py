@@ -14,18 +14,23 @@ class Health(Answer):
 class Check(Answer):
     name: str
     ok: bool
-    says: str
 
 
 class Readiness(Answer):
-    """`ready` only if every check is ok."""
+    """`ready` only if every check is ok. Open to everybody, so it says no more than that."""
 
     ready: bool
+    checks: list[Check]
+
+
+class ServerInfo(Answer):
     version: str
     mode: Literal["up", "server"]
     database: Literal["sqlite", "postgres"]
+    schema_version: int
+    url: str
+    pid: int
     started_at: int
-    checks: list[Check]
 
 
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
