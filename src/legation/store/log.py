@@ -128,6 +128,11 @@ class EventLog:
         return {name: stream.info() for name, stream in list(self._streams.items())}
 
     @property
+    def healthy(self) -> bool:
+        """It is open, and its store took what it was given last."""
+        return self._writable and not self._failing
+
+    @property
     def pending_bytes(self) -> int:
         """What was appended and is not on the disk yet."""
         return self._pending_bytes

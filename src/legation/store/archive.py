@@ -1,0 +1,150 @@
+"""A copy of a data folder as one tar: the databases, the blobs, recorded sessions and, if asked, the keys.
+
+INV-A1  Each database in it is one consistent state, taken while others write.
+INV-A2  The manifest, with a digest of every file, comes last: a copy that broke off has none and is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import shutil
+import sqlite3
+import stat
+import tarfile
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from legation.errors import StorageFailed
+from legation.store.database import migrations
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+DATABASES: Final = ("legation.db", "events.db")
+FOLDERS: Final = ("blobs", "sessions")
+KEYS: Final = "keys.json"
+_PIECE: Final = 256 * 1024
+
+
+class File(msgspec.Struct, frozen=True):
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+    format: int
+    made_at: int
+    legation: str
+    schema: int
+    files: dict[str, File]
+
+
+async def archive(folder: Path, *, with_keys: bool, made_at: int, legation: str) -> AsyncGenerator[bytes]:
+    """The tar, piece by piece; a thread makes it and waits for whoever reads."""
+    reading, writing = os.pipe()
+    outcome: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            with os.fdopen(writing, "wb") as out:
+                _write(folder, out, with_keys=with_keys, made_at=made_at, legation=legation)
+        except BrokenPipeError:
+            pass  # the reader went away
+        except (OSError, sqlite3.Error, tarfile.TarError) as error:
+            outcome.append(error)
+
+    maker = threading.Thread(target=make, name="legation-backup", daemon=True)
+    maker.start()
+    try:
+        while piece := await asyncio.to_thread(os.read, reading, _PIECE):
+            yield piece
+    finally:
+        os.close(reading)  # ends the maker, too
+        await asyncio.shield(asyncio.to_thread(maker.join))
+    if outcome:
+        raise StorageFailed(f"cannot back up {folder}: {outcome[0]}; free some space there") from outcome[0]
+
+
+def _write(folder: Path, out: BinaryIO, *, with_keys: bool, made_at: int, legation: str) -> None:
+    files: dict[str, File] = {}
+    copies = Path(tempfile.mkdtemp(prefix=".backup-", dir=folder))
+    try:
+        with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            for name, path in _members(folder, copies, with_keys=with_keys):
+                if added := _add(tar, name, path, made_at):
+                    files[name] = added
+            manifest = Manifest(FORMAT, made_at, legation, migrations.newest(), files)
+            text = msgspec.json.encode(manifest)
+            tar.addfile(_info(MANIFEST, len(text), made_at), io.BytesIO(text))
+    finally:
+        shutil.rmtree(copies, ignore_errors=True)
+
+
+def _members(folder: Path, copies: Path, *, with_keys: bool) -> Iterator[tuple[str, Path]]:
+    for name in DATABASES:
+        if (folder / name).exists():
+            copy_database(folder / name, copies / name)
+            yield name, copies / name
+            (copies / name).unlink()
+    for top in FOLDERS:
+        for place, _, names in os.walk(folder / top):
+            for name in sorted(names):
+                path = Path(place, name)
+                if not name.endswith(".lock"):
+                    yield path.relative_to(folder).as_posix(), path
+    if with_keys and (folder / KEYS).exists():
+        yield KEYS, folder / KEYS
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """One state of it, compact, without what was deleted; others may write meanwhile."""
+    target.touch(mode=0o600)
+    with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        connection.execute("vacuum into ?", (str(target),))
+
+
+def _add(tar: tarfile.TarFile, name: str, path: Path, made_at: int) -> File | None:
+    """None for what is gone meanwhile, or is no plain file: a link planted there must not be followed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        size = status.st_size  # what is appended from now on is not in the copy
+        reader = _Digesting(file, size)
+        tar.addfile(_info(name, size, made_at), reader)
+        return File(size, reader.hexdigest())
+
+
+def _info(name: str, size: int, made_at: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.mtime = size, 0o600, made_at // 1000
+    return info
+
+
+class _Digesting(io.RawIOBase):
+    """Reads at most `size` bytes and digests them on the way."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._left = file, size
+        self._digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(piece)
+        self._digest.update(piece)
+        return piece
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()

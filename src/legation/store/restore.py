@@ -1,0 +1,146 @@
+"""Makes a data folder from a copy. The old one is moved aside, never written into; nothing is kept by halves."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+
+import msgspec
+
+from legation.errors import Conflict, InvalidParams, StorageFailed
+from legation.store.archive import DATABASES, FOLDERS, FORMAT, KEYS, MANIFEST, File, Manifest
+from legation.store.database import migrations
+from legation.store.lock import owner_alive
+
+_PIECE: Final = 1024 * 1024
+_NOT_A_COPY: Final = "is not a whole backup of Legation; make it again, or choose another file"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    files: int
+    made_at: int
+    with_keys: bool
+    moved_aside: Path | None
+
+
+def restore(copy: Path, folder: Path, *, replace: bool, now_ms: int) -> Restored:
+    _must_be_free(folder, replace=replace)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-restore-", dir=folder.parent))
+    try:
+        manifest = _unpack(copy, fresh)
+        _check_databases(copy, fresh)
+        if KEYS not in manifest.files and (folder / KEYS).exists():
+            shutil.copy2(folder / KEYS, fresh / KEYS)
+        aside = _swap(fresh, folder, now_ms)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return Restored(len(manifest.files), manifest.made_at, (folder / KEYS).exists(), aside)
+
+
+def _must_be_free(folder: Path, *, replace: bool) -> None:
+    for name in DATABASES:
+        if owner_alive(folder / f"{name}.lock"):
+            raise Conflict(f"cannot restore into {folder}: a server runs on it; end it with `legation stop`")
+    holds = [name for name in (*DATABASES, *FOLDERS) if (folder / name).exists()]
+    if holds and not replace:
+        raise Conflict(
+            f"cannot restore into {folder}: it holds {', '.join(holds)}; --replace moves all of it aside first"
+        )
+
+
+def _unpack(copy: Path, fresh: Path) -> Manifest:
+    found: dict[str, File] = {}
+    manifest: Manifest | None = None
+    try:
+        with tarfile.open(copy, mode="r|") as tar:
+            for member in tar:
+                if manifest is not None or not _is_ours(member):
+                    raise InvalidParams(f"cannot restore {copy}: it {_NOT_A_COPY}")
+                source = tar.extractfile(member)
+                assert source is not None  # a regular file
+                if member.name == MANIFEST:
+                    manifest = msgspec.json.decode(source.read(), type=Manifest)
+                else:
+                    found[member.name] = _store(source, fresh / member.name)
+    except (tarfile.TarError, EOFError, msgspec.MsgspecError) as error:
+        raise InvalidParams(f"cannot restore {copy}: it {_NOT_A_COPY}") from error
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot restore {copy}: {error.strerror or error}; check the file and the disk"
+        ) from error
+    if manifest is None or manifest.format != FORMAT or manifest.files != found:
+        raise InvalidParams(f"cannot restore {copy}: it {_NOT_A_COPY}")
+    return manifest
+
+
+def _is_ours(member: tarfile.TarInfo) -> bool:
+    parts = PurePosixPath(member.name).parts
+    plain = (
+        member.isreg() and ".." not in parts and "\\" not in member.name and not member.name.startswith("/")
+    )
+    return plain and (member.name in (*DATABASES, KEYS, MANIFEST) or (len(parts) > 1 and parts[0] in FOLDERS))
+
+
+def _store(source: IO[bytes], target: Path) -> File:
+    for parent in reversed(target.parents):  # `parents=True` would not keep the mode
+        parent.mkdir(mode=0o700, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        while piece := source.read(_PIECE):
+            digest.update(piece)
+            size += len(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(fd)
+    return File(size, digest.hexdigest())
+
+
+def _check_databases(copy: Path, fresh: Path) -> None:
+    for name in DATABASES:
+        if not (fresh / name).exists():
+            continue
+        try:
+            with closing(sqlite3.connect(fresh / name)) as connection:
+                (verdict,) = connection.execute("pragma integrity_check").fetchone()
+                schema = _schema(connection) if name == "legation.db" else 0
+        except sqlite3.Error as error:
+            raise InvalidParams(f"cannot restore {copy}: its {name} is damaged ({error})") from error
+        if verdict != "ok":
+            raise InvalidParams(f"cannot restore {copy}: its {name} is damaged; choose another backup")
+        if schema > migrations.newest():
+            raise StorageFailed(f"cannot restore {copy}: it is of a newer Legation; update this one first")
+
+
+def _schema(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("select coalesce(max(number), 0) from migration").fetchone()[0])
+
+
+def _swap(fresh: Path, folder: Path, now_ms: int) -> Path | None:
+    aside: Path | None = None
+    try:
+        if folder.exists():
+            aside = folder.with_name(f"{folder.name}.before-restore-{now_ms}")
+            folder.rename(aside)
+        fresh.rename(folder)
+    except OSError as error:
+        if aside is not None and not folder.exists():
+            aside.rename(folder)
+        raise StorageFailed(
+            f"cannot move the restored data to {folder}: {error.strerror}; is it a mount? choose another --data-dir"
+        ) from error
+    if aside is not None and not any(aside.iterdir()):
+        aside.rmdir()
+        return None
+    return aside

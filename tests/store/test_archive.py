@@ -1,0 +1,199 @@
+"""Backup and restore of a data folder, with real files and databases."""
+
+import asyncio
+import hashlib
+import io
+import json
+import sqlite3
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from legation.errors import Conflict, InvalidParams, LegationError
+from legation.store.archive import archive
+from legation.store.database.queries import parse
+from legation.store.database.sqlite import SqliteDatabase
+from legation.store.database.transaction import Transaction
+from legation.store.log import EventLog
+from legation.store.restore import restore
+from legation.store.sqlite import SqliteBackend
+from legation.wire.events import Draft
+
+(PUT, ALL) = parse(
+    """
+-- name: put
+insert into bucket (workspace_id, name, tokens, updated_at) values ('local', :name, 1.0, 0);
+-- name: everything
+select name from bucket order by name;
+"""
+)
+
+
+def put(name: str) -> Transaction[None]:
+    yield PUT(name=name)
+
+
+def names() -> Transaction[list[str]]:
+    rows = yield ALL()
+    return [row["name"] for row in rows]
+
+
+async def copy_of(folder: Path, target: Path, *, with_keys: bool = False) -> Path:
+    with target.open("wb") as file:
+        async for piece in archive(folder, with_keys=with_keys, made_at=1_794_774_823_000, legation="1.0"):
+            file.write(piece)
+    return target
+
+
+async def test_a_copy_made_while_others_write_restores_to_a_working_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    async with (
+        SqliteDatabase(folder / "legation.db") as database,
+        EventLog(SqliteBackend(folder / "events.db")) as log,
+    ):
+        await database.migrate()
+        stream = await log.stream("ses_1")
+        await stream.append([Draft("text", b'{"n":%d}' % n) for n in range(100)])
+        (folder / "blobs/local/out").mkdir(parents=True)
+        (folder / "blobs/local/out/a.txt").write_bytes(b"x" * 700_000)
+        writing = asyncio.gather(*(database.transact(put, f"n{n:03d}") for n in range(200)))
+        copy = await copy_of(folder, tmp_path / "copy.tar")
+        await writing
+    done = restore(copy, tmp_path / "again", replace=False, now_ms=1)
+    assert (done.files, done.with_keys, done.moved_aside) == (3, False, None)
+    again = tmp_path / "again"
+    assert (again / "blobs/local/out/a.txt").read_bytes() == b"x" * 700_000
+    async with (
+        SqliteDatabase(again / "legation.db") as database,
+        EventLog(SqliteBackend(again / "events.db")) as log,
+    ):
+        assert await database.migrate() == []
+        found = await database.read(names)
+        assert found == [f"n{n:03d}" for n in range(len(found))]  # one state of it, not a mixture
+        events = [event async for event in (await log.stream("ses_1")).subscribe(follow=False)]
+        assert [event.seq for event in events] == list(range(1, 101))
+    assert {path.stat().st_mode & 0o077 for path in again.rglob("*")} == {0}
+
+
+async def test_keys_are_in_it_only_if_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "keys.json").write_text('{"canary": 1}')
+    without = await copy_of(folder, tmp_path / "without.tar")
+    assert b"canary" not in without.read_bytes()
+    with_keys = await copy_of(folder, tmp_path / "with.tar", with_keys=True)
+    assert restore(with_keys, tmp_path / "again", replace=False, now_ms=1).with_keys
+    assert (tmp_path / "again/keys.json").read_text() == '{"canary": 1}'
+
+
+async def test_the_keys_that_are_there_stay(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/keys.json").write_text("kept")
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    done = restore(copy, tmp_path / "data", replace=False, now_ms=1)
+    assert done.with_keys
+    assert (tmp_path / "data/keys.json").read_text() == "kept"
+
+
+async def test_data_that_is_there_is_moved_aside_only_if_asked(tmp_path: Path) -> None:
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    (tmp_path / "data/blobs/old").write_text("old")
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    with pytest.raises(Conflict, match="--replace"):
+        restore(copy, tmp_path / "data", replace=False, now_ms=1)
+    done = restore(copy, tmp_path / "data", replace=True, now_ms=7)
+    assert done.moved_aside is not None
+    assert (done.moved_aside / "blobs/old").read_text() == "old"
+
+
+async def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    async with SqliteDatabase(tmp_path / "data/legation.db") as database:
+        await database.migrate()
+        copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+        with pytest.raises(Conflict, match="legation stop"):
+            restore(copy, tmp_path / "data", replace=True, now_ms=1)
+
+
+async def test_a_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("canary-7")
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    (tmp_path / "data/blobs/link").symlink_to(tmp_path / "secret")
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    assert b"canary-7" not in copy.read_bytes()
+
+
+@pytest.mark.parametrize("keep", [0, 100, 600, 5_000, 20_000])
+async def test_a_copy_that_broke_off_is_refused_and_nothing_is_left(tmp_path: Path, keep: int) -> None:
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    (tmp_path / "data/blobs/a").write_bytes(bytes(30_000))
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    copy.write_bytes(copy.read_bytes()[:keep])
+    with pytest.raises(InvalidParams, match="not a whole backup"):
+        restore(copy, tmp_path / "again", replace=False, now_ms=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.tar", "data"]
+
+
+def tar_of(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    out = io.BytesIO()
+    files = {
+        info.name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for info, data in members
+        if info.isreg()
+    }
+    manifest = {"format": 1, "madeAt": 0, "legation": "1", "schema": 1, "files": files}
+    text = json.dumps(manifest).encode()
+    info = tarfile.TarInfo("manifest.json")
+    info.size = len(text)
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for member, data in (*members, (info, text)):
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def hostile() -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    link = tarfile.TarInfo("blobs/link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    hard = tarfile.TarInfo("blobs/hard")
+    hard.type, hard.linkname = tarfile.LNKTYPE, "/etc/passwd"
+    fifo = tarfile.TarInfo("blobs/fifo")
+    fifo.type = tarfile.FIFOTYPE
+    plain = ("/etc/planted", "../planted", "blobs/../../planted", "planted", "bin/planted")
+    return {
+        "link": (link, b""),
+        "hard link": (hard, b""),
+        "fifo": (fifo, b""),
+        "damaged database": (tarfile.TarInfo("legation.db"), b"SQLite format 3\0" + bytes(5000)),
+        **{name: (tarfile.TarInfo(name), b"x") for name in plain},
+    }
+
+
+@pytest.mark.parametrize("case", hostile())
+def test_a_hostile_copy_is_refused_and_writes_nothing_outside(tmp_path: Path, case: str) -> None:
+    copy = tmp_path / "copy.tar"
+    copy.write_bytes(tar_of([hostile()[case]]))
+    with pytest.raises(LegationError, match="cannot restore"):
+        restore(copy, tmp_path / "again", replace=False, now_ms=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["copy.tar"]
+
+
+async def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    async with SqliteDatabase(tmp_path / "data/legation.db") as database:
+        await database.migrate()
+    with sqlite3.connect(tmp_path / "data/legation.db") as connection:
+        connection.execute("insert into migration (number, name, applied_at) values (9999, 'future', 0)")
+    connection.close()
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    with pytest.raises(LegationError, match="newer Legation"):
+        restore(copy, tmp_path / "again", replace=False, now_ms=1)
+
+
+async def test_a_reader_that_goes_away_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs/a").write_bytes(bytes(5_000_000))
+    pieces = archive(tmp_path, with_keys=False, made_at=0, legation="1")
+    await anext(pieces)
+    await pieces.aclose()
+    assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
