@@ -40,6 +40,7 @@ class Settings:
     permission_timeout: float
     max_line_bytes: int
     log_level: LogLevel
+    url: str | None
     host: str
     port: int
     token: Secret | None
@@ -48,6 +49,7 @@ class Settings:
     tls_key: Path | None
     allowed_hosts: tuple[str, ...]
     cors_origins: tuple[str, ...]
+    trusted_proxies: tuple[str, ...]
     max_body_bytes: int
     database_url: Secret | None
     blobs: str | None
@@ -196,6 +198,12 @@ FIELDS: Final = (
     Field("max_line_bytes", "32MiB", _size(2**16, 2**29), "The longest line an agent may send."),
     Field("log_level", "warning", _log_level, "The least severe log messages to show."),
     Field(
+        "url",
+        "",
+        _optional(_text(_HTTP, "an address like https://legation.example.com")),
+        "Server that commands talk to, with `token`. Without it they find the one of this machine by its data folder.",
+    ),
+    Field(
         "host",
         "127.0.0.1",
         _text(r"[A-Za-z0-9.:_-]+", "an address or a host name"),
@@ -233,6 +241,12 @@ FIELDS: Final = (
         "",
         _words(r"https?://[A-Za-z0-9.:\[\]_-]+", "origins like https://app.example.com, separated by commas"),
         "Web pages of these origins may call the server. None by default.",
+    ),
+    Field(
+        "trusted_proxies",
+        "",
+        _words(r"[0-9A-Fa-f.:/]+", "addresses or networks, separated by commas"),
+        "Reverse proxies whose X-Forwarded- headers are believed. None by default.",
     ),
     Field("max_body_bytes", "1MiB", _size(2**10, 2**30), "The longest body of a request."),
     Field(

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from legation.settings import FIELDS, Settings, load
 
+Json = Annotated[bool, Parameter(negative="", help="One JSON object a line.")]
 _HELP = {field.name: field.description for field in FIELDS}
 
 
@@ -28,6 +29,30 @@ class SettingsFlags:
     log_level: Annotated[str | None, Parameter(help=_HELP["log_level"])] = None
 
 
-def settings_of(flags: SettingsFlags | None) -> Settings:
+@Parameter(name="*", group="Settings")
+@dataclass(frozen=True)
+class PlaceFlags:
+    """Which server. Without any of it: the one of this machine."""
+
+    url: Annotated[str | None, Parameter(help=_HELP["url"])] = None
+    data_dir: Annotated[Path | None, Parameter(help=_HELP["data_dir"])] = None
+
+
+@Parameter(name="*", group="Settings")
+@dataclass(frozen=True)
+class ServerFlags:
+    """Each overrules its LEGATION_ variable and legation.toml. docs/reference/settings.md lists what has no flag."""
+
+    host: Annotated[str | None, Parameter(help=_HELP["host"])] = None
+    port: Annotated[int | None, Parameter(help=_HELP["port"])] = None
+    token: Annotated[str | None, Parameter(help=_HELP["token"])] = None
+    public_url: Annotated[str | None, Parameter(help=_HELP["public_url"])] = None
+    tls_cert: Annotated[Path | None, Parameter(help=_HELP["tls_cert"])] = None
+    tls_key: Annotated[Path | None, Parameter(help=_HELP["tls_key"])] = None
+    data_dir: Annotated[Path | None, Parameter(help=_HELP["data_dir"])] = None
+    log_level: Annotated[str | None, Parameter(help=_HELP["log_level"])] = None
+
+
+def settings_of(flags: SettingsFlags | PlaceFlags | ServerFlags | None) -> Settings:
     given = {field.name: getattr(flags, field.name) for field in fields(flags)} if flags else {}
     return load(given, os.environ)

@@ -13,8 +13,20 @@ USAGE_ERROR = 2  # as errors.STATUS has it for bad parameters
 STORAGE_FAILED = 9  # and for what could not be read or written
 
 COMMANDS = {
+    "up": ("legation.cli.up:up", "Start Legation on this machine and stay."),
+    "status": ("legation.cli.status:status", "Say whether Legation is up here, and how it is."),
+    "stop": ("legation.cli.status:stop", "Stop the Legation of this machine."),
     "exec": ("legation.cli.exec:exec_", "Run one prompt with an agent, here and now."),
     "events": ("legation.cli.events:events", "List, replay and follow recorded sessions."),
+    "tokens": ("legation.cli.tokens:app", "Credentials for programs: list, make, revoke."),
+    "users": ("legation.cli.users:app", "People: list, add, sign in, disable."),
+    "workspaces": ("legation.cli.workspaces:app", "Workspaces and their members: list, make, give roles."),
+    "keys": ("legation.cli.keys:app", "Keys: make one, or put a new one to use."),
+    "backup": ("legation.cli.backup:backup", "Copy everything into one file, while Legation goes on."),
+    "restore": ("legation.cli.backup:restore", "Make the data folder from a backup."),
+    "migrate": ("legation.cli.migrate:migrate", "Bring the database's schema up to this release."),
+    "server": ("legation.cli.up:server", "Serve the HTTP API, and nothing else."),
+    "worker": ("legation.cli.up:worker", "Work on runs beside other servers; needs Postgres."),
     "doctor": ("legation.cli.doctor:doctor", "Say what works here and what to do next."),
     "demo": ("legation.cli.demo:demo", "Watch the first minute: a bug fix, with you in charge."),
 }
@@ -63,7 +75,7 @@ def _call(argv: list[str]) -> int:
         print("legation: cannot read the arguments: one is not UTF-8 text; give it as such", file=sys.stderr)
         return USAGE_ERROR
     try:
-        result = make_app()(argv, exit_on_error=False, print_error=False, result_action="return_value")
+        result = make_app(argv[0] if argv else None)(argv, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         why = str(error).rstrip(".")
         print(f"legation: cannot read the command line: {why}; try `{_help(argv)}`", file=sys.stderr)
@@ -75,18 +87,20 @@ def _help(argv: list[str]) -> str:
     return f"legation {argv[0]} --help" if argv and argv[0] in COMMANDS else "legation --help"
 
 
-def make_app() -> App:
+def make_app(chosen: str | None = None) -> App:
+    """`chosen` is imported anyway and speaks for itself; of the others the one line here will do."""
     from cyclopts import App
 
     import legation
 
+    hint = "Start with `legation demo`, or `legation exec --agent rehearsal` in a folder of yours."
     app = App(
         name="legation",
         help="A home and a rulebook for coding agents.",
         version=legation.__version__,
         version_flags=["--version", "-V"],
-        help_epilogue="Start with `legation demo`, or `legation exec --agent rehearsal` in a folder of yours.",
+        help_epilogue="" if chosen in COMMANDS else hint,
     )
     for name, (place, what) in COMMANDS.items():
-        app.command(place, name=name, help=what)
+        app.command(place, name=name, help=None if name == chosen else what)
     return app

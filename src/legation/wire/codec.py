@@ -22,6 +22,7 @@ from legation.wire.lifecycle import (
     TurnState,
 )
 from legation.wire.payload import Payload
+from legation.wire.serverstream import ServerStarted, ServerStopped
 
 SESSION_STREAM: tuple[type[Payload], ...] = (
     SessionStatus,
@@ -43,12 +44,13 @@ HOST_STREAM: tuple[type[Payload], ...] = (
     PermissionUpdated,
     Diagnostic,
 )
+SERVER_STREAM: tuple[type[Payload], ...] = (ServerStarted, ServerStopped, Diagnostic)
 UPDATES: tuple[type[SessionUpdate], ...] = get_args(SessionUpdate)
 
 Known: TypeAlias = Payload | SessionUpdate
 
 _ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
-_decoders = {cls.event_type(): msgspec.json.Decoder(cls) for cls in (*SESSION_STREAM, *HOST_STREAM)}
+_decoders = {cls.event_type(): msgspec.json.Decoder(cls) for cls in (*SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM)}
 
 
 def event_type(payload: type[Known]) -> str:

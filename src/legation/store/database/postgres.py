@@ -17,6 +17,7 @@ from legation.errors import ConfigInvalid, Conflict, StorageFailed
 from legation.secret import Secret
 from legation.store.database import migrations
 from legation.store.database.migrations import Migration
+from legation.store.database.queries import Dialect
 from legation.store.database.transaction import Dangling, Duplicate, Rows, Statement, Transaction, step
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ P = ParamSpec("P")
 class PostgresDatabase:
     """`async with PostgresDatabase(url) as database`. The URL may hold a password: it is a secret."""
 
-    dialect = "postgres"
+    dialect: Final[Dialect] = "postgres"
 
     def __init__(self, url: Secret, *, clock: Clock | None = None) -> None:
         self._url = url

@@ -20,6 +20,7 @@ from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, StorageFailed
 from legation.store.database import migrations
 from legation.store.database.migrations import Migration
+from legation.store.database.queries import Dialect
 from legation.store.database.transaction import Dangling, Duplicate, Rows, Statement, Transaction, step
 from legation.store.lock import FolderLock
 from legation.store.sqlitefile import connect
@@ -44,7 +45,7 @@ class _Outcome(NamedTuple):
 class SqliteDatabase:
     """`async with SqliteDatabase(path) as database`. Belongs to one event loop; sole owner of its file."""
 
-    dialect = "sqlite"
+    dialect: Final[Dialect] = "sqlite"
 
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self.path = path

@@ -21,7 +21,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from legation.errors import Conflict, InternalError
-from legation.store.database.queries import Query, Value
+from legation.store.database.migrations import Migration
+from legation.store.database.queries import Dialect, Query, Value
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -47,7 +48,8 @@ class Dangling(Conflict):
 
 
 class Database(Protocol):
-    dialect: str  # "sqlite" or "postgres"
+    @property
+    def dialect(self) -> Dialect: ...
 
     async def transact(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
@@ -56,6 +58,12 @@ class Database(Protocol):
 
     async def ping(self) -> None:
         """Raises if the database does not answer."""
+
+    async def version(self) -> int:
+        """The number of the last migration that was applied; 0 for an empty database."""
+
+    async def migrate(self) -> list[Migration]:
+        """Bring the schema up to this release's; what was applied."""
 
 
 def step(transaction: Transaction[T], error: Conflict) -> None:

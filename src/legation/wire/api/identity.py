@@ -10,10 +10,20 @@ from msgspec import Meta
 from legation.wire.api.shape import Answer, Request
 from legation.wire.principal import Level, Role, Scope
 
-Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")]
-Email = Annotated[
-    str, Meta(min_length=3, max_length=254, pattern=r"^[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+$")
+# `$` alone would let a newline pass at the end.
+Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=100,
+        pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)",
+    ),
 ]
+Email = Annotated[
+    str,
+    Meta(min_length=3, max_length=254, pattern=r"^[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+$(?!\n)"),
+]
+Id = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$(?!\n)")]
 TokenKind = Literal["user", "supervisor", "agent"]  # decides as: a person (level 2), level 1, nothing
 WorkspaceStatus = Literal["active", "deleting"]
 
@@ -48,7 +58,10 @@ class NewUser(Request):
 
 
 class UserChange(Request):
-    """Only what is given changes. Disabling ends every session and token of the user at once."""
+    """Only what is given changes.
+
+    Disabling shuts out every session and token of the user at once. Enabling lets the tokens work again, and the
+    sessions not."""
 
     name: Name | None = None
     disabled: bool | None = None
@@ -93,7 +106,9 @@ class Token(Answer):
 
 
 class NewToken(Request):
-    """`scopes` are at most those of the caller; without any they are the caller's own, `instance` left out."""
+    """`scopes` are at most the caller's; null: all of the caller's but `instance`, which must be asked for.
+
+    At any time a token can do at most what its maker's role allows then."""
 
     label: Name
     kind: TokenKind = "user"
@@ -116,7 +131,9 @@ class SignInLink(Answer):
 
 
 class NewSignInLink(Request):
-    user: str | None = None  # null: for the caller
+    """For oneself it takes a credential with all scopes of one's role; for another user the scope "instance"."""
+
+    user: Id | None = None  # null: for the caller
 
 
 class SignIn(Request):

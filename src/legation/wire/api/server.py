@@ -33,6 +33,11 @@ class ServerInfo(Answer):
     started_at: int
 
 
+class KeysRotated(Answer):
+    key_id: str
+    rewrapped: int
+
+
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`server.json` in the data folder, readable by its owner alone; it is gone when the server is."""
 

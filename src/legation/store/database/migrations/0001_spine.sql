@@ -97,6 +97,17 @@ create table content_key (
 ) {options};
 create index content_key_by_key on content_key (key_id);
 
+-- Where each stream ends. A row of its own, changed in place: on Postgres two runs that append at once would
+-- otherwise get in each other's way, because reading the end of one locks a whole page of the index.
+create table content_stream (
+  workspace_id text not null,
+  owner text not null,
+  stream text not null,
+  last_seq {int} not null,
+  primary key (workspace_id, owner, stream),
+  foreign key (workspace_id, owner) references content_key (workspace_id, owner) on delete cascade
+) {options};
+
 create table content_page (
   workspace_id text not null,
   owner text not null,
@@ -109,10 +120,12 @@ create table content_page (
   foreign key (workspace_id, owner) references content_key (workspace_id, owner) on delete cascade
 ) {options};
 
+-- As full as `tokens` at `updated_at`; from `full_at` on the row says nothing and may go.
 create table bucket (
   workspace_id text not null,
   name text not null,
   tokens {real} not null,
   updated_at {int} not null,
+  full_at {int} not null default 0,
   primary key (workspace_id, name)
 ) {options};

@@ -1,0 +1,21 @@
+"""How commands reach their server: the one that is named, else the one of this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from legation.errors import ConfigInvalid
+from legation.settings import Settings, variable
+
+if TYPE_CHECKING:
+    from legation.client import Legation
+
+
+def connect(settings: Settings, workspace: str | None = None) -> Legation:
+    from legation.client import Legation
+
+    if settings.url is None:
+        return Legation.find(settings.data_dir, workspace=workspace)
+    if settings.token is None:
+        raise ConfigInvalid(f"cannot talk to {settings.url} without a token; set {variable('token')}")
+    return Legation.connect(settings.url, settings.token, workspace=workspace)

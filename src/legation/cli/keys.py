@@ -1,0 +1,33 @@
+"""`legation keys`: the keys that seal and sign."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from legation.cli.connection import connect
+from legation.cli.flags import PlaceFlags, settings_of
+from legation.cli.terminal import Terminal
+
+app = App(name="keys", help="Keys: make one, or put a new one to use.")
+
+
+@app.command
+def new() -> int:
+    """Print a fresh key, for LEGATION_VAULT_KEY, LEGATION_TOKEN_PEPPER, LEGATION_COOKIE_KEY or LEGATION_TOKEN."""
+    from legation.store.keys import new_key_text
+
+    Terminal().say(new_key_text())
+    return 0
+
+
+@app.command
+def rotate(*, settings: PlaceFlags | None = None) -> int:
+    """Seal with a new vault key from now on, and re-wrap what is sealed; then the old one is forgotten.
+
+    For keys in the data folder. Where they are set as LEGATION_VAULT_KEY, put a new one before the old one,
+    `new,old`, restart the servers, run this, and take the old one away.
+    """
+    with connect(settings_of(settings)) as server:
+        done = server.rotate_keys()
+    Terminal().say(f"now key {done.key_id}; {done.rewrapped} re-wrapped")
+    return 0

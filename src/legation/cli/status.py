@@ -1,0 +1,100 @@
+"""`legation status` and `legation stop`: the server of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from legation.cli.connection import connect
+from legation.cli.flags import PlaceFlags, settings_of
+from legation.cli.table import say_json, when
+from legation.cli.terminal import Terminal
+from legation.errors import LegationError, NotFound, TimedOut, Unavailable
+from legation.store.lock import owner_alive
+
+if TYPE_CHECKING:
+    from legation.client import Legation
+
+STOP_LIMIT = 15.0  # seconds: a server's time to end what it does
+KILL_LIMIT = 5.0  # seconds: the kernel's
+LOOK_PAUSE = 0.05  # seconds between looks at whether it is gone
+LOCK = "events.db.lock"  # held by whatever server owns the folder
+
+
+def status(
+    *,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object.")] = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Say whether Legation is up here, and how it is. The exit code is 0 only if it is up and ready."""
+    out = Terminal()
+    try:
+        with connect(settings_of(settings)) as server:
+            info, problem = server.info(), _why_not_ready(server)
+    except Unavailable as error:
+        if json:
+            say_json({"up": False})
+        else:
+            out.say(f"down: {error.message}")
+        return error.status.exit
+    if json:
+        say_json({"up": True, "ready": problem is None, **msgspec.to_builtins(info)})
+    else:
+        out.write("up", "green" if problem is None else "yellow")
+        facts = (
+            info.url,
+            info.database,
+            f"pid {info.pid}",
+            f"since {when(info.started_at)}",
+            problem or "ready",
+        )
+        out.say(f" · {' · '.join(facts)} · {info.version}")
+    return 0 if problem is None else Unavailable("").status.exit
+
+
+def _why_not_ready(server: Legation) -> str | None:
+    try:
+        server.ready()
+    except Unavailable as error:
+        return error.message
+    return None
+
+
+def stop(
+    *,
+    force: Annotated[bool, Parameter(negative="", help="Kill it if it does not end by itself.")] = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Stop the Legation of this machine. Streams get their last word; what is stored stays."""
+    place = settings_of(settings)
+    lock = place.data_dir / LOCK
+    if not owner_alive(lock):
+        raise NotFound(f"cannot stop Legation: none runs on {place.data_dir}; `legation up` starts one")
+    pid = int(lock.read_text().strip())
+    try:
+        with connect(place) as server:
+            server.stop()
+    except LegationError as error:
+        if not force:
+            raise TimedOut(f"{error.message}; or kill process {pid} with `legation stop --force`") from error
+    if not _gone(lock, STOP_LIMIT) and force:
+        os.kill(pid, signal.SIGKILL)
+    if not _gone(lock, KILL_LIMIT):
+        raise TimedOut(f"cannot stop Legation: process {pid} goes on; `legation stop --force` kills it")
+    Terminal().say(f"stopped (pid {pid})")
+    return 0
+
+
+def _gone(lock: Path, limit: float) -> bool:
+    deadline = time.monotonic() + limit
+    while owner_alive(lock):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_PAUSE)
+    return True

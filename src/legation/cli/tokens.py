@@ -1,0 +1,100 @@
+"""`legation tokens`: credentials for programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from legation.cli.connection import connect
+from legation.cli.flags import Json, PlaceFlags, settings_of
+from legation.cli.table import say_json, show, when
+from legation.cli.terminal import Terminal, line
+from legation.wire.api.identity import Token, TokenKind
+from legation.wire.principal import SCOPE_MEANINGS, Scope
+
+app = App(name="tokens", help="Credentials for programs: list, make, revoke.")
+_SCOPES = "; ".join(f"{scope}: {meaning}" for scope, meaning in SCOPE_MEANINGS.items())
+
+
+@app.default
+def list_(
+    *,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """List the tokens of the workspace. The tokens themselves are kept nowhere."""
+    with connect(settings_of(settings)) as server:
+        columns = {
+            "id": lambda token: token.id,
+            "label": lambda token: token.label,
+            "kind": lambda token: token.kind,
+            "scopes": lambda token: " ".join(token.scopes),
+            "ends in": lambda token: token.hint,
+            "last used": lambda token: when(token.last_used_at),
+            "state": _state,
+        }
+        show(
+            server.tokens.list(),
+            columns,
+            json=json,
+            if_empty="no tokens; make one with: legation tokens new LABEL",
+        )
+    return 0
+
+
+def _state(token: Token) -> str:
+    if token.revoked_at is not None:
+        return f"revoked {when(token.revoked_at)}"
+    return f"expires {when(token.expires_at)}" if token.expires_at is not None else "valid"
+
+
+@app.command
+def new(
+    label: str,
+    /,
+    *,
+    kind: Annotated[
+        TokenKind,
+        Parameter(help="Decides approvals as: user (a person), supervisor (level 1), agent (never)."),
+    ] = "user",
+    scope: Annotated[tuple[Scope, ...], Parameter(negative="", help=_SCOPES)] = (),
+    days: Annotated[int | None, Parameter(help="Expires after so many days. Without it, never.")] = None,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Make a token and print it, this once.
+
+    Parameters
+    ----------
+    label
+        What it is for, to tell it from others.
+    """
+    with connect(settings_of(settings)) as server:
+        made = server.tokens.create(label, kind=kind, scopes=list(scope) or None, expires_in_days=days)
+    if json:
+        say_json(made)
+        return 0
+    out = Terminal()
+    out.say(made.secret)
+    Terminal(sys.stderr).say(
+        f"{made.token.id} ({line(made.token.label)}): {' '.join(made.token.scopes)}. It is shown this once; keep it.",
+        "dim",
+    )
+    return 0
+
+
+@app.command
+def revoke(token: str, /, *, settings: PlaceFlags | None = None) -> int:
+    """End a token, at once and for good.
+
+    Parameters
+    ----------
+    token
+        Its id, as listed: tok_...
+    """
+    with connect(settings_of(settings)) as server:
+        server.tokens.revoke(token)
+    Terminal().say(f"revoked {line(token)}")
+    return 0

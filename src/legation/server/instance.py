@@ -1,0 +1,119 @@
+"""One installation, opened: keys, database, event log, blobs, hub. What was opened last is closed first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from legation.clock import Clock
+from legation.errors import StorageFailed
+from legation.ids import new_id
+from legation.server.address import Address, listen
+from legation.server.hub import Hub
+from legation.server.life import Troubles, living
+from legation.server.process_tokens import ProcessTokens
+from legation.server.services import Mode, Services
+from legation.server.token_uses import TokenUses
+from legation.settings import Settings
+from legation.store.blobs.blobs import open_blobs
+from legation.store.blobs.links import LinkSigner
+from legation.store.database import migrations
+from legation.store.database.postgres import PostgresDatabase
+from legation.store.database.sqlite import SqliteDatabase
+from legation.store.database.transaction import Database
+from legation.store.identity.bootstrap import bootstrap
+from legation.store.keychecks import check_keys
+from legation.store.keys import Keys, load_keys
+from legation.store.log import EventLog
+from legation.store.sealing import Sealer
+from legation.store.sqlite import SqliteBackend
+from legation.store.vault import Vault
+
+KEYS_FILE = "keys.json"
+DATABASE_FILE = "legation.db"
+EVENTS_FILE = "events.db"
+
+
+@asynccontextmanager
+async def open_instance(
+    settings: Settings, *, mode: Mode, clock: Clock, stop: Callable[[], None]
+) -> AsyncIterator[tuple[Services, Address]]:
+    """Nothing is changed before the folder is ours and the keys fit what they are to open."""
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(open_database(settings, clock))
+        keys = load_installation_keys(settings)
+        await bring_up_to_date(database)
+        await check_keys(database, keys, clock.now_ms())
+        installed = await database.transact(bootstrap, new_id("usr"), now_ms=clock.now_ms())
+        backend, troubles = SqliteBackend(settings.data_dir / EVENTS_FILE), Troubles()
+        log = await stack.enter_async_context(EventLog(backend, clock=clock, report=troubles))
+        address = listen(settings)
+        stack.callback(address.listener.close)
+        process_tokens, sealer = ProcessTokens(keys, installed), Sealer(keys.vault)
+        links = LinkSigner(keys.links, address.public_url, clock)
+        services = Services(
+            settings=settings,
+            mode=mode,
+            clock=clock,
+            started_at=clock.now_ms(),
+            public_url=address.public_url,
+            database=database,
+            keys=keys,
+            keys_file=settings.data_dir / KEYS_FILE,
+            sealer=sealer,
+            vault=Vault(database, sealer, clock),
+            blobs=open_blobs(settings.blobs, settings.data_dir, links),
+            links=links,
+            log=log,
+            hub=Hub(log, clock),
+            process_tokens=process_tokens,
+            token_uses=await stack.enter_async_context(TokenUses(database, clock)),
+            own_token=process_tokens.add(settings.token),
+            installed=installed,
+            stop=stop,
+        )
+        await stack.enter_async_context(living(services, troubles))
+        yield services, address
+
+
+def prepare_folder(folder: Path) -> None:
+    """Private to its owner, and writable: told here, before anything is opened in it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = folder / f".writable-{os.getpid()}"
+        probe.write_bytes(bytes(4096))
+        probe.unlink()
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write to {folder}: {error.strerror}; mend that, or choose another folder with --data-dir"
+        ) from error
+
+
+@asynccontextmanager
+async def open_database(settings: Settings, clock: Clock) -> AsyncIterator[Database]:
+    if settings.database_url is not None:
+        async with PostgresDatabase(settings.database_url, clock=clock) as postgres:
+            yield postgres
+    else:
+        async with SqliteDatabase(settings.data_dir / DATABASE_FILE, clock=clock) as sqlite:
+            yield sqlite
+
+
+def load_installation_keys(settings: Settings) -> Keys:
+    given = {name: getattr(settings, name) for name in ("vault_key", "token_pepper", "cookie_key")}
+    return load_keys(settings.data_dir / KEYS_FILE, given, require_given=settings.database_url is not None)
+
+
+async def bring_up_to_date(database: Database) -> None:
+    """A file of ours is migrated by whoever opens it; a shared database only when its owner says so."""
+    if database.dialect == "sqlite":
+        await database.migrate()
+        return
+    version = await database.version()
+    if version != migrations.newest():
+        raise StorageFailed(
+            f"cannot use the database: its schema is {version} and this Legation needs {migrations.newest()}; run "
+            "`legation migrate`, or the Legation that fits"
+        )

@@ -1,0 +1,64 @@
+"""The stream `server`: the server's own life and the troubles of its log, for whoever follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import legation
+from legation.errors import StorageFailed
+from legation.store.backend import Trouble
+from legation.wire.codec import draft
+from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.serverstream import ServerStarted, ServerStopped
+
+if TYPE_CHECKING:
+    from legation.server.services import Services
+    from legation.store.stream import Stream
+
+NAME: Final = "server"
+WORKSPACE: Final = "local"
+FIRST_WRITE_LIMIT: Final = 10.0  # seconds: the disk's time
+
+logger = logging.getLogger("legation.store")
+
+
+class Troubles:
+    """Where the log tells its troubles: to our log at once, and to the stream once that is open."""
+
+    def __init__(self) -> None:
+        self._stream: Stream | None = None
+
+    def __call__(self, trouble: Trouble) -> None:
+        logger.warning("%s: %s", trouble.code, trouble.message, extra={"stream": trouble.stream or ""})
+        if self._stream is not None and trouble.stream != NAME:
+            event = Diagnostic(
+                code=DiagnosticCode(trouble.code), message=trouble.message, session_id=trouble.stream
+            )
+            self._stream.append([draft(event)])
+
+    def go_to(self, stream: Stream | None) -> None:
+        self._stream = stream
+
+
+@asynccontextmanager
+async def living(services: Services, troubles: Troubles) -> AsyncIterator[None]:
+    stream = await services.log.stream(NAME, WORKSPACE)
+    started = ServerStarted(version=legation.__version__, mode=services.mode, url=services.public_url)
+    receipt = stream.append([draft(started)])
+    try:
+        async with asyncio.timeout(FIRST_WRITE_LIMIT):
+            await receipt
+    except TimeoutError:
+        raise StorageFailed(
+            "cannot write to the event log: the disk does not take it; free some space"
+        ) from None
+    troubles.go_to(stream)
+    try:
+        yield
+    finally:
+        troubles.go_to(None)
+        stream.append([draft(ServerStopped())])  # the log saves it when it closes

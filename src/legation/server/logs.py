@@ -1,0 +1,153 @@
+"""The server's log: one JSON object a line, with ids, without secrets.
+
+INV-L1  Nothing is written before it has passed the redactor; what looks like one of our tokens never passes.
+INV-L2  Logging never holds up the server: a thread writes, and a reader that stalls costs lines, not requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import queue
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Final, TextIO
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from legation.redact import MIN_BYTES, Redactor
+from legation.secret import Secret
+from legation.settings import LogLevel, Settings
+
+QUEUE_LINES: Final = 10_000  # that may wait for a slow disk or terminal
+FILE_BYTES: Final = 10 * 1024 * 1024
+FILES_KEPT: Final = 5
+END_LIMIT: Final = 0.5  # seconds: the reader's time to take the last lines
+_TOKEN: Final = re.compile(r"lgn_[A-Za-z0-9_-]{8,}")
+_IDS: Final = ("request_id", "workspace", "principal", "method", "route", "status", "ms", "stream")
+
+
+class JsonLines(logging.Formatter):
+    """The ids of a record stand beside its message: `logger.info("...", extra={"request_id": ...})`."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        members: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        members |= {name: vars(record)[name] for name in _IDS if name in vars(record)}
+        if record.exc_info:
+            members["traceback"] = self.formatException(record.exc_info)
+        text = msgspec.json.encode(members, enc_hook=str).decode()
+        return _TOKEN.sub("[redacted:token]", self._redactor.text(text))
+
+
+class _Bounded(logging.handlers.QueueHandler):
+    """Drops a line when the queue is full; how many is told with the next one that gets through."""
+
+    _dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # same process: the formatter, in the other thread, sees it as it is
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            if self._dropped:
+                note = f"{self._dropped} line(s) were dropped: the log could not keep up"
+                self.queue.put_nowait(
+                    logging.makeLogRecord(
+                        {"name": "legation", "levelno": 30, "levelname": "WARNING", "msg": note}
+                    )
+                )
+                self._dropped = 0
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+
+
+class _Listener(logging.handlers.QueueListener):
+    def __init__(self, lines: queue.Queue[logging.LogRecord | None], writer: logging.Handler) -> None:
+        super().__init__(lines, writer)
+        self._lines = lines
+
+    def stop(self) -> None:
+        """With a bound: a reader that stalls must not keep the server from ending. The thread is a daemon."""
+        thread, self._thread = self._thread, None
+        with suppress(queue.Full):
+            self._lines.put(None, timeout=END_LIMIT)
+        if thread is not None:
+            thread.join(END_LIMIT)
+
+
+@contextmanager
+def logging_to(target: Path | TextIO, level: LogLevel, redactor: Redactor) -> Iterator[None]:
+    """Everything that is logged goes there, until the end of the block."""
+    lines: queue.Queue[logging.LogRecord | None] = queue.Queue(QUEUE_LINES)
+    writer = _writer(target)
+    writer.setFormatter(JsonLines(redactor))
+    handler, listener, root = (
+        _Bounded(lines),
+        _Listener(lines, writer),
+        logging.getLogger(),
+    )
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    listener.start()
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+        listener.stop()
+        writer.close()
+
+
+def _writer(target: Path | TextIO) -> logging.Handler:
+    if not isinstance(target, Path):
+        return _Stream(target)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _File(target, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8", errors="replace")
+
+
+class _Stream(logging.StreamHandler[TextIO]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """A reader that went away or a full disk: there is nowhere to say so."""
+
+
+class _File(logging.handlers.RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        """Private, also the next one."""
+        fd = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return os.fdopen(fd, "a", encoding=self.encoding, errors=self.errors)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """As above: the server goes on without its log."""
+
+
+def level_of(settings: Settings) -> LogLevel:
+    """A server says what it does unless told otherwise; commands keep to warnings."""
+    return "info" if settings.source("log_level").startswith("default") else settings.log_level
+
+
+def secrets_of(settings: Settings) -> Iterator[Secret]:
+    """What of the settings must never be in a log."""
+    for value in (settings.token, settings.vault_key, settings.token_pepper, settings.cookie_key):
+        if value is not None:
+            yield value
+    if settings.database_url is not None:
+        password = unquote(urlsplit(settings.database_url.reveal()).password or "")
+        if len(password.encode()) >= MIN_BYTES:
+            yield Secret(password, "database-password")

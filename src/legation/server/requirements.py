@@ -1,0 +1,45 @@
+"""What must be right before the server opens anything: all that is wrong is told at once, and nothing is touched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from legation.errors import ConfigInvalid
+from legation.server.address import is_loopback
+from legation.settings import Settings, variable
+
+MIN_TOKEN: Final = 16  # characters; `legation keys new` makes better ones
+_NEEDED_WITH_POSTGRES: Final = ("vault_key", "token_pepper", "cookie_key")
+
+
+def check(settings: Settings) -> None:
+    problems = list(_problems(settings))
+    if problems:
+        lines = "".join(f"\n- {problem}" for problem in problems)
+        raise ConfigInvalid(f"cannot start the server; correct this:{lines}", {"problems": problems})
+
+
+def _problems(settings: Settings) -> Iterator[str]:
+    if settings.database_url is not None:
+        for name in _NEEDED_WITH_POSTGRES:
+            if getattr(settings, name) is None:
+                yield (
+                    f"{variable(name)} is missing: servers that share a database share their keys; make one with "
+                    "`legation keys new`"
+                )
+    if settings.token is not None and len(settings.token.reveal()) < MIN_TOKEN:
+        yield f"token is shorter than {MIN_TOKEN} characters: make one with `legation keys new`"
+    if settings.token is None and not is_loopback(settings.host):
+        yield (
+            f"{variable('token')} is missing: others can reach {settings.host}; make one with `legation keys new`, or "
+            "listen on 127.0.0.1"
+        )
+    for given, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if getattr(settings, given) is None and getattr(settings, other) is not None:
+            yield f"{given} is missing: {other} is of no use without it"
+    for name in ("tls_cert", "tls_key"):
+        path = getattr(settings, name)
+        if path is not None and not os.access(path, os.R_OK):
+            yield f"{name} cannot be read: check {path}"

@@ -1,0 +1,166 @@
+"""`legation up` and `legation server`: everything opened, served until told to stop, everything closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import legation
+from legation.clock import SystemClock
+from legation.redact import Redactor
+from legation.server import requirements
+from legation.server.address import Address
+from legation.server.app import App, AppOptions, make_app
+from legation.server.auth import make_authenticate
+from legation.server.instance import open_instance, prepare_folder
+from legation.server.logs import level_of, logging_to, secrets_of
+from legation.server.metrics import Metrics
+from legation.server.serverfile import server_file
+from legation.server.services import Mode, Services
+from legation.server.serving import Serving, Tls
+from legation.server.serving import run as run_loop
+from legation.server.sign_in import make_link
+from legation.server.summary import RequestSummary
+from legation.server.surfaces import SURFACES
+from legation.settings import Settings
+from legation.wire.api.server import ServerFile
+
+logger = logging.getLogger("legation.server")
+access_logger = logging.getLogger("legation.access")
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """It listens. `sign_in_link` opens once."""
+
+    url: str
+    sign_in_link: str
+
+
+def run(
+    settings: Settings, *, mode: Mode, announce: Callable[[Up], None], exit_with_parent: bool = False
+) -> None:
+    """Returns when the server was told to stop, by a signal, by `POST /v1/stop` or by its parent's end."""
+    requirements.check(settings)
+    run_loop(_run(settings, mode, announce, exit_with_parent=exit_with_parent))
+
+
+async def _run(
+    settings: Settings, mode: Mode, announce: Callable[[Up], None], *, exit_with_parent: bool
+) -> None:
+    prepare_folder(settings.data_dir)
+    redactor = Redactor(secrets_of(settings))
+    with logging_to(_log_target(settings, mode), level_of(settings), redactor):
+        loop = asyncio.get_running_loop()
+        server: Serving | None = None
+
+        def stop() -> None:
+            if server is not None:
+                loop.call_soon(server.stop)  # after the answer to whoever asked
+
+        async with open_instance(settings, mode=mode, clock=SystemClock(), stop=stop) as (services, address):
+            redactor.add(services.own_token)
+            link = await make_link(services, services.installed.user, services.installed.workspace)
+            with ExitStack() as while_listening:
+
+                def on_ready() -> None:
+                    while_listening.enter_context(_found(settings, services))
+                    announce(Up(services.public_url, link.url))
+                    logger.info("listening on %s port %d", settings.host, address.port)
+
+                server = Serving(
+                    _app(settings, services, address),
+                    on_ready,
+                    services.hub.close,
+                    tls=_tls(settings),
+                    trusted_proxies=settings.trusted_proxies,
+                )
+                while_listening.enter_context(_ends(server, with_parent=exit_with_parent))
+                await server.serve_on([address.listener])
+        logger.info("stopped")
+
+
+def _app(settings: Settings, services: Services, address: Address) -> App:
+    metrics = Metrics()
+    metrics.gauge("legation_stream_readers", "Open stream bodies.", read=lambda: services.hub.readers)
+    metrics.gauge(
+        "legation_stream_events_delivered", "Events sent to readers.", read=lambda: services.hub.delivered
+    )
+    metrics.gauge(
+        "legation_log_pending_bytes",
+        "Appended, not yet on the disk.",
+        read=lambda: services.log.pending_bytes,
+    )
+    options = AppOptions(
+        max_body_bytes=settings.max_body_bytes,
+        cors_origins=settings.cors_origins,
+        allowed_hosts=address.hosts,
+        clock=services.clock,
+        metrics=metrics,
+        on_request=_log_request,
+    )
+    return make_app(SURFACES, services=services, authenticate=make_authenticate(services), options=options)
+
+
+def _found(settings: Settings, services: Services) -> AbstractContextManager[None]:
+    content = ServerFile(
+        url=services.public_url,
+        token=services.own_token.reveal(),
+        pid=os.getpid(),
+        started_at=services.started_at,
+        version=legation.__version__,
+    )
+    return server_file(settings.data_dir, content)
+
+
+@contextmanager
+def _ends(server: Serving, *, with_parent: bool) -> Iterator[None]:
+    """Besides the signals that it knows itself: a closed terminal, and a parent that is gone."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, server.stop)
+
+    def read() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            server.stop()
+
+    if with_parent:
+        loop.add_reader(sys.stdin.fileno(), read)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        if with_parent:
+            loop.remove_reader(sys.stdin.fileno())
+
+
+def _log_request(summary: RequestSummary) -> None:
+    access_logger.info(
+        "%s %s %d",
+        summary.method,
+        summary.route,
+        summary.status,
+        extra={
+            "request_id": summary.request_id,
+            "principal": summary.principal,
+            "workspace": summary.workspace,
+            "ms": round(summary.seconds * 1000, 1),
+        },
+    )
+
+
+def _log_target(settings: Settings, mode: Mode) -> Path | TextIO:
+    """`up` has a terminal to keep clean; a server's log belongs to whatever runs it."""
+    return settings.data_dir / "logs" / "server.jsonl" if mode == "up" else sys.stderr
+
+
+def _tls(settings: Settings) -> Tls | None:
+    return Tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None

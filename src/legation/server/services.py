@@ -1,0 +1,49 @@
+"""What the routes work with. `instance.py` opens it all; nothing else makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from legation.clock import Clock
+    from legation.secret import Secret
+    from legation.server.hub import Hub
+    from legation.server.process_tokens import ProcessTokens
+    from legation.server.token_uses import TokenUses
+    from legation.settings import Settings
+    from legation.store.blobs.blobs import Blobs
+    from legation.store.blobs.links import LinkSigner
+    from legation.store.database.transaction import Database
+    from legation.store.identity.bootstrap import Installed
+    from legation.store.keys import Keys
+    from legation.store.log import EventLog
+    from legation.store.sealing import Sealer
+    from legation.store.vault import Vault
+
+Mode = Literal["up", "server"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    settings: Settings
+    mode: Mode
+    clock: Clock
+    started_at: int
+    public_url: str
+    database: Database
+    keys: Keys
+    keys_file: Path  # those of them that are no settings
+    sealer: Sealer
+    vault: Vault
+    blobs: Blobs
+    links: LinkSigner  # to blobs in a folder; S3 signs its own
+    log: EventLog
+    hub: Hub
+    process_tokens: ProcessTokens
+    token_uses: TokenUses
+    own_token: Secret  # the CLI's, for as long as this server runs
+    installed: Installed  # the first workspace and its owner
+    stop: Callable[[], None]

@@ -1,0 +1,148 @@
+"""Signed links to blobs in a folder: whoever has one may download that one blob until it expires.
+
+INV-L1  Method, key, expiry, file name and content type are signed, each with its length before it: a link with
+        any of them changed is refused.
+INV-L2  What a link gives is always a download, never shown as a page of ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+from legation.clock import Clock
+from legation.errors import ConfigInvalid, Forbidden, InvalidParams
+from legation.secret import Secret
+from legation.store.blobs.blobs import check_key
+from legation.store.keys import key_bytes
+
+PATH: Final = "/v1/blobs"
+LONGEST: Final = 7 * 86400  # seconds; what S3 allows, so that both allow the same
+
+_FILENAME_LIMIT: Final = 200
+_FIELDS: Final = ("key", "expires", "filename", "type", "signature")
+_TYPE: Final = re.compile(
+    r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}(?:; ?charset=[a-z0-9-]{1,20})?"
+)
+_ANY_TYPE: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTarget:
+    key: str
+    expires_at: int  # seconds since the epoch
+    filename: str | None
+    content_type: str | None
+
+    def headers(self) -> Mapping[str, str]:
+        return {
+            "content-type": self.content_type or _ANY_TYPE,
+            "content-disposition": disposition(self.filename or self.key.rsplit("/", 1)[-1]),
+            "x-content-type-options": "nosniff",
+            "content-security-policy": "default-src 'none'; sandbox",
+            "referrer-policy": "no-referrer",  # the address is the credential
+            "cache-control": "private, no-store",
+        }
+
+
+class LinkSigner:
+    def __init__(self, secret: Secret, base_url: str, clock: Clock) -> None:
+        """`secret` is `Keys.links`; `base_url` is where browsers find this server."""
+        if not base_url.startswith(("http://", "https://")):
+            raise ConfigInvalid(
+                "cannot make links to blobs: the server's address must begin with http:// or https://"
+            )
+        self._secret = secret
+        self._base = base_url.rstrip("/")
+        self._clock = clock
+
+    def link(
+        self, key: str, *, expires_in: int, filename: str | None = None, content_type: str | None = None
+    ) -> str:
+        check_link(key, expires_in, filename, content_type)
+        target = LinkTarget(key, self._clock.now_ms() // 1000 + expires_in, filename, content_type)
+        fields = {"key": key, "expires": str(target.expires_at), "filename": filename, "type": content_type}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return f"{self._base}{PATH}?{urlencode({**given, 'signature': self._sign(target)}, quote_via=quote)}"
+
+    def verify(self, query: str) -> LinkTarget:
+        """`query` as it was sent. For GET, and HEAD, which gives less."""
+        try:
+            target, signature = _read(query)
+            # As bytes: a signature that is not ASCII is wrong, and no TypeError.
+            genuine = hmac.compare_digest(signature.encode(), self._sign(target).encode())
+        except (ValueError, InvalidParams):  # half characters among them
+            genuine = False
+        if not genuine:
+            raise _altered()
+        if self._clock.now_ms() >= target.expires_at * 1000:
+            raise Forbidden("cannot open this link: it has expired; ask for a new one", {"reason": "expired"})
+        return target
+
+    def _sign(self, target: LinkTarget) -> str:
+        fields = ("GET", target.key, str(target.expires_at), target.filename, target.content_type)
+        message = b"legation/link/1" + b"".join(_with_length(field) for field in fields)
+        return (
+            base64.urlsafe_b64encode(hmac.digest(key_bytes(self._secret), message, "sha256"))
+            .rstrip(b"=")
+            .decode()
+        )
+
+
+def check_link(key: str, expires_in: int, filename: str | None, content_type: str | None) -> None:
+    check_key(key)
+    if not 1 <= expires_in <= LONGEST:
+        raise InvalidParams(f"cannot make a link for so long: let it expire within 1 to {LONGEST} seconds")
+    if filename is not None and not (0 < len(filename) <= _FILENAME_LIMIT and _is_plain(filename)):
+        raise InvalidParams(
+            f"cannot make a link with that file name: use 1 to {_FILENAME_LIMIT} printable characters, no slash"
+        )
+    if content_type is not None and not _TYPE.fullmatch(content_type):
+        raise InvalidParams(
+            "cannot make a link with that content type: write it as type/subtype, in small letters"
+        )
+
+
+def disposition(filename: str) -> str:
+    """RFC 6266: a plain name for old readers, and the exact one."""
+    plain = re.sub(r"[^A-Za-z0-9._ -]", "_", filename)
+    exact = "" if plain == filename else f"; filename*=UTF-8''{quote(filename, safe='')}"
+    return f'attachment; filename="{plain}"{exact}'
+
+
+def _is_plain(filename: str) -> bool:
+    """No controls, no direction marks that make `exe.txt` of `txt.exe`, no half characters."""
+    return filename.isprintable() and not set(filename) & {"/", "\\"} and filename.strip(" .") != ""
+
+
+def _read(query: str) -> tuple[LinkTarget, str]:
+    pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=8)
+    fields = dict(pairs)
+    if len(fields) != len(pairs) or not fields.keys() <= set(_FIELDS):
+        raise ValueError
+    expires = fields.get("expires", "")
+    if not re.fullmatch(r"[1-9][0-9]{0,11}", expires):  # one spelling
+        raise ValueError
+    key = check_key(fields.get("key", ""))
+    target = LinkTarget(key, int(expires), fields.get("filename"), fields.get("type"))
+    return target, fields.get("signature", "")
+
+
+def _with_length(field: str | None) -> bytes:
+    """None is not the empty text."""
+    if field is None:
+        return b"\xff" * 4
+    encoded = field.encode()
+    return len(encoded).to_bytes(4) + encoded
+
+
+def _altered() -> Forbidden:
+    return Forbidden(
+        "cannot open this link: it is not as it was given out; copy the whole of it, or ask for a new one",
+        {"reason": "altered"},
+    )

@@ -1,0 +1,372 @@
+"""`legation up` and its kin, as their user sees them: real processes, real ports, real faults."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.cli.cli import LIMIT, environment, json_lines, legation
+from tests.cli.running import Running, running
+from tests.postgres import Postgres
+
+pytestmark = pytest.mark.heavy
+
+
+def test_up_says_one_line_and_everything_else_finds_it(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        link = re.fullmatch(r"Legation is up: (http://127\.0\.0\.1:\d+)/sign-in#(\S+)\n", up.line())
+        assert link, "one line, with a link"
+        status = legation(tmp_path, "status", "--json")
+        assert status.returncode == 0, status.stderr
+        (told,) = json_lines(status.stdout)
+        assert (told["up"], told["ready"], told["url"], told["pid"]) == (True, True, link[1], up.process.pid)
+        assert (up.data_dir / "server.json").stat().st_mode & 0o777 == 0o600
+        assert up.data_dir.stat().st_mode & 0o777 == 0o700
+        assert "up ·" in legation(tmp_path, "status").stdout
+        stopped = legation(tmp_path, "stop")
+        assert (stopped.returncode, stopped.stdout) == (0, f"stopped (pid {up.process.pid})\n")
+        assert up.process.wait(LIMIT) == 0
+    assert not (up.data_dir / "server.json").exists()
+    down = legation(tmp_path, "status")
+    assert down.returncode == 10
+    assert "legation up" in down.stdout
+
+
+def test_the_link_signs_in_once(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        url, _, code = up.line().split()[-1].partition("/sign-in#")
+        with httpx2.Client(base_url=url) as browser:
+            assert browser.get("/sign-in").status_code == 200
+            assert browser.get("/v1/me").status_code == 401
+            headers = {"Sec-Fetch-Site": "same-origin"}
+            assert browser.post("/v1/sign-in", json={"code": code}, headers=headers).status_code == 204
+            me = browser.get("/v1/me").json()
+            assert (me["kind"], me["workspace"], me["level"]) == ("user", "local", 2)
+        assert httpx2.post(f"{url}/v1/sign-in", json={"code": code}).status_code == 401
+
+
+def test_a_day_with_tokens_users_and_workspaces(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        made = legation(tmp_path, "tokens", "new", "ci", "--scope", "read")
+        token = made.stdout.strip()
+        assert token.startswith("lgn_")
+        assert "shown this once" in made.stderr
+        url = up.server_file().url
+        me = httpx2.get(f"{url}/v1/me", headers={"Authorization": f"Bearer {token}"}).json()
+        assert me["scopes"] == ["read"]
+        (listed,) = json_lines(legation(tmp_path, "tokens", "--json").stdout)
+        assert (listed["label"], listed["hint"]) == ("ci", token[-4:])
+        assert legation(tmp_path, "tokens", "revoke", listed["id"]).returncode == 0
+        assert httpx2.get(f"{url}/v1/me", headers={"Authorization": f"Bearer {token}"}).status_code == 401
+        assert "revoked" in legation(tmp_path, "tokens").stdout
+
+        (ada,) = json_lines(legation(tmp_path, "users", "new", "Ada", "--role", "operator", "--json").stdout)
+        assert "/sign-in#" in legation(tmp_path, "users", "link", ada["id"]).stdout
+        assert "Ada" in legation(tmp_path, "workspaces", "members").stdout
+        assert "disabled" in legation(tmp_path, "users", "disable", ada["id"]).stdout
+        assert "active" in legation(tmp_path, "users", "enable", ada["id"]).stdout
+        assert legation(tmp_path, "workspaces", "remove", ada["id"]).returncode == 0
+
+        (extra,) = json_lines(legation(tmp_path, "workspaces", "new", "Second", "--json").stdout)
+        names = [row["name"] for row in json_lines(legation(tmp_path, "workspaces", "--json").stdout)]
+        assert names == ["Local", "Second"]
+        members = legation(tmp_path, "workspaces", "members", extra["id"], "--json")
+        assert [row["role"] for row in json_lines(members.stdout)] == ["owner"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (("tokens", "revoke", "tok_nothing"), 3, "cannot find"),
+        (("tokens", "new", "x", "--scope", "everything"), 2, "everything"),
+        (("users", "disable", "usr_nobody"), 3, "cannot find"),
+        (("workspaces", "members", "ws_nowhere"), 3, "cannot find"),
+        (("users", "new", "\n"), 2, "name"),
+        (("restore", "nothing.tar"), 3, "no such file"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(tmp_path: Path, argv: tuple[str, ...], code: int, says: str) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        done = legation(tmp_path, *argv)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
+    assert done.stderr.startswith("legation: cannot")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_port_and_everything_else_is_kept(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        first = up.server_file()
+        legation(tmp_path, "tokens", "new", "kept")
+        assert up.stop() == 0
+    again = Running(tmp_path, "up")
+    try:
+        again.line()
+        second = again.server_file()
+        assert second.url == first.url
+        assert second.token != first.token
+        assert "kept" in legation(tmp_path, "tokens").stdout
+        refused = httpx2.get(f"{second.url}/v1/me", headers={"Authorization": f"Bearer {first.token}"})
+        assert refused.status_code == 401
+    finally:
+        again.stop(signal.SIGKILL)
+
+
+def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        made = legation(tmp_path, "tokens", "new", "before the crash")
+        up.stop(signal.SIGKILL)
+    status = legation(tmp_path, "status")
+    assert status.returncode == 10
+    assert "gone" in status.stdout
+    with running(tmp_path) as up:
+        up.line()
+        headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        assert httpx2.get(f"{up.server_file().url}/v1/me", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("command", ["up", "server"])
+def test_a_second_one_on_the_folder_is_refused_with_the_pid_of_the_first(
+    tmp_path: Path, command: str
+) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        second = legation(tmp_path, command, "--port", "0")
+        assert second.returncode == 5
+        assert f"process {up.process.pid} owns it" in second.stderr
+        assert second.stderr.count("\n") == 1
+        assert legation(tmp_path, "status").returncode == 0
+
+
+def test_a_taken_port_is_named_and_nothing_is_damaged(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        refused = legation(tmp_path, "up", "--port", port)
+        assert refused.returncode == 5
+        assert refused.stderr == (
+            f"legation: cannot listen on 127.0.0.1:{port}: another program does; stop that one, or choose another "
+            "with --port\n"
+        )
+    with running(tmp_path, "up", "--port", port) as up:
+        assert port in up.line()
+
+
+def test_a_kept_port_that_somebody_took_is_not_silently_given_up(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        port = int(up.server_file().url.rpartition(":")[2])
+        up.stop()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        refused = legation(tmp_path, "up")
+    assert refused.returncode == 5
+    assert f"127.0.0.1:{port}" in refused.stderr
+
+
+def test_others_are_not_let_in_without_a_token(tmp_path: Path) -> None:
+    refused = legation(
+        tmp_path, "up", "--host", "0.0.0.0", "--token", "short", "--tls-key", "/nowhere/key.pem"
+    )
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n- ") == 3  # all at once
+    assert "short" not in refused.stderr.replace("shorter", "")
+    assert not (tmp_path / ".local").exists()
+
+
+def test_with_postgres_every_missing_key_is_named_at_once(tmp_path: Path) -> None:
+    url = "postgresql://u:canary-pw@127.0.0.1:1/x"
+    refused = legation(tmp_path, "server", LEGATION_DATABASE_URL=url)
+    assert refused.returncode == 2
+    for name in ("LEGATION_VAULT_KEY", "LEGATION_TOKEN_PEPPER", "LEGATION_COOKIE_KEY"):
+        assert name in refused.stderr
+    assert "canary" not in refused.stderr
+    assert not (tmp_path / ".local").exists()
+
+
+def test_a_wrong_vault_key_is_told_and_the_right_one_works_again(tmp_path: Path) -> None:
+    key, other = (legation(tmp_path, "keys", "new").stdout.strip() for _ in range(2))
+    with running(tmp_path, LEGATION_VAULT_KEY=key) as up:
+        assert "is up" in up.line()
+        up.stop()
+    refused = legation(tmp_path, "up", "--port", "0", LEGATION_VAULT_KEY=other)
+    assert refused.returncode == 2
+    assert "vault_key" in refused.stderr.lower()
+    assert key not in refused.stderr
+    assert other not in refused.stderr
+    with running(tmp_path, LEGATION_VAULT_KEY=key) as up:
+        assert "is up" in up.line()
+
+
+def test_a_read_only_folder_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    if os.geteuid() == 0:  # root writes whatever the mode says: a mount of its own does it
+        mount = ["unshare", "-m", "sh", "-c", f'mount --bind -o ro {folder} {folder} && exec "$@"', "sh"]
+        if subprocess.run([*mount, "true"], check=False, capture_output=True).returncode:
+            pytest.skip("cannot make a read-only mount here")
+    else:
+        mount = []
+        folder.chmod(0o500)
+    refused = subprocess.run(
+        [*mount, sys.executable, "-m", "legation", "up", "--data-dir", str(folder), "--port", "0"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert refused.returncode == 9
+    assert refused.stderr.startswith(f"legation: cannot write to {folder}: ")
+    assert "--data-dir" in refused.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_a_full_disk_at_the_start_is_told(tmp_path: Path) -> None:
+    def no_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+
+    refused = subprocess.run(
+        [sys.executable, "-m", "legation", "up", "--port", "0"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        preexec_fn=no_room,
+    )
+    assert refused.returncode == 9
+    assert refused.stderr.startswith("legation: cannot write to ")
+    with running(tmp_path) as up:
+        assert "is up" in up.line()
+
+
+def test_backup_and_restore(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        secret = legation(tmp_path, "tokens", "new", "of the backup").stdout.strip()
+        done = legation(tmp_path, "backup", "copy.tar")
+        assert done.returncode == 0, done.stderr
+        assert "keys are not in it" in done.stdout
+        assert (tmp_path / "copy.tar").stat().st_mode & 0o777 == 0o600
+        assert legation(tmp_path, "backup", "copy.tar").returncode == 5
+        assert "legation stop" in legation(tmp_path, "restore", "copy.tar", "--replace").stderr
+        up.stop()
+    assert "--replace" in legation(tmp_path, "restore", "copy.tar").stderr
+    restored = legation(tmp_path, "restore", "copy.tar", "--replace")
+    assert restored.returncode == 0, restored.stderr
+    with running(tmp_path) as up:
+        up.line()
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert httpx2.get(f"{up.server_file().url}/v1/me", headers=headers).status_code == 200
+
+
+def test_keys_are_rotated(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        before = (up.data_dir / "keys.json").read_text()
+        done = legation(tmp_path, "keys", "rotate")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("now key ")
+        assert (up.data_dir / "keys.json").read_text() != before
+        up.stop()
+    with running(tmp_path) as up:
+        assert "is up" in up.line()
+
+
+def test_server_takes_a_token_and_ends_with_its_parent(tmp_path: Path) -> None:
+    token = "a-token-of-the-sdk-24-bytes"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "legation", "server", "--port", "0", "--exit-with-parent"],
+        env=environment(tmp_path, LEGATION_TOKEN=token),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    try:
+        while not (found := re.search(r"listening on (http://\S+)", process.stderr.readline())):
+            pass
+        me = httpx2.get(f"{found[1]}/v1/me", headers={"Authorization": f"token {token}"}).json()
+        assert "instance" in me["scopes"]
+        process.stdin.close()
+        assert process.wait(LIMIT) == 0
+        assert token not in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait(LIMIT)
+        process.stderr.close()
+
+
+def test_it_ends_within_a_second_with_streams_open(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        file = up.server_file()
+        headers = {"Authorization": f"Bearer {file.token}"}
+        with httpx2.stream(
+            "GET", f"{file.url}/v1/streams/server/sse", headers=headers, timeout=LIMIT
+        ) as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == ": legation"
+            started = time.monotonic()
+            up.process.send_signal(signal.SIGTERM)
+            assert "event: bye" in list(lines)
+        assert up.process.wait(LIMIT) == 0
+        assert time.monotonic() - started < 5  # a generous bound on a busy machine; the benchmark measures
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_other_signals_end_it_as_well(tmp_path: Path, number: int) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        assert up.stop(number) == 0
+        assert not (up.data_dir / "server.json").exists()
+
+
+def test_a_worker_needs_postgres(tmp_path: Path) -> None:
+    refused = legation(tmp_path, "worker")
+    assert refused.returncode == 2
+    assert "LEGATION_DATABASE_URL" in refused.stderr
+
+
+def test_servers_and_a_worker_share_a_postgres(tmp_path: Path, postgres: Postgres) -> None:
+    env = {"LEGATION_DATABASE_URL": postgres.new_database().reveal()}
+    for name in ("VAULT_KEY", "TOKEN_PEPPER", "COOKIE_KEY"):
+        env[f"LEGATION_{name}"] = legation(tmp_path, "keys", "new").stdout.strip()
+    early = legation(tmp_path, "server", "--port", "0", **env)
+    assert early.returncode == 9
+    assert "legation migrate" in early.stderr
+    assert legation(tmp_path, "migrate", "--check", **env).returncode == 1
+    assert "applied 0001_spine" in legation(tmp_path, "migrate", **env).stdout
+    assert legation(tmp_path, "migrate", "--check", **env).returncode == 0
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with running(tmp_path / "one", "server", **env) as one, running(tmp_path / "two", "server", **env) as two:
+        one.line()
+        two.line()
+        made = legation(tmp_path / "one", "tokens", "new", "shared", **env)
+        headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        assert httpx2.get(f"{two.server_file().url}/v1/me", headers=headers).status_code == 200
+        worker = Running(tmp_path, "worker", **env)
+        assert "no runs to work on yet" in worker.line()
+        assert worker.stop() == 0
+        assert "pg_dump" in legation(tmp_path / "one", "backup", "copy.tar", **env).stderr
