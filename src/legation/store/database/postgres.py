@@ -119,6 +119,9 @@ class PostgresDatabase:
         async with self._connection() as connection:
             await connection.execute("select 1")
 
+    async def scrub(self) -> None:
+        """Nothing that a role without superuser rights could do at once."""
+
     @asynccontextmanager
     async def _connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """Errors of the connection and of the server become ours; those that mean "again" pass."""

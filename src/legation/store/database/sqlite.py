@@ -5,12 +5,13 @@ callers hear of it only when the group is on the disk.
 """
 
 import asyncio
+import logging
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,8 @@ from legation.store.lock import FolderLock
 from legation.store.sqlitefile import connect
 
 MAX_GROUP: Final = 256  # transactions in one commit
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -109,6 +112,16 @@ class SqliteDatabase:
         with _storage(self.path):
             await self._loop.run_in_executor(self._readers, self._reader.execute, "select 1")
 
+    async def scrub(self) -> None:
+        self._must_be_open()
+        await self._loop.run_in_executor(self._readers, self._scrub)  # no read of ours is under way there
+
+    def _scrub(self) -> None:
+        with _storage(self.path), closing(connect(self.path)) as connection:
+            (busy, *_) = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+        if busy:
+            _log.warning("cannot empty the write-ahead log of %s now: another process reads it", self.path)
+
     def _must_be_open(self) -> None:
         if not self._open:
             raise Conflict(f"cannot use {self.path}: it is closed; open it again")
@@ -166,17 +179,17 @@ class SqliteDatabase:
     # The writer thread.
 
     def _run(self) -> None:
-        closing = False
-        while not closing:
+        ending = False
+        while not ending:
             jobs = [job for job in (self._queue.get(),) if job is not None]
-            closing = not jobs
-            while jobs and len(jobs) < MAX_GROUP and not closing:
+            ending = not jobs
+            while jobs and len(jobs) < MAX_GROUP and not ending:
                 try:
                     job = self._queue.get_nowait()
                 except queue.Empty:
                     break
                 if job is None:
-                    closing = True
+                    ending = True
                 else:
                     jobs.append(job)
             if jobs:

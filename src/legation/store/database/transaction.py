@@ -59,6 +59,10 @@ class Database(Protocol):
     async def ping(self) -> None:
         """Raises if the database does not answer."""
 
+    async def scrub(self) -> None:
+        """After a deletion that must leave no byte: on SQLite the write-ahead log is merged and emptied. Postgres
+        keeps dead rows until it vacuums, and its own log as it is set up; docs/vault.md says what that means."""
+
     async def version(self) -> int:
         """The number of the last migration that was applied; 0 for an empty database."""
 

@@ -1,0 +1,121 @@
+"""The audit log: who changed what, written in the very transaction that changes it.
+
+INV-A1  A row never holds a secret or anything that somebody typed: ids, addresses, numbers and fixed words only.
+        Names, labels and e-mail addresses stay in their own tables, where the target's id leads.
+INV-A2  A change and its row are one transaction: there is never one without the other.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from legation.errors import InternalError
+from legation.ids import new_id
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Row, Transaction
+from legation.store.plain import must_be_plain
+from legation.wire.api.identity import AuditEntry
+from legation.wire.principal import Principal
+
+Change = Literal[
+    "user.created", "user.changed", "user.disabled", "user.enabled", "user.signed-in", "user.signed-out",
+    "workspace.created", "workspace.changed", "workspace.deleted", "member.set", "member.removed",
+    "token.created", "token.revoked", "link.created",
+    "keys.rotated", "keys.rewrapped", "backup.made", "backup.restored", "server.started", "server.stopped",
+]  # fmt: skip
+
+# What each says of its target, in words for the docs.
+MEANINGS: Final[dict[Change, str]] = {
+    "user.created": "a user was made",
+    "user.changed": "a user's name, e-mail address or admin right changed; `changed` lists which",
+    "user.disabled": "a user was shut out: no credential of theirs works",
+    "user.enabled": "a disabled user was let in again",
+    "user.signed-in": "a one-time link became a browser session",
+    "user.signed-out": "every browser session of a user ended",
+    "workspace.created": "a workspace was made",
+    "workspace.changed": "a workspace's name, plan, quota or retention changed; `changed` lists which",
+    "workspace.deleted": "a workspace is being deleted with all that is in it",
+    "member.set": "a user became a member, or has another role; `role` is the new one",
+    "member.removed": "a user is no longer a member",
+    "token.created": "an API token was made; `kind` and `scopes` say what it may do",
+    "token.revoked": "an API token no longer works",
+    "link.created": "a one-time sign-in link was made for a user",
+    "keys.rotated": "a new vault key became the current one",
+    "keys.rewrapped": "everything sealed is under the current vault key; `count` were not before",
+    "backup.made": "a backup of the whole installation was made",
+    "backup.restored": "the installation was restored from a backup",
+    "server.started": "a server started; `version` is Legation's",
+    "server.stopped": "a server stopped in good order",
+}
+
+Detail = str | int | bool | None
+
+MOST_DETAILS: Final = 16
+MOST_ROWS: Final = 500  # in one page
+_INT64: Final = 2**63
+
+_SQL: Final = Queries("audit")
+_CHANGES: Final = frozenset(get_args(Change))
+
+
+def record(
+    principal: Principal, action: Change, target: str, details: Mapping[str, Detail], now_ms: int
+) -> Transaction[None]:
+    """A part of the transaction that makes the change: `yield from record(...)`."""
+    if action not in _CHANGES:
+        raise InternalError("cannot record a change that audit.py does not list; add it there")
+    yield _SQL.record(
+        id=new_id("aud", now_ms=now_ms),
+        workspace=principal.workspace,
+        at=now_ms,
+        actor_kind=must_be_plain(principal.kind, "an actor's kind in the audit log"),
+        actor=must_be_plain(principal.id, "an actor in the audit log"),
+        action=action,
+        target=must_be_plain(target, f"the target of {action}"),
+        details=_encode(action, details),
+    )
+
+
+def page(workspace: str, after: str | None, limit: int) -> Transaction[list[AuditEntry]]:
+    """Newest first; `after` is the last id of the page before."""
+    limit = max(1, min(limit, MOST_ROWS))
+    if after is None:
+        rows = yield _SQL.newest(workspace=workspace, limit=limit)
+    else:
+        rows = yield _SQL.older(workspace=workspace, after=after, limit=limit)
+    return [_entry(row) for row in rows]
+
+
+def _entry(row: Row) -> AuditEntry:
+    return AuditEntry(
+        id=row["id"],
+        at=row["at"],
+        actor_kind=row["actor_kind"],
+        actor=row["actor"],
+        action=row["action"],
+        target=row["target"],
+        details=msgspec.json.decode(row["details"], type=dict[str, Detail]),
+    )
+
+
+def _encode(action: Change, details: Mapping[str, Detail]) -> str:
+    if len(details) > MOST_DETAILS:
+        raise InternalError(f"cannot record {action} with more than {MOST_DETAILS} details; leave some out")
+    checked = {
+        must_be_plain(name, f"the name of a detail of {action}"): _checked(action, name, value)
+        for name, value in details.items()
+    }
+    return msgspec.json.encode(checked).decode()
+
+
+def _checked(action: Change, name: str, value: object) -> Detail:
+    what = f"detail {must_be_plain(name, f'the name of a detail of {action}')} of {action}"
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and -_INT64 <= value < _INT64:
+        return value
+    if isinstance(value, str):
+        return must_be_plain(value, what)
+    del value
+    raise InternalError(f"cannot store {what}: it is no text, number, boolean or null; give one of these")

@@ -1,0 +1,14 @@
+-- name: record
+-- One change, in the transaction that makes it.
+insert into audit (id, workspace_id, at, actor_kind, actor, action, target, details)
+values (:id, :workspace, :at, :actor_kind, :actor, :action, :target, :details);
+
+-- name: newest
+-- The first page: ids sort by time.
+select id, at, actor_kind, actor, action, target, details from audit
+where workspace_id = :workspace order by id desc limit :limit;
+
+-- name: older
+-- A later page: what comes before the last id of the page before.
+select id, at, actor_kind, actor, action, target, details from audit
+where workspace_id = :workspace and id < :after order by id desc limit :limit;
