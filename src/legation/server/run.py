@@ -125,12 +125,17 @@ def _found(settings: Settings, services: Services) -> AbstractContextManager[Non
 def _ends(server: Serving, *, with_parent: bool) -> Iterator[None]:
     """Besides the signals that it knows itself: a closed terminal, and a parent that is gone."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, server.stop)
+
+    def stop() -> None:
+        if not server.should_exit:  # a second word would cut off what is in flight
+            server.stop()
 
     def read() -> None:
         if not os.read(sys.stdin.fileno(), 4096):
             loop.remove_reader(sys.stdin.fileno())
-            server.stop()
+            stop()
+
+    loop.add_signal_handler(signal.SIGHUP, stop)
 
     if with_parent:
         loop.add_reader(sys.stdin.fileno(), read)

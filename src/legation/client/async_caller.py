@@ -1,0 +1,166 @@
+"""The async side of the HTTP core, line for line as caller.py has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import httpx2
+
+from legation.client.failure import Failure, received, refused
+from legation.client.follow import Follow
+from legation.client.operation import Operation
+from legation.client.pages import AsyncPages
+from legation.client.part_file import PartFile
+from legation.client.repeat import Tries
+from legation.client.target import Target
+from legation.client.timeouts import BACKUP_READ, Timeouts
+from legation.client.transport import (
+    CHUNK,
+    TRANSPORT_ERRORS,
+    closed,
+    content_headers,
+    failure,
+    name,
+    options,
+    read_timeout,
+)
+from legation.wire.api.shape import Page
+
+T = TypeVar("T")
+
+
+class AsyncCaller:
+    def __init__(self, target: Target, timeouts: Timeouts, repeats: int) -> None:
+        self._target = target
+        self._timeouts = timeouts
+        self._repeats = repeats
+        self._http = httpx2.AsyncClient(**options(target, timeouts))
+        self._closed = asyncio.Event()
+
+    async def close(self) -> None:
+        self._closed.set()
+        await self._http.aclose()
+
+    async def pause(self, seconds: float) -> None:
+        """Ends early, and with an error, when another task closes the client."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+        except TimeoutError:
+            return
+        raise closed()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed.is_set():
+            raise closed()
+
+    async def send(self, operation: Operation[T]) -> T:
+        tries = Tries(operation.method, self._repeats)
+        while True:
+            self._refuse_if_closed()
+            outcome = await self._try(operation)
+            if not isinstance(outcome, Failure):
+                return outcome
+            await self.pause(tries.pause_after(outcome))
+
+    async def _try(self, operation: Operation[T]) -> T | Failure:
+        what = name(self._target, operation.method, operation.path)
+        try:
+            response = await self._http.request(
+                operation.method,
+                self._target.url(operation.path, operation.query),
+                content=operation.body,
+                headers=content_headers(operation.body),
+            )
+        except TRANSPORT_ERRORS as error:
+            return failure(what, error)
+        return received(operation, what, response.status_code, response.headers, response.content)
+
+    async def download(self, operation: Operation[None], to: Path) -> None:
+        """The whole body as a file that is there completely or not at all."""
+        tries = Tries(operation.method, self._repeats)
+        while True:
+            self._refuse_if_closed()
+            with PartFile(to) as part:
+                failed = await self._try_download(operation, part)
+                if failed is None:
+                    return await asyncio.to_thread(part.finish)
+            await self.pause(tries.pause_after(failed))
+
+    async def _try_download(self, operation: Operation[None], part: PartFile) -> Failure | None:
+        what = name(self._target, operation.method, operation.path)
+        timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
+        url = self._target.url(operation.path, operation.query)
+        try:
+            async with self._http.stream("GET", url, timeout=timeout) as response:
+                if response.status_code != 200:
+                    return refused(what, response.status_code, response.headers, await response.aread())
+                async for chunk in response.aiter_bytes(CHUNK):
+                    await asyncio.to_thread(part.write, chunk)
+        except TRANSPORT_ERRORS as error:
+            return failure(what, error)
+        return None
+
+    def pages(self, first: Operation[Page[T]]) -> AsyncPages[T]:
+        return AsyncPages(first, self.send)
+
+    def follow(self, machine: Follow[T]) -> AsyncFollowing[T]:
+        return AsyncFollowing(self, machine)
+
+    async def chunks(self, machine: Follow[T]) -> AsyncGenerator[bytes, None]:
+        """The body of one connection of a followed stream; the machine is told how it went."""
+        self._refuse_if_closed()
+        request = machine.request()
+        what = name(self._target, "GET", request.path)
+        timeout = read_timeout(self._timeouts, self._timeouts.stream)
+        url = self._target.url(request.path, request.query)
+        try:
+            async with self._http.stream("GET", url, headers=request.headers, timeout=timeout) as response:
+                body = b"" if response.status_code == 200 else await response.aread()
+                machine.opened(what, response.status_code, response.headers, body)
+                if not machine.hung_up:
+                    async for chunk in response.aiter_bytes():
+                        yield chunk
+        except TRANSPORT_ERRORS as error:
+            machine.failed(failure(what, error))
+
+
+class AsyncFollowing(Generic[T]):
+    """A followed stream: iterate it; `close` it, or leave its `async with`, to stop before its end."""
+
+    def __init__(self, caller: AsyncCaller, machine: Follow[T]) -> None:
+        self._items = _items(caller, machine)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        return await anext(self._items)
+
+    async def close(self) -> None:
+        await self._items.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _items(caller: AsyncCaller, machine: Follow[T]) -> AsyncGenerator[T, None]:
+    while not machine.ended:
+        async with aclosing(caller.chunks(machine)) as chunks:
+            async for chunk in chunks:
+                for item in machine.take(chunk):
+                    yield item
+                if machine.hung_up:
+                    break
+        if not machine.ended:
+            await caller.pause(machine.pause())

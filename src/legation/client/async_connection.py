@@ -1,0 +1,109 @@
+"""The same connection, awaited: as connection.py has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from legation.client import operations
+from legation.client.connection import How
+from legation.client.find import find
+from legation.client.repeat import REPEATS
+from legation.client.spawn import Spawn
+from legation.client.surface import Surface
+from legation.client.target import target
+from legation.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from legation.secret import Secret
+
+if TYPE_CHECKING:
+    from legation.client.async_caller import AsyncCaller
+    from legation.client.child import ServerChild
+
+    _Surface = Surface[AsyncCaller]
+else:
+    _Surface = Surface
+
+
+class AsyncLegation(_Surface):
+    """Make one with `connect`, `find` or `start`; close it, or use it in an `async with`."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | Secret,
+        *,
+        workspace: str | None = None,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        repeats: int = REPEATS,
+    ) -> None:
+        from legation.client.async_caller import AsyncCaller  # brings httpx2 and asyncio with it
+
+        at = target(url, token, workspace)
+        super().__init__(AsyncCaller(at, timeouts, repeats))
+        self.url = at.base
+        self._child: ServerChild | None = None
+
+    @classmethod
+    def connect(cls, url: str, token: str | Secret, **how: Unpack[How]) -> Self:
+        """To a server that runs. Makes no call: the first operation finds out whether it is there."""
+        return cls(url, token, **how)
+
+    @classmethod
+    def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
+        """To the `legation up` of this machine."""
+        found = find(data_dir)
+        return cls(found.url, found.token, **how)
+
+    @classmethod
+    def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
+        """To a server of one's own; with `spawn=False` as `find`.
+
+        It starts when the `async with` is entered, and is healthy then; leaving stops it.
+        """
+        if spawn is False:
+            return cls.find(**how)
+        from legation.client.child import ServerChild
+
+        child = ServerChild(Spawn() if spawn is True else spawn)
+        made = cls(child.url, child.token, **how)
+        made._child = child
+        return made
+
+    async def backup(self, path: str | Path, *, keys: bool = False) -> None:
+        """A copy of everything the server keeps, as one file readable by its owner alone.
+
+        Without `keys` it cannot be opened without those of the server; with them, by whoever has it.
+        """
+        await self.caller.download(operations.backup(keys), Path(path))
+
+    async def close(self) -> None:
+        await self.caller.close()
+        if self._child is not None:
+            await _in_thread(self._child.stop)
+
+    async def __aenter__(self) -> Self:
+        child = self._child
+        if child is not None:
+            try:
+                await _in_thread(child.start)
+            except BaseException:  # also when this task is cancelled: the thread then gives up by itself
+                child.give_up()
+                await self.caller.close()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.url}>"
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    import asyncio
+
+    await asyncio.to_thread(work)

@@ -1,0 +1,178 @@
+"""The sync side of the HTTP core: sends operations, follows streams, downloads. Its twin is async_caller.py."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import httpx2
+
+from legation.client.failure import Failure, received, refused
+from legation.client.follow import Follow
+from legation.client.operation import Operation
+from legation.client.pages import Pages
+from legation.client.part_file import PartFile
+from legation.client.repeat import Tries
+from legation.client.target import Target
+from legation.client.timeouts import BACKUP_READ, Timeouts
+from legation.client.transport import (
+    CHUNK,
+    TRANSPORT_ERRORS,
+    closed,
+    content_headers,
+    failure,
+    name,
+    options,
+    read_timeout,
+)
+from legation.wire.api.shape import Page
+
+T = TypeVar("T")
+
+
+class Caller:
+    def __init__(self, target: Target, timeouts: Timeouts, repeats: int) -> None:
+        self._target = target
+        self._timeouts = timeouts
+        self._repeats = repeats
+        self._http = httpx2.Client(**options(target, timeouts))
+        self._closed = threading.Event()
+        self._reading: set[socket.socket] = set()  # by followers, who block there
+
+    def close(self) -> None:
+        """Also ends what other threads are reading or waiting for."""
+        self._closed.set()
+        for sock in tuple(self._reading):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # closing alone would not wake its reader
+        self._http.close()
+
+    def pause(self, seconds: float) -> None:
+        """Ends early, and with an error, when another thread closes the client."""
+        if self._closed.wait(seconds):
+            raise closed()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed.is_set():
+            raise closed()
+
+    def send(self, operation: Operation[T]) -> T:
+        tries = Tries(operation.method, self._repeats)
+        while True:
+            self._refuse_if_closed()
+            outcome = self._try(operation)
+            if not isinstance(outcome, Failure):
+                return outcome
+            self.pause(tries.pause_after(outcome))
+
+    def _try(self, operation: Operation[T]) -> T | Failure:
+        what = name(self._target, operation.method, operation.path)
+        try:
+            response = self._http.request(
+                operation.method,
+                self._target.url(operation.path, operation.query),
+                content=operation.body,
+                headers=content_headers(operation.body),
+            )
+        except TRANSPORT_ERRORS as error:
+            return failure(what, error)
+        return received(operation, what, response.status_code, response.headers, response.content)
+
+    def download(self, operation: Operation[None], to: Path) -> None:
+        """The whole body as a file that is there completely or not at all."""
+        tries = Tries(operation.method, self._repeats)
+        while True:
+            self._refuse_if_closed()
+            with PartFile(to) as part:
+                failed = self._try_download(operation, part)
+                if failed is None:
+                    return part.finish()
+            self.pause(tries.pause_after(failed))
+
+    def _try_download(self, operation: Operation[None], part: PartFile) -> Failure | None:
+        what = name(self._target, operation.method, operation.path)
+        timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
+        url = self._target.url(operation.path, operation.query)
+        url = self._target.url(operation.path, operation.query)
+        try:
+            with self._http.stream("GET", url, timeout=timeout) as response:
+                if response.status_code != 200:
+                    return refused(what, response.status_code, response.headers, response.read())
+                for chunk in response.iter_bytes(CHUNK):
+                    part.write(chunk)
+        except TRANSPORT_ERRORS as error:
+            return failure(what, error)
+        return None
+
+    def pages(self, first: Operation[Page[T]]) -> Pages[T]:
+        return Pages(first, self.send)
+
+    def follow(self, machine: Follow[T]) -> Following[T]:
+        return Following(self, machine)
+
+    def chunks(self, machine: Follow[T]) -> Generator[bytes, None, None]:
+        """The body of one connection of a followed stream; the machine is told how it went."""
+        self._refuse_if_closed()
+        request = machine.request()
+        what = name(self._target, "GET", request.path)
+        timeout = read_timeout(self._timeouts, self._timeouts.stream)
+        url = self._target.url(request.path, request.query)
+        try:
+            with self._http.stream("GET", url, headers=request.headers, timeout=timeout) as response:
+                body = b"" if response.status_code == 200 else response.read()
+                machine.opened(what, response.status_code, response.headers, body)
+                if not machine.hung_up:
+                    with self._wakeable(response):
+                        yield from response.iter_bytes()
+        except TRANSPORT_ERRORS as error:
+            machine.failed(failure(what, error))
+
+    @contextmanager
+    def _wakeable(self, response: httpx2.Response) -> Iterator[None]:
+        sock: socket.socket = response.extensions["network_stream"].get_extra_info("socket")
+        self._reading.add(sock)
+        try:
+            self._refuse_if_closed()
+            yield
+        finally:
+            self._reading.discard(sock)
+
+
+class Following(Generic[T]):
+    """A followed stream: iterate it; `close` it, or leave its `with`, to stop before its end."""
+
+    def __init__(self, caller: Caller, machine: Follow[T]) -> None:
+        self._items = _items(caller, machine)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    def close(self) -> None:
+        self._items.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _items(caller: Caller, machine: Follow[T]) -> Generator[T, None, None]:
+    while not machine.ended:
+        with closing(caller.chunks(machine)) as chunks:
+            for chunk in chunks:
+                yield from machine.take(chunk)
+                if machine.hung_up:
+                    break
+        if not machine.ended:
+            caller.pause(machine.pause())

@@ -1,0 +1,80 @@
+"""Where a client talks to and as whom. The token is never part of the address, and never in a repr."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode, urlsplit
+
+from legation.errors import InvalidParams
+from legation.secret import Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    base: str  # scheme, host, port and path prefix, without a slash at the end
+    token: Secret
+    workspace: str | None = None
+
+    def url(self, path: str, query: tuple[tuple[str, str], ...] = ()) -> str:
+        return f"{self.base}{path}{'?' if query else ''}{urlencode(query)}"
+
+    def headers(self) -> dict[str, str]:
+        """Without the token, which is put on when the request leaves."""
+        return {} if self.workspace is None else {"Legation-Workspace": self.workspace}
+
+    @property
+    def is_plain(self) -> bool:
+        return self.base.startswith("http:")
+
+    @property
+    def is_local(self) -> bool:
+        """On this machine: no proxy has any business between us and it."""
+        from ipaddress import ip_address
+
+        host = urlsplit(self.base).hostname or ""
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost" or host.endswith(".localhost")
+
+
+def target(url: str, token: str | Secret, workspace: str | None = None) -> Target:
+    secret = token if isinstance(token, Secret) else Secret(token, "token")
+    if not _fits_a_header(secret.reveal()):
+        raise InvalidParams("cannot use the token: it holds spaces or characters beyond ASCII; copy it again")
+    if workspace is not None and not _fits_a_header(workspace):
+        raise InvalidParams("cannot use the workspace: give its id, as `legation workspaces` shows it")
+    return Target(_base(url), secret, workspace)
+
+
+def segment(value: str) -> str:
+    """One id or name as a part of a path, whatever it holds."""
+    if value in ("", ".", ".."):
+        raise InvalidParams(
+            "cannot make an address of an empty or dotted id: give the id as the server shows it"
+        )
+    try:
+        return quote(value, safe="")
+    except UnicodeEncodeError:
+        raise InvalidParams(
+            "cannot make an address of an id that is not valid Unicode: give it as the server shows it"
+        ) from None
+
+
+def _base(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(not " " < char < "\x7f" for char in url):
+        raise InvalidParams("cannot use the server's address: write it like http://127.0.0.1:2468")
+    if parts.username is not None or parts.query or parts.fragment:  # may hold a secret: not repeated here
+        raise InvalidParams(
+            "cannot use the server's address: leave out user, password, query and fragment; give the token apart"
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _fits_a_header(value: str) -> bool:
+    return value != "" and all("!" <= char <= "~" for char in value)

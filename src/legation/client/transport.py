@@ -1,0 +1,84 @@
+"""What sync and async share of httpx2: the settings of a client, its errors as ours. Importing it is slow."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Final, TypedDict
+
+import httpx2
+
+from legation import __version__
+from legation.client.failure import Failure, unreachable
+from legation.client.target import Target
+from legation.client.timeouts import Timeouts
+from legation.errors import Conflict
+
+# Below what servers and proxies give an idle connection (5 to 75): a POST must not meet the moment they close it.
+KEEP_ALIVE: Final = 3.0
+CHUNK: Final = 64 * 1024
+
+# What httpx2 raises for the network, the peer and a body that cannot be decompressed.
+TRANSPORT_ERRORS: Final = (httpx2.RequestError,)
+
+
+class Options(TypedDict):
+    auth: Callable[[httpx2.Request], httpx2.Request]
+    headers: dict[str, str]
+    timeout: httpx2.Timeout
+    limits: httpx2.Limits
+    follow_redirects: bool
+    trust_env: bool
+    verify: ssl.SSLContext | bool
+
+
+def options(target: Target, timeouts: Timeouts) -> Options:
+    return Options(
+        auth=_bearer(target),
+        headers={**target.headers(), "User-Agent": f"legation/{__version__}", "Accept-Encoding": "identity"},
+        timeout=read_timeout(timeouts, timeouts.read),
+        # One connection for each stream that is followed, however many: no wait for a free one.
+        limits=httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE),
+        follow_redirects=False,  # the token goes to the address it was given for and nowhere else
+        trust_env=not target.is_local,
+        verify=_no_trust() if target.is_plain else True,
+    )
+
+
+def read_timeout(timeouts: Timeouts, read: float) -> httpx2.Timeout:
+    return httpx2.Timeout(connect=timeouts.connect, read=read, write=timeouts.read, pool=timeouts.connect)
+
+
+def failure(what: str, error: httpx2.RequestError) -> Failure:
+    timed_out = isinstance(error, httpx2.TimeoutException)
+    # A request that was sent and not answered in time may still be at work: that is the caller's to repeat.
+    passing = (
+        isinstance(error, httpx2.ConnectTimeout) if timed_out else isinstance(error, httpx2.TransportError)
+    )
+    return unreachable(what, error, timed_out=timed_out, passing=passing)
+
+
+def content_headers(body: bytes | None) -> dict[str, str]:
+    return {} if body is None else {"Content-Type": "application/json"}
+
+
+def name(target: Target, method: str, path: str) -> str:
+    """How messages call a request; its query stays out."""
+    return f"{method} {target.url(path)}"
+
+
+def closed() -> Conflict:
+    return Conflict("cannot use a client after it was closed: connect again")
+
+
+def _bearer(target: Target) -> Callable[[httpx2.Request], httpx2.Request]:
+    def put_on(request: httpx2.Request) -> httpx2.Request:
+        request.headers["Authorization"] = f"Bearer {target.token.reveal()}"
+        return request
+
+    return put_on
+
+
+def _no_trust() -> ssl.SSLContext:
+    """For plain HTTP: loading the certificates that are never asked for would cost most of the start."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
