@@ -10,6 +10,7 @@ from bench.measure import CPU, RATE
 FLOOD, FLOOD_TO_DISK, FLOOD_OF_SDK = "500000", "400000", "60000"
 FLOOD_OF_SESSIONS = "200000"
 BIG_LINES = "200"
+READERS, FLAT_OUT = "500", "0"
 MB_RATE = "MB/s"
 
 
@@ -38,7 +39,15 @@ ACKS_500 = Candidate("500-sessions", "bench.acks", ("500",))
 START_PYTHON = _start("python-alone", "-c", "pass")
 START_VERSION = _start("legation-version", "-m", "legation", "--version")
 START_HELP = _start("legation-help", "-m", "legation", "--help")
+SSE_HUB = Candidate("sse-hub", "bench.sse", ("hub", READERS, "10000", FLAT_OUT))
+SSE_PACED = Candidate("sse-hub-paced", "bench.sse", ("hub", READERS, "5000", "0.02"))
+SSE_QUEUE = Candidate("sse-queue-per-reader", "bench.sse", ("queue", READERS, "1000", FLAT_OUT))
 INSTALL = Candidate("base-install", "bench.install")
+POSTS = "24000"
+HTTP = Candidate("legation-http", "bench.http_post", ("legation", POSTS))
+HTTP_FASTAPI = Candidate("fastapi-http", "bench.http_post", ("fastapi", POSTS))
+HTTP_BARE = Candidate("bare-asgi", "bench.http_post", ("bare", POSTS))
+CPU_REQUEST = "CPU µs/request"
 
 BENCHMARKS = (
     Benchmark(
@@ -104,10 +113,30 @@ BENCHMARKS = (
         (ACKS_50, ACKS_500),
     ),
     Benchmark(
+        "sse",
+        "one stream in bursts of 20 to 500 readers over HTTP, against a queue for each reader",
+        (SSE_HUB, SSE_PACED, SSE_QUEUE),
+        (
+            Target("delivered events/s", metric(SSE_HUB, RATE), bound=500_000),
+            Target("CPU µs/event at 500,000 a second", metric(SSE_PACED, CPU), "at most", 2),
+            Target("times a queue per reader", times(SSE_HUB, SSE_QUEUE, RATE)),
+            Target("times a queue per reader, by CPU", times(SSE_QUEUE, SSE_HUB, CPU)),
+        ),
+    ),
+    Benchmark(
         "cli-start",
         "processor time of a whole command",
         (START_VERSION, START_HELP, START_PYTHON),
         (Target("CPU seconds of --version", metric(START_VERSION, "CPU s"), "at most", 0.3),),
+    ),
+    Benchmark(
+        "http-post",
+        "a POST that is authenticated, validated and answered, on uvicorn with uvloop and httptools",
+        (HTTP, HTTP_FASTAPI, HTTP_BARE),
+        (
+            Target("CPU, as a part of FastAPI's", times(HTTP, HTTP_FASTAPI, CPU_REQUEST), "at most", 1 / 3),
+            Target("CPU, as a multiple of bare ASGI", times(HTTP, HTTP_BARE, CPU_REQUEST)),
+        ),
     ),
     Benchmark(
         "install",

@@ -8,7 +8,7 @@ import pytest
 
 from legation.errors import ConfigInvalid, Conflict
 from legation.server import requirements
-from legation.server.address import hosts, is_loopback, listen, public_url
+from legation.server.address import hosts, is_loopback, public_url, take_address
 from legation.settings import Settings, load
 
 
@@ -24,9 +24,9 @@ def taken() -> socket.socket:
 
 
 def test_the_port_it_got_is_kept(tmp_path: Path) -> None:
-    first = listen(settings(tmp_path, port=0))
+    first = take_address(settings(tmp_path, port=0))
     first.listener.close()
-    again = listen(settings(tmp_path))
+    again = take_address(settings(tmp_path))
     again.listener.close()
     assert again.port == first.port
     assert again.public_url == f"http://127.0.0.1:{first.port}"
@@ -35,7 +35,7 @@ def test_the_port_it_got_is_kept(tmp_path: Path) -> None:
 def test_a_first_start_takes_any_port_if_the_usual_one_is_taken(tmp_path: Path) -> None:
     with taken() as other:
         usual = other.getsockname()[1]
-        address = listen(replace(settings(tmp_path), port=usual))
+        address = take_address(replace(settings(tmp_path), port=usual))
         address.listener.close()
         assert address.port != usual
 
@@ -44,16 +44,16 @@ def test_a_port_that_was_asked_for_or_kept_is_insisted_on(tmp_path: Path) -> Non
     with taken() as other:
         port = other.getsockname()[1]
         with pytest.raises(Conflict, match=f"127.0.0.1:{port}: another program"):
-            listen(settings(tmp_path, port=port))
+            take_address(settings(tmp_path, port=port))
         (tmp_path / "port").write_text(str(port))
         with pytest.raises(Conflict, match="--port"):
-            listen(settings(tmp_path))
+            take_address(settings(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "-1", "99999999"])
 def test_a_damaged_note_of_the_port_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "port").write_text(text)
-    address = listen(settings(tmp_path, port=0))
+    address = take_address(settings(tmp_path, port=0))
     address.listener.close()
     assert (tmp_path / "port").read_text() == f"{address.port}\n"
 
@@ -61,7 +61,7 @@ def test_a_damaged_note_of_the_port_is_ignored(tmp_path: Path, text: str) -> Non
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7"])
 def test_an_address_that_is_not_ours_is_told(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigInvalid, match="correct --host"):
-        listen(settings(tmp_path, host=host, port=0))
+        take_address(settings(tmp_path, host=host, port=0))
 
 
 def test_what_is_loopback() -> None:

@@ -5,19 +5,17 @@ The port is kept: whatever found the server once, a runner or a bookmark, finds 
 
 from __future__ import annotations
 
-import errno
 import ipaddress
-import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from legation.errors import ConfigInvalid, Conflict, Forbidden, StorageFailed
+from legation.errors import Conflict, StorageFailed
+from legation.server.listener import listen
 from legation.settings import Settings
 
-BACKLOG: Final = 1024
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -29,10 +27,10 @@ class Address:
     hosts: frozenset[str] | None  # names that a request may be addressed to; None: any
 
 
-def listen(settings: Settings) -> Address:
+def take_address(settings: Settings) -> Address:
     """Bind, and remember the port. Everything that can be wrong with an address is told here."""
     kept = _Kept(settings.data_dir / "port")
-    listener = _bind_first(settings, kept.read())
+    listener = _listen_first(settings, kept.read())
     port = int(listener.getsockname()[1])
     kept.write(port)
     return Address(listener, port, public_url(settings, port), hosts(settings))
@@ -69,44 +67,16 @@ def hosts(settings: Settings) -> frozenset[str] | None:
     return frozenset(name.lower() for name in named)
 
 
-def _bind_first(settings: Settings, kept: int | None) -> socket.socket:
+def _listen_first(settings: Settings, kept: int | None) -> socket.socket:
     chosen = not settings.source("port").startswith("default")
     if chosen:
-        return _bind(settings.host, settings.port)
+        return listen(settings.host, settings.port)
     if kept is not None:
-        return _bind(settings.host, kept)
+        return listen(settings.host, kept)
     try:
-        return _bind(settings.host, settings.port)
+        return listen(settings.host, settings.port)
     except Conflict:  # nobody knows the port yet: any will do, and that one is kept
-        return _bind(settings.host, 0)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise ConfigInvalid(f"cannot listen on {host}: {error.strerror}; correct --host") from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise _refusal(host, port, error) from None
-    return listener
-
-
-def _refusal(host: str, port: int, error: OSError) -> Exception:
-    where = f"cannot listen on {host}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        return Conflict(f"{where}: another program does; stop that one, or choose another with --port")
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return Forbidden(f"{where}: the system does not allow it; choose a port from 1024 up with --port")
-    return ConfigInvalid(f"{where}: {os.strerror(error.errno or 0)}; correct --host")
+        return listen(settings.host, 0)
 
 
 class _Kept:

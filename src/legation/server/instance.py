@@ -10,7 +10,7 @@ from pathlib import Path
 from legation.clock import Clock
 from legation.errors import StorageFailed
 from legation.ids import new_id
-from legation.server.address import Address, listen
+from legation.server.address import Address, take_address
 from legation.server.hub import Hub
 from legation.server.life import Troubles, living
 from legation.server.process_tokens import ProcessTokens
@@ -49,7 +49,7 @@ async def open_instance(
         installed = await database.transact(bootstrap, new_id("usr"), now_ms=clock.now_ms())
         backend, troubles = SqliteBackend(settings.data_dir / EVENTS_FILE), Troubles()
         log = await stack.enter_async_context(EventLog(backend, clock=clock, report=troubles))
-        address = listen(settings)
+        address = take_address(settings)
         stack.callback(address.listener.close)
         process_tokens, sealer = ProcessTokens(keys, installed), Sealer(keys.vault)
         links = LinkSigner(keys.links, address.public_url, clock)

@@ -117,6 +117,16 @@ class EventLog:
             raise NotFound(f"cannot find stream {name}; check its id")
         return stream
 
+    async def find(self, name: str, workspace: str = "local") -> Stream | None:
+        """The stream of that name, if there is one; never makes it."""
+        self.must_be_readable(f"stream {name[:32]}")
+        if name not in self._streams and await self._read(self._backend.lookup, name) is None:
+            return None
+        try:
+            return await self.stream(name, workspace)
+        except (NotFound, InvalidParams):
+            return None
+
     async def streams(self, workspace: str = "local") -> list[StreamInfo]:
         self.must_be_readable("its streams")
         before = self._live()  # one that is stored and forgotten while we read would be in neither

@@ -232,6 +232,20 @@ class Stream:
     def visible(self) -> int:
         return self._visible
 
+    @property
+    def head(self) -> int:
+        """The last number given; above `visible` while its event is on the way to the disk."""
+        return self._head
+
+    @property
+    def floor(self) -> int:
+        return self._floor
+
+    @property
+    def deleted(self) -> bool:
+        """Why it ended: else the log was closed, and the stream goes on when that is open again."""
+        return self._state == "deleted"
+
     def since(self, seq: int) -> list[Event] | None:
         """The visible events above `seq`, or None where they must be read from the store."""
         start = seq - self._before_tail
@@ -253,7 +267,7 @@ class Stream:
         try:
             await sleeper
         finally:
-            if sleeper.cancelled():
+            if sleeper.cancelled() and sleeper in self._asleep:  # news may have come at the same moment
                 self._asleep.remove(sleeper)
 
 

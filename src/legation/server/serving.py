@@ -1,0 +1,252 @@
+"""Serving HTTP until a signal: uvicorn with bounds, and an end that does not wait for readers.
+
+INV-V1  After the first signal everybody is told, requests in flight have `GRACE`, and then it is over, whatever
+        a client does or does not read. After the second signal it is over at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from legation.server.listener import BACKLOG
+
+GRACE: Final = 0.4  # seconds: the time of requests in flight, and of readers to take their last bytes
+CANCEL_GRACE: Final = 0.2  # seconds: of what is cancelled after that
+HEAD_LIMIT: Final = (
+    128 * 1024
+)  # bytes of a request's line and headers; the application refuses half, politely
+HEAD_TIMEOUT: Final = 20.0  # seconds: a client's time to send them
+KEEP_ALIVE: Final = 75  # seconds: how long a connection may wait for its next request
+TICK: Final = 1.0  # seconds: how often uvicorn's Date header is renewed
+POLL: Final = 0.02  # seconds between looks at who is still connected, at the end only
+
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    certificate: Path  # with its chain
+    key: Path
+
+
+def run(main: Coroutine[Any, Any, _R]) -> _R:
+    """`asyncio.run` on uvloop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def serve(
+    app: ASGIApp,
+    sockets: Sequence[socket.socket],
+    *,
+    on_ready: Callable[[], None] = lambda: None,
+    before_exit: Callable[[], None] = lambda: None,
+    grace: float = GRACE,
+    tls: Tls | None = None,
+    trusted_proxies: Sequence[str] = (),
+) -> None:
+    """Returns after SIGTERM or SIGINT (in the main thread), or when cancelled; the sockets are closed then."""
+    server = Serving(app, on_ready, before_exit, grace=grace, tls=tls, trusted_proxies=trusted_proxies)
+    await server.serve_on(sockets)
+
+
+class Serving(uvicorn.Server):
+    """`stop()` is what the signals call. `before_exit` ends the bodies that would never end by themselves."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        on_ready: Callable[[], None] = lambda: None,
+        before_exit: Callable[[], None] = lambda: None,
+        *,
+        grace: float = GRACE,
+        tls: Tls | None = None,
+        trusted_proxies: Sequence[str] = (),
+    ) -> None:
+        super().__init__(_config(app, tls, trusted_proxies))
+        self._on_ready = on_ready
+        self._before_exit = before_exit
+        self._grace = grace
+        self._stopping = asyncio.Event()
+
+    async def serve_on(self, sockets: Sequence[socket.socket]) -> None:
+        with self._signals():
+            await self._serve(list(sockets))
+
+    def stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._stopping.set()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Through the loop, and swallowed: uvicorn would raise them again, and nothing of ours be closed."""
+        loop = asyncio.get_running_loop()
+        caught = (
+            (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        )
+        for number in caught:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def main_loop(self) -> None:
+        try:
+            while not await self.on_tick(0):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TICK):
+                        await self._stopping.wait()
+        except asyncio.CancelledError:
+            await self.shutdown()
+            raise
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for sock in sockets or ():
+            sock.close()
+        self._before_exit()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._all_gone(self._grace)
+        await self._end_the_rest()
+        if not self.force_exit:
+            await self.lifespan.shutdown()
+
+    async def _end_the_rest(self) -> None:
+        """Cut off, rather than cancelled, where that is enough: an SSE body then ends by itself, quietly."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+        tasks = set(self.server_state.tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=POLL)
+        tasks = {task for task in tasks if not task.done()}
+        with _without_tracebacks_of_the_cancelled():
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=CANCEL_GRACE)
+
+    async def _all_gone(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._busy() and not self.force_exit:  # noqa: ASYNC110 - uvicorn does not tell
+                    await asyncio.sleep(POLL)
+
+    def _busy(self) -> bool:
+        return bool(self.server_state.connections or self.server_state.tasks)
+
+
+def _config(app: ASGIApp, tls: Tls | None, trusted_proxies: Sequence[str]) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=BoundedHttp,
+        ws="none",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's protocol, with bounds on a request's head that it leaves out: its size, and its time to arrive."""
+
+    _in_head = True
+    _unfinished = 0  # bytes that came while a head was under way
+    _fields = 0  # bytes of those that are complete
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._overdue)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._meet_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._in_head
+        super().data_received(data)
+        if not self._in_head:
+            self._meet_deadline()
+            return
+        self._unfinished += len(data) if was_in_head else 0
+        if self._unfinished > HEAD_LIMIT:
+            self._refuse()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._overdue)
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._unfinished, self._fields = True, 0, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._fields += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += len(name) + len(value)
+        if self._fields > HEAD_LIMIT:
+            raise ValueError("too large")  # the parser gives up, and uvicorn answers 400
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def _refuse(self) -> None:
+        if not self.transport.is_closing():
+            self.send_400_response("Request head too large.")
+
+    def _overdue(self) -> None:
+        self._deadline = None
+        self.transport.close()
+
+    def _meet_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+@contextmanager
+def _without_tracebacks_of_the_cancelled() -> Iterator[None]:
+    """uvicorn logs each as an error of the application; it is we who stop them."""
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and record.exc_info[0] is asyncio.CancelledError)
+
+    logger = logging.getLogger("uvicorn.error")
+    logger.addFilter(is_error)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_error)

@@ -1,0 +1,144 @@
+"""The one SSE body: how events look in it, and the response that sends it; docs/streams.md is the contract.
+
+INV-S1  A frame is `id`, one `data` line, an empty line, whatever bytes an agent sent: a carriage return would
+        end the line for a browser and may only stand between the tokens of JSON, so it becomes a space.
+INV-S2  Nothing is made for a reader before it has taken what it was given last: a paused one holds one chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from legation.store import codec
+from legation.wire.events import Event
+
+HELLO: Final = b": legation\nretry: 1000\n\n"  # at once, so that a reader knows that it is through
+PING: Final = b": ping\n\n"
+CHUNK_BYTES: Final = 256 * 1024  # of one write; a single event may be longer
+_AROUND: Final = 96  # bytes of a frame besides the agent's own: number, time, type
+
+_HEADERS: Final = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",  # nginx would hold events back until its buffer is full
+}
+
+
+class Frames(NamedTuple):
+    """Whole frames of one stream that follow each other; `upto` is the number of the last."""
+
+    data: bytes
+    upto: int
+    events: int
+
+
+NOTHING: Final = Frames(b"", 0, 0)
+
+
+def frames(events: Sequence[Event]) -> Frames:
+    lines = codec.encode(events).split(b"\n")
+    data = b"".join(
+        [b"id: %d\ndata: %b\n\n" % (event.seq, line) for event, line in zip(events, lines, strict=False)]
+    )
+    return Frames(as_text(data), events[-1].seq, len(events))
+
+
+def as_text(data: bytes) -> bytes:
+    """The same, without what a browser would take for a line's end or refuse as text. Mostly: just the same."""
+    return as_utf8(data.replace(b"\r", b" ") if b"\r" in data else data)
+
+
+def as_utf8(data: bytes) -> bytes:
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            data = data.decode(errors="replace").encode()
+    return data
+
+
+def first_chunk(events: Sequence[Event], limit: int = CHUNK_BYTES) -> Sequence[Event]:
+    """As many of the first as fit into one write, and at least one."""
+    size = 0
+    for count, event in enumerate(events):
+        size += len(event.raw) + len(event.native) + _AROUND
+        if size > limit and count:
+            return events[:count]
+    return events
+
+
+def chunks(events: Sequence[Event]) -> Iterator[Frames]:
+    while events:
+        chunk = first_chunk(events)
+        yield frames(chunk)
+        events = events[len(chunk) :]
+
+
+def bye(reason: str) -> bytes:
+    """The last frame of a body that a reader should ask for again."""
+    return _notice("bye", {"reason": reason})
+
+
+def end(reason: str, stream: str | None = None) -> bytes:
+    """No more will come of this stream, ever."""
+    return _notice("end", {"reason": reason} if stream is None else {"stream": stream, "reason": reason})
+
+
+def _notice(event: str, data: dict[str, str]) -> bytes:
+    return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+class Body(Protocol):
+    """What is sent, a chunk at a time. It counts as a reader while it is entered."""
+
+    def __enter__(self) -> Body: ...
+    def __exit__(self, *_: object) -> None: ...
+    async def next(self) -> bytes:
+        """The next whole frames, as soon as there are any; empty when the body is over."""
+
+    def leave(self) -> None:
+        """The reader has gone: `next` returns at once."""
+
+
+class EventStream(Response):
+    """Sends a body until it is over or its reader has gone. Bare ASGI: one task that listens, none per event."""
+
+    def __init__(self, body: Body) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers(_HEADERS)
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if scope["method"] != "HEAD":
+            with self._body as body:
+                listener = asyncio.create_task(_leave_with_the_reader(receive, body))
+                try:
+                    await _send_all(body, send)
+                finally:
+                    listener.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await listener
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_all(body: Body, send: Send) -> None:
+    chunk = HELLO
+    while chunk:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        chunk = await body.next()
+
+
+async def _leave_with_the_reader(receive: Receive, body: Body) -> None:
+    """An idle reader's end is heard here, not at the next event."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    body.leave()

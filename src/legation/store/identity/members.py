@@ -1,0 +1,78 @@
+"""Members of a workspace: always of the caller's own.
+
+INV-I3  Somebody can always look after a workspace: its last owner is neither removed nor demoted.
+"""
+
+from legation.errors import Conflict, NotFound
+from legation.store.audit import record
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Dangling, Row, Transaction, only
+from legation.store.identity import tokens
+from legation.store.identity.page import page_of
+from legation.wire.api.identity import Member
+from legation.wire.api.shape import Page
+from legation.wire.principal import Principal, Role
+
+SQL = Queries("members")
+
+
+def insert(workspace: str, user: str, role: Role, now_ms: int) -> Transaction[None]:
+    try:
+        yield SQL.put_member(workspace=workspace, user=user, role=role, created_at=now_ms)
+    except Dangling:
+        raise NotFound(
+            "cannot find the user; an admin of the installation lists them with GET /v1/users"
+        ) from None
+
+
+def put(principal: Principal, user: str, role: Role, *, now_ms: int) -> Transaction[Member]:
+    """A new member, or another role for one there is."""
+    workspace = principal.workspace
+    before = only((yield SQL.member(workspace=workspace, user=user)))
+    if before is None or before["role"] != role:
+        if before is not None and before["role"] == "owner":
+            yield from _needs_another_owner(workspace, user)
+        yield from insert(workspace, user, role, now_ms)
+        details = {"role": role, "before": before["role"] if before else None}
+        yield from record(principal, "member.set", user, details, now_ms)
+    row = only((yield SQL.member(workspace=workspace, user=user)))
+    assert row is not None  # we have just written it
+    return _read(row)
+
+
+def remove(principal: Principal, user: str, *, now_ms: int) -> Transaction[None]:
+    """And revoke the tokens that the member made here."""
+    workspace = principal.workspace
+    before = only((yield SQL.member(workspace=workspace, user=user)))
+    if before is None:
+        raise NotFound(
+            "cannot find the member; list those of the workspace with GET /v1/workspaces/{id}/members"
+        )
+    if before["role"] == "owner":
+        yield from _needs_another_owner(workspace, user)
+    yield SQL.remove_member(workspace=workspace, user=user)
+    revoked = yield from tokens.revoke_of(workspace, user, now_ms)
+    details = {"role": before["role"], "tokensRevoked": revoked}
+    yield from record(principal, "member.removed", user, details, now_ms)
+
+
+def page(workspace: str, limit: int, after: str = "") -> Transaction[Page[Member]]:
+    rows = yield SQL.members_after(workspace=workspace, after=after, most=limit + 1)
+    return page_of(rows, limit, _read, lambda member: member.user)
+
+
+def first_owner(workspace: str) -> Transaction[str | None]:
+    row = only((yield SQL.first_owner(workspace=workspace)))
+    return row["user_id"] if row else None
+
+
+def _needs_another_owner(workspace: str, user: str) -> Transaction[None]:
+    if not (yield SQL.another_owner(workspace=workspace, user=user)):
+        raise Conflict(
+            f"cannot remove or demote {user}: nobody else could look after workspace {workspace}; make another "
+            "member its owner first"
+        )
+
+
+def _read(row: Row) -> Member:
+    return Member(user=row["id"], name=row["name"], role=row["role"], since=row["created_at"])

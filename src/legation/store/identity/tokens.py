@@ -1,0 +1,142 @@
+"""API tokens of a workspace.
+
+INV-I4  A token never has more than its maker had when it was made, nor more than its maker has now.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from legation.errors import Forbidden, InvalidParams, NotFound
+from legation.store.audit import record
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Row, Transaction, only
+from legation.store.identity.page import page_of
+from legation.store.identity.standing import level_with, read_standing
+from legation.wire.api.identity import TOKEN_LEVELS, NewToken, Token
+from legation.wire.api.shape import Page
+from legation.wire.principal import SCOPES, Principal, Scope
+
+DAY_MS: Final = 86_400_000
+SQL = Queries("tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """A token as it is kept."""
+
+    hash: bytes
+    hint: str
+
+
+def create(
+    principal: Principal, user: str, new: NewToken, kept: Hashed, *, token: str, now_ms: int
+) -> Transaction[Token]:
+    scopes = _granted(principal, new)
+    expires_at = now_ms + new.expires_in_days * DAY_MS if new.expires_in_days else None
+    yield SQL.add_token(
+        id=token,
+        workspace=principal.workspace,
+        user=user,
+        label=new.label,
+        kind=new.kind,
+        scopes=_written(scopes),
+        hash=kept.hash,
+        hint=kept.hint,
+        created_at=now_ms,
+        expires_at=expires_at,
+    )
+    details = {"kind": new.kind, "scopes": ",".join(sorted(scopes)), "expiresAt": expires_at}
+    yield from record(principal, "token.created", token, details, now_ms)
+    return _read((yield from _row(principal.workspace, token)))
+
+
+def page(workspace: str, limit: int, after: str = "") -> Transaction[Page[Token]]:
+    rows = yield SQL.tokens_after(workspace=workspace, after=after, most=limit + 1)
+    return page_of(rows, limit, _read, lambda token: token.id)
+
+
+def revoke(principal: Principal, token: str, *, now_ms: int) -> Transaction[None]:
+    """Once and for all; a second time changes nothing."""
+    yield from _row(principal.workspace, token)
+    if (yield SQL.revoke_token(workspace=principal.workspace, id=token, now=now_ms)):
+        yield from record(principal, "token.revoked", token, {}, now_ms)
+
+
+def revoke_of(workspace: str, user: str, now_ms: int) -> Transaction[int]:
+    return len((yield SQL.revoke_tokens_of(workspace=workspace, user=user, now=now_ms)))
+
+
+def principal_of(hash: bytes, now_ms: int) -> Transaction[Principal | None]:  # noqa: A002
+    """Whom a token stands for now. None tells nothing of why: unknown, revoked, expired, or its maker is gone."""
+    row = only((yield SQL.token_by_hash(hash=hash)))
+    if row is None:
+        return None
+    maker = read_standing(row)
+    expired = row["expires_at"] is not None and row["expires_at"] <= now_ms
+    if row["revoked_at"] is not None or expired or not maker.welcome:
+        return None
+    scopes = maker.scopes & frozenset(_scopes(row["scopes"]))
+    return Principal(
+        kind="token",
+        id=row["id"],
+        workspace=row["workspace_id"],
+        scopes=scopes,
+        level=level_with(scopes, TOKEN_LEVELS[row["kind"]]),
+        user=maker.user,
+    )
+
+
+def note_uses(uses: Mapping[str, int]) -> Transaction[None]:
+    """When each token was last used, by its id."""
+    for token, at in uses.items():
+        yield SQL.note_use(id=token, at=at)
+
+
+def _granted(principal: Principal, new: NewToken) -> frozenset[Scope]:
+    scopes = frozenset(new.scopes) if new.scopes is not None else principal.scopes - {"instance"}
+    if not scopes:
+        raise InvalidParams("cannot create a token without any scope; name at least one")
+    if beyond := scopes - principal.scopes:
+        raise Forbidden(
+            f"cannot create a token with more than your credential has; leave out {_written(beyond)}",
+            {"scopes": sorted(beyond)},
+        )
+    if level_with(scopes, TOKEN_LEVELS[new.kind]) > principal.level:
+        raise Forbidden(
+            f"cannot create a token of kind {new.kind} that approves with a credential that decides less; leave "
+            'out the scope "approve", or use your own session'
+        )
+    return scopes
+
+
+def _row(workspace: str, token: str) -> Transaction[Row]:
+    row = only((yield SQL.token_by_id(workspace=workspace, id=token)))
+    if row is None:
+        raise NotFound("cannot find the token; list those of the workspace with GET /v1/tokens")
+    return row
+
+
+def _written(scopes: Iterable[Scope]) -> str:
+    return " ".join(sorted(scopes))
+
+
+def _scopes(text: str) -> list[Scope]:
+    """A scope that this release does not know opens nothing."""
+    known: dict[str, Scope] = {scope: scope for scope in SCOPES}
+    return [known[word] for word in text.split() if word in known]
+
+
+def _read(row: Row) -> Token:
+    return Token(
+        id=row["id"],
+        label=row["label"],
+        kind=row["kind"],
+        scopes=_scopes(row["scopes"]),
+        hint=row["hint"],
+        user=row["user_id"],
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        last_used_at=row["last_used_at"],
+        revoked_at=row["revoked_at"],
+    )
