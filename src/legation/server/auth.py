@@ -1,0 +1,181 @@
+"""One place turns any credential into a `Principal`.
+
+INV-A1  Every request is checked against the database as it is now: whatever was revoked, disabled, removed or
+        demoted a moment ago counts.
+INV-A2  All wrong credentials get one answer, after the same work.
+INV-A3  An Authorization header stands before a cookie, even if it is wrong.
+INV-A4  A principal is in exactly one workspace, as a member of it. Routes look at nothing else.
+
+A later kind of credential is another `CredentialKind` in the list; no route changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from starlette.requests import Request
+
+from legation.clock import Clock
+from legation.errors import Forbidden, InvalidParams, Unauthenticated
+from legation.server.cookies import Cookies
+from legation.server.credentials import presented_session, presented_token, wrong_credential
+from legation.server.parameters import decode_segment
+from legation.server.process_tokens import ProcessTokens
+from legation.server.same_origin import OwnOrigins
+from legation.server.token_uses import TokenUses
+from legation.store.database.transaction import Database
+from legation.store.identity import tokens
+from legation.store.identity.credential import CredentialHash
+from legation.store.identity.standing import Standing, level_with, standing
+from legation.wire.principal import Principal, Scope
+
+if TYPE_CHECKING:
+    from legation.server.services import Services
+
+WORKSPACE_HEADER: Final = "legation-workspace"
+
+
+class CredentialKind(Protocol):
+    async def __call__(self, request: Request) -> Principal | None:
+        """None if the request carries none of this kind; an error if it carries a wrong one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticator:
+    kinds: Sequence[CredentialKind]
+
+    async def __call__(self, request: Request) -> Principal:
+        for kind in self.kinds:
+            if (principal := await kind(request)) is not None:
+                return principal
+        raise Unauthenticated(
+            "cannot do this without a credential; send Authorization: Bearer <token>, or sign in with a link"
+        )
+
+
+def make_authenticate(services: Services, *others: CredentialKind) -> Authenticator:
+    """`others`: kinds that later surfaces bring along."""
+    database, keys, clock = services.database, services.keys, services.clock
+    own = OwnOrigins(services.public_url, services.settings.cors_origins)
+    hashes = CredentialHash(keys.pepper)
+    token = TokenCredential(database, clock, hashes, services.process_tokens, services.token_uses)
+    cookie = CookieCredential(database, clock, Cookies.of(keys.cookie, services.public_url), own)
+    return Authenticator((token, *others, cookie))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCredential:
+    """`Authorization: Bearer <token>`, `Token <token>`, or Basic with the token as password."""
+
+    database: Database
+    clock: Clock
+    hashes: CredentialHash
+    process_tokens: ProcessTokens
+    uses: TokenUses
+
+    async def __call__(self, request: Request) -> Principal | None:
+        text = presented_token(request)
+        if text is None:
+            return None
+        kept = self.hashes.token(text)
+        if (own := self.process_tokens.find(kept)) is not None:
+            return await self._of_process(own, request)
+        principal = await self.database.read(tokens.principal_of, kept, self.clock.now_ms())
+        if principal is None:
+            raise wrong_credential()
+        if asked_workspace(request) not in (None, principal.workspace):
+            raise _not_there()
+        self.uses.note(principal.id)
+        return principal
+
+    async def _of_process(self, own: Principal, request: Request) -> Principal:
+        """The owner of the machine gets everywhere that its user is a member; elsewhere it stays at home."""
+        wanted = named_workspace(request) or asked_workspace(request)
+        if wanted is None or wanted == own.workspace or own.user is None:
+            return own
+        there = await self.database.read(standing, own.user, wanted)
+        if there is not None and there.welcome:
+            scopes = there.scopes | frozenset[Scope]({"instance"})
+            return Principal(
+                kind=own.kind,
+                id=own.id,
+                workspace=wanted,
+                scopes=scopes,
+                level=level_with(scopes, own.level),
+                user=own.user,
+            )
+        if named_workspace(request) is None:
+            raise _not_there()
+        return own  # the route finds no such workspace
+
+
+@dataclass(frozen=True, slots=True)
+class CookieCredential:
+    """A person in a browser. The path, then the header, then the cookie say in which workspace."""
+
+    database: Database
+    clock: Clock
+    cookies: Cookies
+    own_origins: OwnOrigins
+
+    async def __call__(self, request: Request) -> Principal | None:
+        text = presented_session(request)
+        if text is None:
+            return None
+        session = self.cookies.read(text, self.clock.now_ms())
+        if session is None:
+            raise wrong_credential()
+        asked = asked_workspace(request)
+        wanted = named_workspace(request) or asked or session.workspace
+        found = await self._standing(session.user, session.token_version, wanted)
+        if found.role is None and wanted not in (asked, session.workspace):
+            # No member of what the path names: the route will not find it, as if there were none.
+            wanted = asked or session.workspace
+            found = await self._standing(session.user, session.token_version, wanted)
+        if found.role is None:
+            raise _not_there() if wanted == asked else wrong_credential()
+        self.own_origins.check(request)
+        return _signed_in(found, wanted)
+
+    async def _standing(self, user: str, token_version: int, workspace: str) -> Standing:
+        found = await self.database.read(standing, user, workspace)
+        if found is None or found.disabled or found.token_version != token_version:
+            raise wrong_credential()
+        return found
+
+
+def _signed_in(found: Standing, workspace: str) -> Principal:
+    return Principal(
+        kind="user",
+        id=found.user,
+        workspace=workspace,
+        scopes=found.scopes,
+        level=level_with(found.scopes, 2),
+        user=found.user,
+    )
+
+
+def asked_workspace(request: Request) -> str | None:
+    return request.headers.get(WORKSPACE_HEADER) or None
+
+
+def named_workspace(request: Request) -> str | None:
+    """The one in `/v1/workspaces/{workspace}/...`, read as the router reads it."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    segments = raw.decode("latin-1").split("/")
+    if len(segments) < 4:
+        return None
+    try:
+        _, version, noun, workspace, *_ = (decode_segment(each) for each in segments)
+    except InvalidParams:
+        return None  # the router refuses it
+    return workspace if (version, noun) == ("v1", "workspaces") and workspace else None
+
+
+def _not_there() -> Forbidden:
+    return Forbidden(
+        "cannot act in the workspace of the Legation-Workspace header with this credential; leave the header out, or "
+        "name one of yours"
+    )

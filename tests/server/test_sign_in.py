@@ -1,0 +1,198 @@
+"""Links, signing in and out, through the real application."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from starlette.requests import Request
+from tests.server.rig import BOTH, PUBLIC_URL, Rig, bearer, cookie, open_rig
+
+from legation.server.rates import LINKS, SIGN_INS, SIGN_INS_OF_ADDRESS, address_of
+from legation.server.sign_in import make_link
+from legation.wire.api.identity import UserChange
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(params=BOTH)
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_rig(request.param, tmp_path, request) as made:
+        yield made
+
+
+async def new_link(rig: Rig, headers: dict[str, str], **body: object) -> str:
+    answer = await rig.client.post("/v1/sign-in-links", headers=headers, json=body)
+    assert answer.status_code == 201, answer.text
+    url: str = answer.json()["url"]
+    assert url.startswith(f"{PUBLIC_URL}/sign-in#")
+    return url.partition("#")[2]
+
+
+async def sign_in(rig: Rig, code: str, **headers: str) -> httpx2.Response:
+    answer = await rig.client.post("/v1/sign-in", json={"code": code}, headers=headers)
+    rig.client.cookies.clear()
+    return answer
+
+
+def session_of(answer: httpx2.Response) -> dict[str, str]:
+    return cookie(answer.headers["set-cookie"].partition(";")[0].removeprefix("legation_session="))
+
+
+async def test_a_link_becomes_a_session(rig: Rig) -> None:
+    code = await new_link(rig, await rig.bearer(rig.people["owner"]))
+    answer = await sign_in(rig, code)
+    assert (answer.status_code, answer.content) == (204, b"")
+    me = (await rig.client.get("/v1/me", headers=session_of(answer))).json()
+    assert (me["kind"], me["user"], me["workspace"]) == ("user", rig.people["owner"], "local")
+    assert (await rig.actions())[-2:] == ["link.created", "user.signed-in"]
+
+
+async def test_the_server_makes_a_link_by_itself(rig: Rig) -> None:
+    made = await make_link(rig.services, rig.people["admin"], "local")
+    assert made.expires_at == rig.clock.now_ms() + 600_000
+    answer = await sign_in(rig, made.url.partition("#")[2])
+    me = (await rig.client.get("/v1/me", headers=session_of(answer))).json()
+    assert "instance" in me["scopes"]
+
+
+async def test_used_old_and_unknown_links_get_one_answer(rig: Rig) -> None:
+    owner = await rig.bearer(rig.people["owner"])
+    used, old = await new_link(rig, owner), await new_link(rig, owner)
+    assert (await sign_in(rig, used)).status_code == 204
+    rig.clock.advance(600)
+    answers = []
+    for code in (used, old, "x" * 32, "é ü"):
+        answer = await sign_in(rig, code)
+        body = answer.json()
+        del body["instance"]
+        answers.append((answer.status_code, str(body), "set-cookie" in answer.headers))
+    assert answers[0][0] == 401
+    assert not answers[0][2]
+    assert len(set(answers)) == 1
+    assert "legation users link" in answers[0][1]
+
+
+async def test_of_many_who_post_a_code_together_one_gets_in(rig: Rig) -> None:
+    code = await new_link(rig, await rig.bearer(rig.people["owner"]))
+    answers = await asyncio.gather(*(sign_in(rig, code) for _ in range(5)))
+    assert sorted(answer.status_code for answer in answers) == [204, 401, 401, 401, 401]
+
+
+async def test_an_admin_signs_somebody_else_in(rig: Rig) -> None:
+    admin = bearer(rig.services.own_token.reveal())
+    code = await new_link(rig, admin, user=rig.people["stranger"])
+    me = (await rig.client.get("/v1/me", headers=session_of(await sign_in(rig, code)))).json()
+    assert (me["user"], me["workspace"]) == (rig.people["stranger"], rig.other)
+
+
+@pytest.mark.parametrize("user", ["usr_none", "stranger"])
+async def test_an_owner_makes_links_for_nobody_else(rig: Rig, user: str) -> None:
+    headers = await rig.bearer(rig.people["owner"])
+    body = {"user": rig.people.get(user, user)}
+    answer = await rig.client.post("/v1/sign-in-links", headers=headers, json=body)
+    assert answer.status_code == 403
+    assert "instance" in answer.json()["detail"]
+
+
+async def test_an_unknown_user_is_not_found_by_an_admin(rig: Rig) -> None:
+    admin = bearer(rig.services.own_token.reveal())
+    answer = await rig.client.post("/v1/sign-in-links", headers=admin, json={"user": "usr_none"})
+    assert answer.status_code == 404
+    answer = await rig.client.post("/v1/sign-in-links", headers=admin, json={"user": "a\0b"})
+    assert answer.status_code == 400
+
+
+async def test_signing_out_clears_the_cookie(rig: Rig) -> None:
+    answer = await rig.client.post("/v1/sign-out", headers=await rig.cookie(rig.people["owner"]))
+    assert answer.status_code == 204
+    assert answer.headers["set-cookie"].startswith("legation_session=; Max-Age=0; Path=/")
+
+
+async def test_signing_out_everywhere_ends_sessions_and_links(rig: Rig) -> None:
+    owner = rig.people["owner"]
+    session, token = await rig.cookie(owner), await rig.bearer(owner)
+    code = await new_link(rig, token)
+    await rig.change_user(owner, UserChange(sign_out=True))
+    assert (await rig.client.get("/v1/me", headers=session)).status_code == 401
+    assert (await sign_in(rig, code)).status_code == 401
+    assert (await rig.client.get("/v1/me", headers=token)).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{"sec-fetch-site": "cross-site"}, {"origin": "http://evil.test"}])
+async def test_no_other_site_signs_a_browser_in(rig: Rig, headers: dict[str, str]) -> None:
+    code = await new_link(rig, await rig.bearer(rig.people["owner"]))
+    assert (await sign_in(rig, code, **headers)).status_code == 403
+    assert (await sign_in(rig, code, **{"sec-fetch-site": "same-origin"})).status_code == 204  # not used up
+
+
+async def test_an_address_that_tries_too_often_is_refused_before_any_work(rig: Rig) -> None:
+    code = await new_link(rig, await rig.bearer(rig.people["owner"]))
+    for _ in range(SIGN_INS_OF_ADDRESS.capacity):
+        assert (await sign_in(rig, "wrong")).status_code == 401
+    answer = await sign_in(rig, code)
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "6"
+    rig.clock.advance(6)
+    assert (await sign_in(rig, code)).status_code == 204
+
+
+async def test_all_addresses_together_have_a_limit(rig: Rig) -> None:
+    tries = SIGN_INS.capacity
+    statuses = []
+    for number in range(tries + 1):
+        transport = httpx2.ASGITransport(rig.app, client=(f"192.0.2.{number}", 40000))
+        async with httpx2.AsyncClient(transport=transport, base_url=PUBLIC_URL) as client:
+            statuses.append((await client.post("/v1/sign-in", json={"code": "wrong"})).status_code)
+    assert statuses == [401] * tries + [429]
+
+
+async def test_links_are_limited_for_each_person(rig: Rig) -> None:
+    owner = [await rig.bearer(rig.people["owner"]), await rig.cookie(rig.people["owner"])]
+    for number in range(LINKS.capacity):
+        await new_link(rig, owner[number % 2])
+    answer = await rig.client.post("/v1/sign-in-links", headers=owner[0], json={})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "20")
+    made = len(await rig.rows("select hash from sign_in_link"))
+    assert made == LINKS.capacity
+    await new_link(rig, await rig.cookie(rig.people["viewer"]))
+
+
+@pytest.mark.parametrize(
+    ("client", "address"),
+    [
+        (("192.0.2.7", 1), "192.0.2.7"),
+        (("2001:db8:1:2:3:4:5:6", 1), "2001:db8:1:2::"),
+        (("2001:db8:1:2::9", 1), "2001:db8:1:2::"),
+        (("::ffff:192.0.2.7", 1), "192.0.2.7"),
+        (("fe80::1%eth0", 1), "fe80::"),
+        (("", 0), "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_callers_are_told_apart_by_their_network(client: tuple[str, int] | None, address: str) -> None:
+    assert address_of(Request({"type": "http", "headers": [], "client": client})) == address
+
+
+async def test_the_code_is_in_no_table_and_no_answer_but_one(rig: Rig) -> None:
+    code = await new_link(rig, await rig.bearer(rig.people["owner"]))
+    tables = [
+        str([dict(row) for row in await rig.rows(f"select * from {name}")])
+        for name in ("sign_in_link", "audit")
+    ]
+    assert len(tables[0]) > 50
+    assert code not in "".join(tables)
+
+
+async def test_the_page_and_its_files_are_strict(rig: Rig) -> None:
+    page = await rig.client.get("/sign-in")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert "<script>" not in page.text
+    for name, kind in (("sign-in.js", "text/javascript"), ("sign-in.css", "text/css")):
+        assert f"sign-in/{name}" in page.text
+        found = await rig.client.get(f"/sign-in/{name}")
+        assert (found.status_code, found.headers["content-type"].partition(";")[0]) == (200, kind)
+    assert (await rig.client.get("/sign-in/rig.py")).status_code == 404
