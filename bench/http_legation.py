@@ -6,9 +6,9 @@ from msgspec import Meta
 from starlette.requests import Request as HttpRequest
 
 from legation.errors import Unauthenticated
-from legation.server.app import AppOptions, make_app
-from legation.server.call import Call
-from legation.server.routes import Routes, needs
+from legation.server.http.app import AppOptions, make_app
+from legation.server.http.call import Call
+from legation.server.http.routes import Routes, needs
 from legation.wire.api.shape import Answer, Request
 from legation.wire.principal import Principal
 

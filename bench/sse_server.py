@@ -16,10 +16,12 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from legation.clock import SystemClock
-from legation.server import sse, streams
-from legation.server.app import App, AppOptions, make_app
-from legation.server.hub import Hub
-from legation.server.serving import listen, run, serve
+from legation.server.http.app import App, AppOptions, make_app
+from legation.server.listener import listen
+from legation.server.serving import run, serve
+from legation.server.streaming import sse
+from legation.server.streaming.hub import Hub
+from legation.server.surfaces import streams
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.wire.events import Draft, Event

@@ -21,6 +21,7 @@ from legation.wire.api.server import ServerFile
 class Running:
     def __init__(self, home: Path, *argv: str, **env: str) -> None:
         self.home = home
+        self.said = b""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "legation", *argv],
             env=environment(home, **env),
@@ -53,6 +54,12 @@ class Running:
 
     def server_file(self) -> ServerFile:
         return msgspec.json.decode((self.data_dir / "server.json").read_bytes(), type=ServerFile)
+
+    def stop_and_read(self) -> None:
+        """End it, and keep all that it said since."""
+        self.process.terminate()
+        out, err = self.process.communicate(timeout=LIMIT)
+        self.said += out + err
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -23,12 +24,17 @@ pytestmark = pytest.mark.heavy
 
 def test_up_says_one_line_and_everything_else_finds_it(tmp_path: Path) -> None:
     with running(tmp_path) as up:
-        link = re.fullmatch(r"Legation is up: (http://127\.0\.0\.1:\d+)/sign-in#(\S+)\n", up.line())
+        link = re.fullmatch(r"Legation is up: http://legation\.localhost:(\d+)/sign-in#(\S+)\n", up.line())
         assert link, "one line, with a link"
         status = legation(tmp_path, "status", "--json")
         assert status.returncode == 0, status.stderr
         (told,) = json_lines(status.stdout)
-        assert (told["up"], told["ready"], told["url"], told["pid"]) == (True, True, link[1], up.process.pid)
+        assert (told["up"], told["ready"], told["url"], told["pid"]) == (
+            True,
+            True,
+            f"http://127.0.0.1:{link[1]}",
+            up.process.pid,
+        )
         assert (up.data_dir / "server.json").stat().st_mode & 0o777 == 0o600
         assert up.data_dir.stat().st_mode & 0o777 == 0o700
         assert "up ·" in legation(tmp_path, "status").stdout
@@ -43,7 +49,8 @@ def test_up_says_one_line_and_everything_else_finds_it(tmp_path: Path) -> None:
 
 def test_the_link_signs_in_once(tmp_path: Path) -> None:
     with running(tmp_path) as up:
-        url, _, code = up.line().split()[-1].partition("/sign-in#")
+        code = up.line().partition("/sign-in#")[2].strip()
+        url = up.server_file().url
         with httpx2.Client(base_url=url) as browser:
             assert browser.get("/sign-in").status_code == 200
             assert browser.get("/v1/me").status_code == 401
@@ -349,7 +356,7 @@ def test_a_worker_needs_postgres(tmp_path: Path) -> None:
 
 
 def test_servers_and_a_worker_share_a_postgres(tmp_path: Path, postgres: Postgres) -> None:
-    env = {"LEGATION_DATABASE_URL": postgres.new_database().reveal()}
+    env: dict[str, Any] = {"LEGATION_DATABASE_URL": postgres.new_database().reveal()}
     for name in ("VAULT_KEY", "TOKEN_PEPPER", "COOKIE_KEY"):
         env[f"LEGATION_{name}"] = legation(tmp_path, "keys", "new").stdout.strip()
     early = legation(tmp_path, "server", "--port", "0", **env)

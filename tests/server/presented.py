@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tests.server.rig import Rig, bearer, cookie
 
-from legation.server.cookies import Session
+from legation.server.identity.cookies import Session
 from legation.wire.api.identity import TOKEN_LEVELS, TokenKind, UserChange
 from legation.wire.principal import ROLE_SCOPES, SCOPES, Role, Scope
 

@@ -14,10 +14,10 @@ import pytest
 from tests.postgres import Postgres
 
 from legation.ids import new_id
-from legation.server.app import App, AppOptions, make_app
 from legation.server.auth import make_authenticate
-from legation.server.cookies import Cookies, Session, new_session
-from legation.server.credentials import COOKIE_NAME
+from legation.server.http.app import App, AppOptions, make_app
+from legation.server.identity.cookies import Cookies, Session, new_session
+from legation.server.identity.credentials import COOKIE_NAME
 from legation.server.instance import open_instance
 from legation.server.services import Services
 from legation.server.surfaces import SURFACES

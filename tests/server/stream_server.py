@@ -19,11 +19,11 @@ from starlette.requests import Request
 
 from legation.clock import SystemClock
 from legation.errors import Unauthenticated
-from legation.server import streams
-from legation.server.app import App, AppOptions, make_app
-from legation.server.hub import Hub
+from legation.server.http.app import App, AppOptions, make_app
 from legation.server.listener import listen
 from legation.server.serving import Serving, run, serve
+from legation.server.streaming.hub import Hub
+from legation.server.surfaces import streams
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream

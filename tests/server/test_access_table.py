@@ -7,7 +7,7 @@ import pytest
 from tests.server.presented import Presented, Standing, all_presented
 from tests.server.rig import BOTH, Answer, Rig, open_rig
 
-from legation.server.operations import Operation
+from legation.server.http.operations import Operation
 
 pytestmark = pytest.mark.heavy
 

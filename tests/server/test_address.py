@@ -8,7 +8,7 @@ import pytest
 
 from legation.errors import ConfigInvalid, Conflict
 from legation.server import requirements
-from legation.server.address import hosts, is_loopback, public_url, take_address
+from legation.server.address import browser_url, hosts, is_loopback, public_url, take_address
 from legation.settings import Settings, load
 
 
@@ -77,15 +77,23 @@ def test_its_names(tmp_path: Path) -> None:
     def names(**flags: object) -> set[str]:
         return set(hosts(settings(tmp_path, **flags)) or ())
 
-    assert names() == {"127.0.0.1", "localhost", "::1"}
+    assert names() == {"127.0.0.1", "localhost", "::1", "legation.localhost"}
     assert hosts(settings(tmp_path, host="0.0.0.0")) is None
     assert names(host="0.0.0.0", allowed_hosts="Box.example") == {"box.example"}
     assert names(public_url="https://x.example") == {
+        "legation.localhost",
         "x.example",
         "127.0.0.1",
         "localhost",
         "::1",
     }
+
+
+def test_people_sign_in_under_a_name_of_its_own(tmp_path: Path) -> None:
+    """A browser sends cookies to every port of a host: what an agent serves on 127.0.0.1 must not get ours."""
+    assert browser_url(settings(tmp_path), 4517) == "http://legation.localhost:4517"
+    assert browser_url(settings(tmp_path, public_url="https://x.example"), 4517) == "https://x.example"
+    assert browser_url(settings(tmp_path, host="10.0.0.1"), 4517) == "http://10.0.0.1:4517"
 
 
 def problems(given: Settings) -> list[str]:

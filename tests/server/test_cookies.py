@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from legation.errors import Unauthenticated
 from legation.secret import Secret
-from legation.server.cookies import SESSION_MS, Cookies, Session, new_session
-from legation.server.credentials import presented_session, presented_token
+from legation.server.identity.cookies import SESSION_MS, Cookies, Session, new_session
+from legation.server.identity.credentials import presented_session, presented_token
 from legation.store.keys import new_key_text
 
 NOW = 1_700_000_000_000

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from legation.clock import SystemClock
 from legation.errors import Conflict, NotFound, StorageFailed
-from legation.server import sse
-from legation.server.channel import Source
-from legation.server.hub import KEEP_ALIVE, Hub, StreamReader
+from legation.server.streaming import sse
+from legation.server.streaming.channel import Source
+from legation.server.streaming.hub import KEEP_ALIVE, RECHECK, Credential, Hub, StreamReader
 from legation.store import stream as stream_module
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
@@ -211,14 +211,51 @@ async def test_a_closed_log_says_bye_and_not_end(tmp_path: Path) -> None:
     reader.__exit__()
 
 
+class Standing:
+    """Credentials that can be taken away, and how often they were asked about."""
+
+    def __init__(self, *good: str) -> None:
+        self.good = {*good}
+        self.asked: list[str] = []
+
+    def credential(self, key: str) -> Credential:
+        async def holds() -> bool:
+            self.asked.append(key)
+            return key in self.good
+
+        return Credential(key, holds)
+
+
 async def test_a_revoked_credential_ends_its_own_bodies_only(log: EventLog, hub: Hub) -> None:
-    stream = await log.stream("ses_1")
-    first, second = [await hub.reader("ses_1", "local", 0, owner) for owner in ("tok_1", "tok_2")]
-    with first, second:
-        hub.dismiss("tok_1")
-        assert await first.next() == sse.bye("credential")
+    stream, standing = await log.stream("ses_1"), Standing("tok_1", "tok_2")
+    readers = [
+        await hub.reader("ses_1", "local", 0, standing.credential(key)) for key in ("tok_1", "tok_1", "tok_2")
+    ]
+    with readers[0], readers[1], readers[2]:
+        standing.good.remove("tok_1")
+        hub.recheck()
+        async with asyncio.timeout(LIMIT):
+            assert [await reader.next() for reader in readers[:2]] == [sse.bye("credential")] * 2
+        assert sorted(standing.asked) == ["tok_1", "tok_2"]  # once for each, however many bodies it has
         stream.append(drafts(1))
-        assert ids(await second.next()) == [1]
+        assert ids(await readers[2].next()) == [1]
+
+
+async def test_a_credential_that_just_expires_ends_its_body_in_time(log: EventLog) -> None:
+    clock, standing = FakeClock(), Standing()
+    await log.stream("ses_1")
+    hub = Hub(log, clock)
+    with await hub.reader("ses_1", "local", 0, standing.credential("tok_1")) as reader:
+        waiting = asyncio.create_task(reader.next())
+        async with asyncio.timeout(LIMIT):
+            while not waiting.done():
+                await asyncio.sleep(0)
+                clock.advance(RECHECK / 2)
+            assert waiting.result() in (sse.bye("credential"), sse.PING)
+            while waiting.result() == sse.PING:
+                waiting = asyncio.create_task(reader.next())
+                await waiting
+        assert waiting.result() == sse.bye("credential")
 
 
 async def test_a_store_that_cannot_be_read_ends_the_body_with_bye(log: EventLog, hub: Hub) -> None:

@@ -13,8 +13,8 @@ from tests.server.stream_server import serving
 
 from legation.clock import SystemClock
 from legation.errors import InvalidParams
-from legation.server.hub import KEEP_ALIVE, Hub
-from legation.server.multiplex import MOST_STREAMS, Wanted, open_streams, read_wanted
+from legation.server.streaming.hub import KEEP_ALIVE, Hub
+from legation.server.streaming.multiplex import MOST_STREAMS, Wanted, open_streams, read_wanted
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend

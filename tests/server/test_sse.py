@@ -10,8 +10,8 @@ from tests.server.stream_client import LIMIT, ask, frames, get
 from tests.server.stream_server import serving
 
 from legation.clock import SystemClock
-from legation.server import sse
-from legation.server.hub import Hub
+from legation.server.streaming import sse
+from legation.server.streaming.hub import Hub
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.wire.events import Draft, Event

@@ -75,7 +75,9 @@ def _call(argv: list[str]) -> int:
         print("legation: cannot read the arguments: one is not UTF-8 text; give it as such", file=sys.stderr)
         return USAGE_ERROR
     try:
-        result = make_app(argv[0] if argv else None)(argv, exit_on_error=False, print_error=False, result_action="return_value")
+        result = make_app(argv[0] if argv else None)(
+            argv, exit_on_error=False, print_error=False, result_action="return_value"
+        )
     except CycloptsError as error:
         why = str(error).rstrip(".")
         print(f"legation: cannot read the command line: {why}; try `{_help(argv)}`", file=sys.stderr)

@@ -17,6 +17,9 @@ from legation.server.listener import listen
 from legation.settings import Settings
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
+# A browser sends a cookie to every port of a host. What an agent serves on 127.0.0.1:3000 must not get ours, so
+# people sign in under a name of its own; browsers take every name under localhost for this machine.
+BROWSER_NAME: Final = "legation.localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Address:
     listener: socket.socket
     port: int
     public_url: str
+    browser_url: str  # for links that people open
     hosts: frozenset[str] | None  # names that a request may be addressed to; None: any
 
 
@@ -33,7 +37,7 @@ def take_address(settings: Settings) -> Address:
     listener = _listen_first(settings, kept.read())
     port = int(listener.getsockname()[1])
     kept.write(port)
-    return Address(listener, port, public_url(settings, port), hosts(settings))
+    return Address(listener, port, public_url(settings, port), browser_url(settings, port), hosts(settings))
 
 
 def is_loopback(host: str) -> bool:
@@ -53,13 +57,19 @@ def public_url(settings: Settings, port: int) -> str:
     return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
 
 
+def browser_url(settings: Settings, port: int) -> str:
+    if settings.public_url or settings.tls_cert or not is_loopback(settings.host):
+        return public_url(settings, port)
+    return f"http://{BROWSER_NAME}:{port}"
+
+
 def hosts(settings: Settings) -> frozenset[str] | None:
     """A page of another site can make its own name point here; it must then not be taken for ours."""
     named = {*settings.allowed_hosts}
     if settings.public_url:
         named.add(urlsplit(settings.public_url).hostname or "")
     if is_loopback(settings.host):
-        named |= {*LOOPBACK_NAMES, settings.host}
+        named |= {*LOOPBACK_NAMES, BROWSER_NAME, settings.host}
     elif not named:
         return None  # on every address of the machine, whose names we cannot know
     elif settings.host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound

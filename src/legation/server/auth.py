@@ -19,12 +19,12 @@ from starlette.requests import Request
 
 from legation.clock import Clock
 from legation.errors import Forbidden, InvalidParams, Unauthenticated
-from legation.server.cookies import Cookies
-from legation.server.credentials import presented_session, presented_token, wrong_credential
-from legation.server.parameters import decode_segment
-from legation.server.process_tokens import ProcessTokens
-from legation.server.same_origin import OwnOrigins
-from legation.server.token_uses import TokenUses
+from legation.server.http.parameters import decode_segment
+from legation.server.identity.cookies import Cookies
+from legation.server.identity.credentials import presented_session, presented_token, wrong_credential
+from legation.server.identity.process_tokens import ProcessTokens
+from legation.server.identity.same_origin import OwnOrigins
+from legation.server.identity.token_uses import TokenUses
 from legation.store.database.transaction import Database
 from legation.store.identity import tokens
 from legation.store.identity.credential import CredentialHash

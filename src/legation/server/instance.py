@@ -11,11 +11,11 @@ from legation.clock import Clock
 from legation.errors import StorageFailed
 from legation.ids import new_id
 from legation.server.address import Address, take_address
-from legation.server.hub import Hub
+from legation.server.identity.process_tokens import ProcessTokens
+from legation.server.identity.token_uses import TokenUses
 from legation.server.life import Troubles, living
-from legation.server.process_tokens import ProcessTokens
 from legation.server.services import Mode, Services
-from legation.server.token_uses import TokenUses
+from legation.server.streaming.hub import Hub
 from legation.settings import Settings
 from legation.store.blobs.blobs import open_blobs
 from legation.store.blobs.links import LinkSigner
@@ -59,6 +59,7 @@ async def open_instance(
             clock=clock,
             started_at=clock.now_ms(),
             public_url=address.public_url,
+            browser_url=address.browser_url,
             database=database,
             keys=keys,
             keys_file=settings.data_dir / KEYS_FILE,

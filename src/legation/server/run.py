@@ -18,18 +18,18 @@ from legation.clock import SystemClock
 from legation.redact import Redactor
 from legation.server import requirements
 from legation.server.address import Address
-from legation.server.app import App, AppOptions, make_app
 from legation.server.auth import make_authenticate
+from legation.server.http.app import App, AppOptions, make_app
+from legation.server.http.metrics import Metrics
+from legation.server.http.summary import RequestSummary
 from legation.server.instance import open_instance, prepare_folder
 from legation.server.logs import level_of, logging_to, secrets_of
-from legation.server.metrics import Metrics
 from legation.server.serverfile import server_file
 from legation.server.services import Mode, Services
 from legation.server.serving import Serving, Tls
 from legation.server.serving import run as run_loop
-from legation.server.sign_in import make_link
-from legation.server.summary import RequestSummary
 from legation.server.surfaces import SURFACES
+from legation.server.surfaces.sign_in import make_link
 from legation.settings import Settings
 from legation.wire.api.server import ServerFile
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from legation.clock import Clock
     from legation.secret import Secret
-    from legation.server.hub import Hub
-    from legation.server.process_tokens import ProcessTokens
-    from legation.server.token_uses import TokenUses
+    from legation.server.identity.process_tokens import ProcessTokens
+    from legation.server.identity.token_uses import TokenUses
+    from legation.server.streaming.hub import Hub
     from legation.settings import Settings
     from legation.store.blobs.blobs import Blobs
     from legation.store.blobs.links import LinkSigner
@@ -33,6 +33,7 @@ class Services:
     clock: Clock
     started_at: int
     public_url: str
+    browser_url: str  # for links that people open
     database: Database
     keys: Keys
     keys_file: Path  # those of them that are no settings

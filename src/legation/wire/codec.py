@@ -50,7 +50,9 @@ UPDATES: tuple[type[SessionUpdate], ...] = get_args(SessionUpdate)
 Known: TypeAlias = Payload | SessionUpdate
 
 _ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
-_decoders = {cls.event_type(): msgspec.json.Decoder(cls) for cls in (*SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM)}
+_decoders = {
+    cls.event_type(): msgspec.json.Decoder(cls) for cls in (*SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM)
+}
 
 
 def event_type(payload: type[Known]) -> str:

@@ -102,7 +102,7 @@ class PostgresDatabase:
                 async with self._connection() as connection, connection.transaction(isolation="serializable"):
                     return await _drive(work(*args, **kwargs), connection)
             except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
-                await self._clock.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the tries
+                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the tries
                 pause = min(pause * 2, _RETRY_MOST)
         raise StorageFailed(
             f"cannot commit to Postgres at {self._where}: others were in the way {TRIES} times; try again"

@@ -1,0 +1,206 @@
+"""The ASGI application: routes in, answers out, one road for all of them.
+
+INV-1  The order is fixed: address and method, credential, scope, parameters and body. A caller without a valid
+       credential learns nothing about what a valid request looks like.
+INV-2  Whatever happens, the answer is one of ours: a problem with the request's id, never a traceback.
+
+It is plain ASGI: one task a request, one authentication, one decode, one encode, one pair of sends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from legation import __version__
+from legation.clock import Clock, SystemClock
+from legation.errors import InternalError, LegationError, MethodNotAllowed, NotFound
+from legation.server.http.answers import Stamping, Written, write
+from legation.server.http.call import NOBODY, Authenticate, Call
+from legation.server.http.cors import Hosts, Origins
+from legation.server.http.docs_page import docs_routes
+from legation.server.http.limits import BodyReader
+from legation.server.http.metrics import Metrics, metrics_routes
+from legation.server.http.openapi import Json, openapi
+from legation.server.http.operations import Operation
+from legation.server.http.parameters import read_parameters
+from legation.server.http.problems import write_problem
+from legation.server.http.requestid import request_id
+from legation.server.http.router import Router
+from legation.server.http.routes import Routes
+from legation.server.http.summary import HttpFigures, RequestSummary, Trail
+
+if TYPE_CHECKING:
+    from legation.server.services import Services
+
+DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
+
+logger = logging.getLogger("legation.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppOptions:
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    cors_origins: Collection[str] = ()
+    allowed_hosts: Collection[str] | None = None  # None: any
+    clock: Clock = field(default_factory=SystemClock)
+    version: str = __version__
+    metrics: Metrics = field(default_factory=Metrics)
+    on_request: Callable[[RequestSummary], None] | None = None  # after each, for the access log
+
+
+def make_app(
+    surfaces: Sequence[Routes], *, services: Services, authenticate: Authenticate, options: AppOptions
+) -> App:
+    """Every surface, and what each server has: /openapi.json, /docs, /metrics."""
+    operations = [each for surface in surfaces for each in surface.operations]
+    operations += metrics_routes(options.metrics).operations
+    document = openapi(operations, version=options.version)
+    operations += docs_routes(document).operations
+    return App(operations, document, services, authenticate, options)
+
+
+class App:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        document: Json,
+        services: Services,
+        authenticate: Authenticate,
+        options: AppOptions,
+    ) -> None:
+        self.operations = tuple(operations)
+        self.document = document
+        self._router = Router(operations)
+        self._services = services
+        self._authenticate = authenticate
+        self._bodies = BodyReader(options.max_body_bytes)
+        self._origins = Origins(options.cors_origins)
+        self._hosts = Hosts(options.allowed_hosts)
+        self._clock = options.clock
+        self._figures = HttpFigures(options.metrics)
+        self._on_request = options.on_request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _live(receive, send)
+        else:
+            await send({"type": "websocket.close"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = self._clock.monotonic()
+        headers = dict(scope["headers"])
+        trail = Trail(request_id(headers, self._clock), scope["method"])
+        self._figures.in_flight += 1
+        try:
+            try:
+                answer = await self._handle(scope, receive, headers, trail)
+            except LegationError as error:
+                answer = _refusal(error, headers, trail)
+            except Exception as error:  # noqa: BLE001 - the boundary: the caller gets the id, the log the rest
+                answer = _internal(error, trail)
+            extra = self._origins.headers(headers)
+            if isinstance(answer, Written):
+                trail.status = answer.status
+                await answer.send(send, trail.request_id, extra, head=scope["method"] == "HEAD")
+            else:
+                await self._pass_through(
+                    answer, scope, receive, Stamping(send, trail.request_id, extra), trail
+                )
+        finally:
+            self._figures.in_flight -= 1
+            self._end(trail, self._clock.monotonic() - started)
+
+    async def _handle(
+        self, scope: Scope, receive: Receive, headers: Mapping[bytes, bytes], trail: Trail
+    ) -> Written | Response:
+        self._hosts.check(headers)
+        found = self._router.find(_raw_path(scope))
+        if found is None:
+            raise NotFound("cannot find this address; /openapi.json lists those there are")
+        resource, path = found
+        trail.route = resource.path
+        operation = resource.operations.get(scope["method"])
+        if operation is None:
+            preflight = self._origins.preflight(scope["method"], headers, resource.allow)
+            return preflight or _not_allowed(resource.allow, trail)
+        request, principal = Request(scope, receive), NOBODY
+        trail.operation = operation
+        if not operation.access.open:
+            trail.principal = principal = await self._authenticate(request)
+            operation.access.check(principal)
+        arguments: dict[str, object] = {}
+        if operation.parameters or scope["query_string"]:
+            arguments = read_parameters(operation.parameters, path, scope["query_string"], scope["headers"])
+        if operation.body is not None:
+            arguments["body"] = await operation.body.read(headers, receive, self._bodies)
+        call = Call(principal, trail.request_id, request, self._services, self._authenticate)
+        return write(operation, await operation.handler(call, **arguments))
+
+    async def _pass_through(
+        self, response: Response, scope: Scope, receive: Receive, send: Stamping, trail: Trail
+    ) -> None:
+        trail.status = response.status_code
+        if scope["method"] == "HEAD":  # a stream has no end to wait for: its head is all that is asked
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": response.status_code,
+                    "headers": response.raw_headers,
+                }
+            )
+            await send({"type": "http.response.body"})
+            return
+        try:
+            await response(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - the boundary, as above
+            problem = _internal(error, trail)
+            if not send.started:  # else it stays unfinished, and the server closes the connection
+                trail.status = problem.status
+                await problem.send(send.send, trail.request_id, send.extra, head=False)
+
+    def _end(self, trail: Trail, seconds: float) -> None:
+        self._figures.count(trail, seconds)
+        if self._on_request is not None:
+            self._on_request(trail.summary(seconds))
+
+
+def _raw_path(scope: Scope) -> bytes:
+    raw: bytes | None = scope.get("raw_path")
+    return raw if raw is not None else scope["path"].encode()  # optional in ASGI
+
+
+def _not_allowed(allow: str, trail: Trail) -> Written:
+    error = MethodNotAllowed(f"cannot use this method here; use one of {allow}", {"allow": allow.split(", ")})
+    return write_problem(error, trail.request_id, [(b"allow", allow.encode("ascii"))])
+
+
+def _refusal(error: LegationError, headers: Mapping[bytes, bytes], trail: Trail) -> Written:
+    if error.status.http >= 500:
+        logger.warning("request %s: %s", trail.request_id, error, exc_info=error)
+    # Whoever waits for "100 Continue" and is refused first may keep its body: the connection is spent.
+    spent = [(b"connection", b"close")] if b"expect" in headers else []
+    return write_problem(error, trail.request_id, spent)
+
+
+def _internal(error: Exception, trail: Trail) -> Written:
+    logger.error("request %s failed", trail.request_id, exc_info=error)
+    words = f"cannot answer because of a defect; report it with the request's id {trail.request_id}"
+    return write_problem(InternalError(words), trail.request_id)
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Nothing starts or ends with the application: its services belong to whoever made it."""
+    while True:
+        message: Message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

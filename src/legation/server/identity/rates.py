@@ -1,0 +1,63 @@
+"""How often the dear or dangerous calls of identity may come: counted before anything else is done, and kept."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from typing import Final
+
+from starlette.requests import Request
+
+from legation.errors import RateLimited
+from legation.server.http.call import Call
+from legation.store.buckets import Limit, Taken, take
+from legation.store.database.transaction import Transaction
+
+INSTANCE: Final = ""  # the buckets that belong to no workspace
+
+SIGN_INS_OF_ADDRESS: Final = Limit(10, 60)
+SIGN_INS: Final = Limit(120, 60)
+TOKENS: Final = Limit(60, 3600)
+LINKS: Final = Limit(30, 600)
+USERS: Final = Limit(120, 3600)
+WORKSPACES: Final = Limit(60, 3600)
+
+
+async def limit_caller(call: Call, name: str, limit: Limit) -> None:
+    """One bucket for each person in each workspace, whichever of their credentials they use."""
+    who = call.principal.user or call.principal.id
+    now = call.services.clock.now_ms()
+    _check(await call.services.database.transact(take, call.principal.workspace, f"{name}:{who}", limit, now))
+
+
+async def limit_sign_in(call: Call) -> None:
+    """By address first: one caller alone cannot use up what all have together."""
+    now = call.services.clock.now_ms()
+    _check(await call.services.database.transact(_sign_in, address_of(call.request), now))
+
+
+def address_of(request: Request) -> str:
+    """An IPv6 caller has a whole /64 to choose from, so that is what counts."""
+    host = request.client.host if request.client else ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "unknown"  # a socket file
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False).network_address)
+    return str(address)
+
+
+def _sign_in(address: str, now_ms: int) -> Transaction[Taken]:
+    taken = yield from take(INSTANCE, f"sign-in:{address}", SIGN_INS_OF_ADDRESS, now_ms)
+    if taken.allowed:
+        taken = yield from take(INSTANCE, "sign-in", SIGN_INS, now_ms)
+    return taken
+
+
+def _check(taken: Taken) -> None:
+    if not taken.allowed:
+        seconds = math.ceil(taken.retry_after)
+        raise RateLimited(f"cannot do this so often; try again in {seconds} s", {"retryAfter": seconds})

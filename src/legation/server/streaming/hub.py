@@ -1,0 +1,269 @@
+"""The hub: every open body reads the log through a cursor, and readers at the same place share their frames.
+
+INV-H1  A reader is sent exactly the events above the number it gave, in order: no gap, no duplicate.
+INV-H2  What the hub holds does not grow with what is published: frames up to `CACHE_BYTES` for all streams,
+        and one chunk for every reader. A slow reader is left behind and reads from the store.
+INV-H3  A stream that nobody reads costs nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from legation.clock import Clock
+from legation.errors import Conflict, LegationError, NotFound
+from legation.server.streaming import sse
+from legation.server.streaming.channel import Cache, Channel, Farewell, Source
+from legation.server.streaming.sse import CHUNK_BYTES
+from legation.store.log import EventLog
+
+KEEP_ALIVE: Final = 15.0  # seconds of silence before a comment: proxies give up on idle bodies after 30 to 60
+RECHECK: Final = 15.0  # seconds for which a body may outlive its credential, at most
+CACHE_BYTES: Final = 8 * 1024 * 1024
+
+logger = logging.getLogger("legation.streams")
+
+Find = Callable[[str, str], Awaitable[Source | None]]  # name, workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a body was opened with. Bodies with the same `key` are asked about once."""
+
+    key: Hashable
+    holds: Callable[[], Awaitable[bool]]
+
+
+class Reader:
+    """One open body: something to ring, and the reason why it is over. Subclasses say what it sends."""
+
+    def __init__(self, hub: Hub, credential: Credential | None) -> None:
+        self.credential = credential
+        self._hub = hub
+        self._over: bytes | None = None  # the last bytes, once it is over
+        self._waiter: asyncio.Future[None] | None = None
+        self._rung = self._ping = False
+
+    def __enter__(self) -> Self:
+        self._hub.enter(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hub.exit(self)
+
+    async def next(self) -> bytes:
+        try:
+            while self._over is None:
+                chunk = await self._ready()
+                if chunk:
+                    return chunk
+                if await self._rest():
+                    return sse.PING
+        except LegationError as error:
+            # The body has begun, so it can be no problem document; the reader asks again and is told then.
+            logger.warning("a stream's body ended early: %s", error.code)
+            self._over = sse.bye("unavailable")
+        last, self._over = self._over, b""
+        return last or b""
+
+    async def _ready(self) -> bytes:
+        """What there is to send now, or nothing."""
+        raise NotImplementedError
+
+    async def _rest(self) -> bool:
+        """Until there is news. True: it was silent for long."""
+        if not self._rung:
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._hub.rests(self)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                self._hub.rises(self)
+        self._rung, ping, self._ping = False, self._ping, False
+        return ping
+
+    def ring(self) -> None:
+        self._rung = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def ping(self) -> None:
+        self._ping = True
+        self.ring()
+
+    def dismiss(self, reason: Farewell) -> None:
+        self._finish(sse.bye(reason))
+
+    def leave(self) -> None:
+        self._finish(b"")
+
+    def _finish(self, last: bytes) -> None:
+        if self._over is None:
+            self._over = last
+        self.ring()
+
+
+class StreamReader(Reader):
+    """One stream from `after` on."""
+
+    def __init__(self, hub: Hub, source: Source, after: int, credential: Credential | None = None) -> None:
+        super().__init__(hub, credential)
+        self._source = source
+        self.seq = after
+
+    def __enter__(self) -> Self:
+        self._channel = self._hub.join(self._source, self)
+        return super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._hub.part(self._channel, self)
+
+    async def _ready(self) -> bytes:
+        found = self._channel.frames(self.seq)
+        if found is None:
+            found = await self._channel.older(self.seq)
+        if found.events:
+            self.seq = found.upto
+            self._hub.delivered += found.events
+            if len(found.data) >= CHUNK_BYTES // 2:
+                await asyncio.sleep(0)  # one that catches up takes turns with the others
+        elif self._channel.source.ended:
+            self._finish(sse.end("deleted") if self._channel.source.deleted else sse.bye("shutdown"))
+        return found.data
+
+
+class Hub:
+    """Belongs to one event loop. `readers` and `delivered` are for the metrics."""
+
+    def __init__(
+        self, log: EventLog, clock: Clock, *, finders: Sequence[Find] = (), cache_bytes: int = CACHE_BYTES
+    ) -> None:
+        self.delivered = 0
+        self._log = log
+        self._clock = clock
+        self._finders = (*finders, log.find)
+        self._cache = Cache(cache_bytes)
+        self._channels: dict[str, Channel] = {}
+        self._readers: set[Reader] = set()
+        self._resting: dict[Reader, float] = {}  # since when; the longest first
+        self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
+        self._checking: asyncio.Task[None] | None = None
+        self._doubtful = False
+
+    @property
+    def readers(self) -> int:
+        return len(self._readers)
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cache.size
+
+    async def source(self, name: str, workspace: str) -> Source:
+        """The stream of that name. An absent one, a deleted one and another workspace's look the same."""
+        for find in self._finders:
+            found = await find(name, workspace)
+            if found is not None and not found.deleted:
+                return found
+        raise NotFound(f"cannot find stream {name[:200]}; check its name")
+
+    async def reader(
+        self, name: str, workspace: str, after: int, credential: Credential | None = None
+    ) -> StreamReader:
+        source = await self.source(name, workspace)
+        check_position(source, after)
+        return StreamReader(self, source, after, credential)
+
+    def recheck(self) -> None:
+        """Somebody was shut out, perhaps: bodies whose credential does not hold any more end. The same is done
+        every `RECHECK` seconds, for what another server did, and for what just expires."""
+        self._doubtful = True
+        if self._checking is None and self._readers:
+            self._checking = asyncio.create_task(self._check_credentials())
+
+    def close(self) -> None:
+        """Every body ends with `bye`, those that are opened later too."""
+        self._closed = True
+        for reader in self._readers:
+            reader.dismiss("shutdown")
+
+    # For readers.
+
+    def join(self, source: Source, reader: Reader) -> Channel:
+        channel = self._channels.get(source.name)
+        if channel is None:
+            channel = self._channels[source.name] = Channel(source, self._cache)
+        channel.readers.add(reader)
+        return channel
+
+    def part(self, channel: Channel, reader: Reader) -> None:
+        channel.readers.discard(reader)
+        if not channel.readers:
+            channel.close()
+            del self._channels[channel.source.name]
+
+    def enter(self, reader: Reader) -> None:
+        self._readers.add(reader)
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep_alive())
+        if self._closed:
+            reader.dismiss("shutdown")
+
+    def exit(self, reader: Reader) -> None:
+        self._readers.discard(reader)
+        if not self._readers and self._keeper:
+            self._keeper.cancel()
+            self._keeper = None
+            if self._checking is not None:
+                self._checking.cancel()
+                self._checking = None
+
+    def rests(self, reader: Reader) -> None:
+        self._resting[reader] = self._clock.monotonic()
+
+    def rises(self, reader: Reader) -> None:
+        self._resting.pop(reader, None)
+
+    async def _keep_alive(self) -> None:
+        checked = self._clock.monotonic()
+        while True:
+            now = self._clock.monotonic()
+            for reader in [each for each, since in self._resting.items() if now - since >= KEEP_ALIVE]:
+                self.rises(reader)
+                reader.ping()
+            if now - checked >= RECHECK:
+                checked = now
+                self.recheck()
+            longest = next(iter(self._resting.values()), now)
+            await self._clock.sleep(min(longest + KEEP_ALIVE, checked + RECHECK) - now)
+
+    async def _check_credentials(self) -> None:
+        try:
+            while self._doubtful:
+                self._doubtful = False
+                verdicts: dict[Hashable, bool] = {}
+                for reader in list(self._readers):
+                    credential = reader.credential
+                    if credential is None:
+                        continue
+                    if credential.key not in verdicts:
+                        verdicts[credential.key] = await credential.holds()
+                    if not verdicts[credential.key]:
+                        reader.dismiss("credential")
+        finally:
+            self._checking = None
+
+
+def check_position(source: Source, after: int) -> None:
+    if after > source.head:
+        raise Conflict(
+            f"cannot go on after {after} in stream {source.name}: it ends at {source.head}, so it is not the log"
+            " that this number is from, or was restored; read it again from 0",
+            {"stream": source.name, "head": source.head},
+        )

@@ -1,0 +1,31 @@
+"""`GET /v1/backup`: the whole installation as one file, while it runs."""
+
+from __future__ import annotations
+
+from starlette.responses import Response, StreamingResponse
+
+import legation
+from legation.errors import Conflict
+from legation.server.http.access import needs
+from legation.server.http.call import Call
+from legation.server.http.routes import Routes
+from legation.store.archive import archive
+from legation.store.audit import record
+
+routes = Routes(tag="server")
+
+
+@routes.get("/v1/backup", access=needs("instance"), media="application/x-tar", errors=(Conflict,))
+async def backup(call: Call, *, keys: bool = False) -> Response:
+    """A copy of the data folder as a tar; `legation restore` takes it.
+
+    `keys=true` puts the keys in as well: whoever has the file can then open everything in it. A tar that broke off
+    has no manifest at its end and is refused. With Postgres, back up the database with its own tools.
+    """
+    services = call.services
+    if services.database.dialect != "sqlite":
+        raise Conflict("cannot back up Postgres: use pg_dump for the database, and copy the data folder")
+    now = services.clock.now_ms()
+    await services.database.transact(record, call.principal, "backup.made", "server", {"keys": keys}, now)
+    pieces = archive(services.settings.data_dir, with_keys=keys, made_at=now, legation=legation.__version__)
+    return StreamingResponse(pieces, media_type="application/x-tar")

@@ -1,0 +1,152 @@
+"""The real server in its own process: held to its OpenAPI document, thrown garbage at, searched for secrets."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from tests.cli.cli import legation
+from tests.cli.running import Running, running
+from tests.postgres import Postgres
+from tests.server.fuzz import fuzz
+from tests.store.canary import in_folder, new_canary, search
+
+from legation.secret import Secret
+
+pytestmark = pytest.mark.heavy
+
+STOPS_IT = ("stop",)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Running]:
+    with running(tmp_path) as server:
+        server.line()
+        yield server
+
+
+def owner(up: Running) -> dict[str, str]:
+    return {"Authorization": f"Bearer {up.server_file().token}"}
+
+
+@pytest.mark.timeout(600)
+def test_every_answer_is_as_documented(up: Running) -> None:
+    url = up.server_file().url
+    called = fuzz(url, headers=owner(up), examples=15, skip=STOPS_IT)
+    assert called > 20
+    assert httpx2.get(f"{url}/v1/ready").status_code == 200
+    assert "traceback" not in (up.data_dir / "logs/server.jsonl").read_text()
+
+
+@pytest.mark.timeout(600)
+def test_also_without_a_credential(up: Running) -> None:
+    assert fuzz(up.server_file().url, examples=5) > 20
+    assert legation(up.home, "status").returncode == 0  # nobody could stop it
+
+
+def raw(up: Running, request: bytes) -> bytes:
+    where = urlsplit(up.server_file().url)
+    with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    return answer
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00" * 5000,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /v1/me HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer \xff\xfe\r\n\r\n",
+        b"POST /v1/sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v1/sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /v1/streams/%ff%00/sse HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    ],
+    ids=range(8),
+)
+def test_garbage_is_refused_and_the_server_goes_on(up: Running, garbage: bytes) -> None:
+    answer = raw(up, garbage)
+    assert not answer or answer.split()[1][:1] == b"4", answer[:80]
+    assert httpx2.get(f"{up.server_file().url}/v1/health").json() == {"status": "ok"}
+
+
+def test_a_name_of_another_site_that_points_here_is_refused(up: Running) -> None:
+    where = urlsplit(up.server_file().url)
+    connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=20)
+    connection.request("GET", "/v1/health", headers={"Host": "evil.example"})
+    answer = connection.getresponse()
+    assert answer.status == 400
+    assert answer.headers["content-type"] == "application/problem+json"
+    connection.close()
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_no_secret_is_anywhere(tmp_path: Path, database: str, request: pytest.FixtureRequest) -> None:
+    """Through every door: headers, bodies, paths, queries, settings; then every byte it wrote is searched."""
+    canaries = [new_canary(name) for name in ("header", "body", "path", "query", "cookie", "basic", "code")]
+    env: dict[str, Any] = {"LEGATION_TOKEN": f"canary-token-{new_canary('t')[9:40]}"}
+    postgres: Postgres | None = None
+    if database == "postgres":
+        postgres = request.getfixturevalue("postgres")
+        env |= {"LEGATION_DATABASE_URL": postgres.new_database().reveal()}
+        for name in ("VAULT_KEY", "TOKEN_PEPPER", "COOKIE_KEY"):
+            env[f"LEGATION_{name}"] = legation(tmp_path, "keys", "new").stdout.strip()
+        assert legation(tmp_path, "migrate", **env).returncode == 0
+    answers = b""
+    with running(tmp_path, "server", "--log-level", "debug", **env) as server:
+        said = server.line()
+        url = server.server_file().url
+        mine = {"Authorization": f"Bearer {env['LEGATION_TOKEN']}"}
+        made = httpx2.post(f"{url}/v1/tokens", json={"label": "ci"}, headers=mine).json()["secret"]
+        link = httpx2.post(f"{url}/v1/sign-in-links", json={}, headers=mine).json()["url"].partition("#")[2]
+        signed_in = httpx2.post(f"{url}/v1/sign-in", json={"code": link})
+        cookie = signed_in.headers["set-cookie"].split(";")[0].partition("=")[2]
+        for answer in _knock(url, mine, canaries):
+            answers += answer.content + str(answer.headers).encode()
+        for good in (made, env["LEGATION_TOKEN"]):
+            assert httpx2.get(f"{url}/v1/me", headers={"Authorization": f"Token {good}"}).status_code == 200
+        assert httpx2.get(f"{url}/v1/me", headers={"Cookie": f"legation_session={cookie}"}).status_code == 200
+        server.stop_and_read()
+    places = {"answers": answers, "stderr": server.said + said.encode()}
+    places |= {name: data for name, data in in_folder(server.data_dir).items() if name != "keys.json"}
+    if postgres is not None:
+        places["dump"] = postgres.dump(Secret(env["LEGATION_DATABASE_URL"])).encode()
+        places["postgres log"] = (postgres.folder / "log").read_bytes()
+    given = [value for name, value in env.items() if name != "LEGATION_DATABASE_URL"]
+    assert search(places, [*canaries, *given, made, link, cookie]) == []
+
+
+def _knock(url: str, mine: dict[str, str], canaries: list[str]) -> Iterator[httpx2.Response]:
+    header, body, path, query, cookie, basic, code = canaries
+    encoded = base64.b64encode(f"user:{basic}".encode()).decode()
+    ascii_header = header.encode("ascii", "ignore").decode()
+    with httpx2.Client(base_url=url) as client:
+        yield client.get("/v1/me", headers={"Authorization": f"Bearer {ascii_header}"})
+        yield client.get("/v1/me", headers={"Authorization": f"Basic {encoded}"})
+        yield client.get(
+            "/v1/me", headers={"Cookie": f"legation_session={cookie.encode('ascii', 'ignore').decode()}"}
+        )
+        yield client.post("/v1/sign-in", json={"code": code})
+        yield client.post("/v1/users", json={"name": "Ada", "password": body}, headers=mine)
+        yield client.post("/v1/users", json={"name": [body]}, headers=mine)
+        yield client.post("/v1/users", content=json.dumps({"name": body})[:-3], headers=mine)
+        yield client.get(f"/v1/tokens/{httpx2.URL('/' + path).raw_path.decode()[1:]}", headers=mine)
+        yield client.delete(f"/v1/tokens/{'x'}", params={"token": query}, headers=mine)
+        yield client.get("/v1/streams", params={"limit": query}, headers=mine)
+        yield client.get("/v1/blobs", params={"key": query, "expires": 1, "signature": query})
+        yield client.get(
+            "/v1/me", headers={**mine, "X-Request-Id": ascii_header, "Legation-Workspace": ascii_header}
+        )
