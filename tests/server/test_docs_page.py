@@ -13,7 +13,7 @@ from playwright.sync_api import Page as BrowserPage
 from playwright.sync_api import expect, sync_playwright
 from tests.server.toy import ask, routes, toy_app
 
-from legation.server.http.docs_page import ASSETS
+from legation.server.http.static import ASSETS
 
 WAIT = 20.0  # seconds: the test's patience with the server
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -22,7 +22,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 async def test_every_file_is_served_with_its_type() -> None:
     app = toy_app()
     kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html; charset=utf-8"}
-    for path in ASSETS.iterdir():
+    for path in (ASSETS / "docs").iterdir():
         got = await ask(app, "GET", f"/docs/{path.name}")
         assert (got.status, got.body) == (200, path.read_bytes())
         assert got.header("content-type") == kinds[path.suffix]
@@ -31,7 +31,7 @@ async def test_every_file_is_served_with_its_type() -> None:
 
 
 def test_no_file_loads_anything_from_elsewhere_or_holds_inline_code() -> None:
-    for path in ASSETS.iterdir():
+    for path in (ASSETS / "docs").iterdir():
         text = path.read_text()
         assert not re.search(r"https?://|//[a-z]+\.[a-z]", text), path.name
         assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son[a-z]+=|innerHTML|eval\(", text), (

@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Final
-
 import msgspec
 from starlette.responses import Response
 
 from legation.errors import NotFound
 from legation.server.http.access import OPEN
-from legation.server.http.call import Call, Header
+from legation.server.http.call import Call
 from legation.server.http.openapi import Json
 from legation.server.http.routes import Routes
-
-ASSETS: Final = Path(__file__).parent / "assets"
-_MEDIA: Final = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
-
-IfNoneMatch = Annotated[str | None, Header("If-None-Match")]
-
-
-@dataclass(frozen=True, slots=True)
-class Static:
-    """Bytes that change only with the program: kept by the browser, asked for again by their tag."""
-
-    data: bytes
-    media: str
-    tag: str
-
-    @classmethod
-    def of(cls, data: bytes, media: str) -> Static:
-        return cls(data, media, f'"{hashlib.sha256(data).hexdigest()[:32]}"')
-
-    def answer(self, known: str | None) -> Response:
-        headers = {"etag": self.tag, "cache-control": "no-cache"}
-        if known is not None and (known.strip() == "*" or self.tag in known):
-            return Response(status_code=304, headers=headers)
-        return Response(self.data, headers={**headers, "content-type": self.media})
+from legation.server.http.static import IfNoneMatch, Static, static_files
 
 
 def docs_routes(document: Json) -> Routes:
     routes = Routes(tag="docs")
     openapi = Static.of(msgspec.json.encode(document), "application/json")
-    files = {
-        path.name: Static.of(path.read_bytes(), _MEDIA[path.suffix])
-        for path in sorted(ASSETS.iterdir())
-        if path.suffix in _MEDIA
-    }
+    files = static_files("docs")
 
     @routes.get("/openapi.json", access=OPEN, listed=False)
     async def read_openapi(call: Call, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001

@@ -7,6 +7,7 @@ from legation.server.surfaces import (
     backup,
     files,
     health,
+    home,
     keys,
     me,
     sign_in,
@@ -18,5 +19,5 @@ from legation.server.surfaces import (
 
 SURFACES: Final = tuple(
     module.routes
-    for module in (health, me, sign_in, users, workspaces, tokens, audit, streams, files, keys, backup)
+    for module in (home, health, me, sign_in, users, workspaces, tokens, audit, streams, files, keys, backup)
 )

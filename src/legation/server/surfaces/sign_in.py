@@ -6,15 +6,15 @@ page posts it, and the answer sets the cookie.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
 from legation.errors import Conflict, Forbidden, NotFound, RateLimited, Unauthenticated
 from legation.server.http.access import OPEN, SIGNED_IN
-from legation.server.http.call import Call, Header, Reply
-from legation.server.http.docs_page import ASSETS, Static
+from legation.server.http.call import Call, Reply
 from legation.server.http.routes import Routes
+from legation.server.http.static import IfNoneMatch, static_files
 from legation.server.identity.cookies import Cookies, new_session
 from legation.server.identity.rates import LINKS, limit_caller, limit_sign_in
 from legation.server.identity.same_origin import OwnOrigins
@@ -26,14 +26,7 @@ if TYPE_CHECKING:
     from legation.secret import Secret
     from legation.server.services import Services
 
-IfNoneMatch = Annotated[str | None, Header("If-None-Match")]
-
-_MEDIA: Final = {
-    "sign-in.html": "text/html; charset=utf-8",
-    "sign-in.js": "text/javascript",
-    "sign-in.css": "text/css",
-}
-_FILES: Final = {name: Static.of((ASSETS / name).read_bytes(), media) for name, media in _MEDIA.items()}
+_FILES: Final = static_files("sign_in")
 
 routes = Routes(tag="sign-in")
 
