@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -16,6 +17,9 @@ import msgspec
 from tests.cli.cli import LIMIT, environment
 
 from legation.wire.api.server import ServerFile
+
+
+_UP = re.compile(rb"(Legation is up|listening on http|no runs to work on).*\n")
 
 
 class Running:
@@ -37,12 +41,12 @@ class Running:
         return self.home / ".local/share/legation"
 
     def line(self) -> str:
-        """The first line it says, on either of its outputs; all of both if it ends instead."""
+        """What it says until it is up, on either of its outputs."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         said = {self.process.stdout.fileno(): b"", self.process.stderr.fileno(): b""}
         deadline = time.monotonic() + LIMIT
-        while not any(text.endswith(b"\n") for text in said.values()):
+        while not any(_UP.search(text) for text in said.values()):
             ready, _, _ = select.select(list(said), [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"it said nothing in time: {said}"
             for fd in ready:
