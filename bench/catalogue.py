@@ -42,6 +42,7 @@ START_HELP = _start("legation-help", "-m", "legation", "--help")
 SSE_HUB = Candidate("sse-hub", "bench.sse", ("hub", READERS, "10000", FLAT_OUT))
 SSE_PACED = Candidate("sse-hub-paced", "bench.sse", ("hub", READERS, "5000", "0.02"))
 SSE_QUEUE = Candidate("sse-queue-per-reader", "bench.sse", ("queue", READERS, "1000", FLAT_OUT))
+UP = Candidate("legation-up", "bench.up")
 INSTALL = Candidate("base-install", "bench.install")
 POSTS = "24000"
 HTTP = Candidate("legation-http", "bench.http_post", ("legation", POSTS))
@@ -128,6 +129,16 @@ BENCHMARKS = (
         "processor time of a whole command",
         (START_VERSION, START_HELP, START_PYTHON),
         (Target("CPU seconds of --version", metric(START_VERSION, "CPU s"), "at most", 0.3),),
+    ),
+    Benchmark(
+        "up",
+        "`legation up` on a folder that exists: from its start to its line, idle, and from TERM to its end",
+        (UP,),
+        (
+            Target("seconds until ready", metric(UP, "ready s"), "at most", 1),
+            Target("MB when idle", metric(UP, "idle MB"), "at most", 60),
+            Target("seconds to stop", metric(UP, "stop s"), "at most", 1),
+        ),
     ),
     Benchmark(
         "http-post",

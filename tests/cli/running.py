@@ -18,7 +18,6 @@ from tests.cli.cli import LIMIT, environment
 
 from legation.wire.api.server import ServerFile
 
-
 _UP = re.compile(rb"(Legation is up|listening on http|no runs to work on).*\n")
 
 
