@@ -1,7 +1,9 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.cli import json_lines, legation
+from tests.cli.running import running
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -47,3 +49,31 @@ def test_a_data_folder_that_cannot_be_written_is_broken(home: Path) -> None:
         folder = str(home / "closed/data")
     done = legation(home, "doctor", "--data-dir", folder)
     assert (done.returncode, "not writable" in done.stdout) == (1, True)
+
+
+def about(home: Path, what: str, **env: Any) -> dict[str, Any]:
+    done = legation(home, "doctor", "--json", **env)
+    return next(row for row in json_lines(done.stdout) if row["about"] == what)
+
+
+def test_a_server_that_is_up_is_found(home: Path) -> None:
+    assert about(home, "server")["next"] == "legation up"
+    assert "none yet" in about(home, "keys")["says"]
+    with running(home) as up:
+        up.line()
+        assert about(home, "server") == {
+            "verdict": "ok",
+            "about": "server",
+            "says": f"{up.server_file().url}, pid {up.process.pid}, ready",
+            "next": "",
+        }
+        keys = up.data_dir / "keys.json"
+        assert about(home, "keys")["verdict"] == "ok"
+        keys.chmod(0o644)
+        assert about(home, "keys")["verdict"] == "broken"
+
+
+def test_a_database_that_cannot_be_reached_is_told_without_its_password(home: Path) -> None:
+    found = about(home, "database", LEGATION_DATABASE_URL="postgresql://u:canary-pw@127.0.0.1:1/x")
+    assert found["verdict"] == "broken"
+    assert "canary" not in str(found)

@@ -21,7 +21,7 @@ import legation
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
 from legation.cli.terminal import Style, Terminal
-from legation.errors import ConfigInvalid
+from legation.errors import ConfigInvalid, LegationError, Unavailable
 from legation.settings import FIELDS, Settings
 
 Verdict = Literal["ok", "limited", "broken"]
@@ -70,6 +70,9 @@ def _examine(flags: SettingsFlags | None) -> Iterator[Finding]:
         lambda: _bubblewrap(),
         lambda: _subreaper(),
         lambda: _leftovers(settings),
+        lambda: _server(settings),
+        lambda: _keys(settings),
+        lambda: _database(settings),
     )
     for check in checks:
         try:
@@ -155,6 +158,61 @@ def _leftovers(settings: Settings) -> Finding:
         return Finding("limited", "agents", says, 'legation exec --agent rehearsal "say hello"')
     running = ", ".join(f"{entry.name} (pid {entry.pid}, of {entry.owner})" for entry in entries)
     return Finding("ok", "agents", f"running: {running}" if running else "none running, none left behind")
+
+
+def _server(settings: Settings) -> Finding:
+    from legation.cli.connection import connect
+
+    try:
+        with connect(settings) as server:
+            info = server.info()
+            server.ready()
+    except Unavailable as error:
+        if settings.url is None:
+            return Finding("ok", "server", f"none runs on {settings.data_dir}", "legation up")
+        return Finding("limited", "server", error.message, "start it there")
+    except LegationError as error:
+        return Finding("broken", "server", error.message, "legation status")
+    return Finding("ok", "server", f"{info.url}, pid {info.pid}, ready")
+
+
+def _keys(settings: Settings) -> Finding:
+    """Looked at, not made: a doctor changes nothing."""
+    path = settings.data_dir / "keys.json"
+    if not path.exists():
+        return Finding("ok", "keys", "none yet; the first start makes them")
+    from legation.store.keyfile import open_file
+
+    try:
+        open_file(path)
+    except LegationError as error:
+        return Finding("broken", "keys", error.message, f"chmod 600 {path}")
+    return Finding("ok", "keys", f"{path}, readable by you alone; keep a copy in another place")
+
+
+def _database(settings: Settings) -> Finding:
+    if settings.database_url is None:
+        return Finding("ok", "database", "SQLite, in the data folder")
+    import asyncio
+
+    from legation.clock import SystemClock
+    from legation.server.instance import open_database
+    from legation.store.database import migrations
+
+    async def version() -> int:
+        async with open_database(settings, SystemClock()) as database:
+            return await database.version()
+
+    try:
+        found = asyncio.run(version())
+    except LegationError as error:
+        return Finding(
+            "broken", "database", error.message, "correct LEGATION_DATABASE_URL, or start the database"
+        )
+    if found != migrations.newest():
+        says = f"Postgres, with schema {found} where this Legation needs {migrations.newest()}"
+        return Finding("broken", "database", says, "legation migrate")
+    return Finding("ok", "database", f"Postgres, schema {found}")
 
 
 def _first_line(*argv: str) -> str:
