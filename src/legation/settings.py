@@ -164,7 +164,7 @@ def _port(value: object) -> int:
     raise Unusable("is not understood: write a number from 1 to 65535, or 0 for any free one")
 
 
-_HTTP: Final = r"https?://[A-Za-z0-9.:\[\]_-]+(/[^\s?#]*)?"
+_HTTP: Final = r"https?://[A-Za-z0-9.:\[\]_-]+/?"
 
 FIELDS: Final = (
     Field(
@@ -196,7 +196,12 @@ FIELDS: Final = (
         "How long a permission waits for an answer; without one it is denied.",
     ),
     Field("max_line_bytes", "32MiB", _size(2**16, 2**29), "The longest line an agent may send."),
-    Field("log_level", "warning", _log_level, "The least severe log messages to show."),
+    Field(
+        "log_level",
+        "warning",
+        _log_level,
+        "The least severe log messages to show; a server without it shows `info` as well.",
+    ),
     Field(
         "url",
         "",
@@ -235,20 +240,23 @@ FIELDS: Final = (
         "",
         _words(r"[A-Za-z0-9.\[\]:_-]+", "host names, separated by commas"),
         "Host names that requests may be addressed to, besides those of `host` and `public_url`.",
+        flag=False,
     ),
     Field(
         "cors_origins",
         "",
         _words(r"https?://[A-Za-z0-9.:\[\]_-]+", "origins like https://app.example.com, separated by commas"),
         "Web pages of these origins may call the server. None by default.",
+        flag=False,
     ),
     Field(
         "trusted_proxies",
         "",
         _words(r"[0-9A-Fa-f.:/]+", "addresses or networks, separated by commas"),
         "Reverse proxies whose X-Forwarded- headers are believed. None by default.",
+        flag=False,
     ),
-    Field("max_body_bytes", "1MiB", _size(2**10, 2**30), "The longest body of a request."),
+    Field("max_body_bytes", "1MiB", _size(2**10, 2**30), "The longest body of a request.", flag=False),
     Field(
         "database_url",
         "",
@@ -262,6 +270,7 @@ FIELDS: Final = (
         _optional(_text(r"s3://\S+", "an address like s3://bucket/prefix")),
         "Where files are kept: s3://bucket/prefix?endpoint=...&region=... with the usual AWS_ variables. Without it, "
         "a folder in the data folder.",
+        flag=False,
     ),
     Field(
         "vault_key",

@@ -10,11 +10,14 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from tests.certificates import make_certificate
 from tests.cli.cli import LIMIT, environment, json_lines, legation
 from tests.cli.running import Running, running
 from tests.postgres import Postgres
@@ -87,8 +90,11 @@ def test_a_day_with_tokens_users_and_workspaces(tmp_path: Path) -> None:
         (extra,) = json_lines(legation(tmp_path, "workspaces", "new", "Second", "--json").stdout)
         names = [row["name"] for row in json_lines(legation(tmp_path, "workspaces", "--json").stdout)]
         assert names == ["Local", "Second"]
-        members = legation(tmp_path, "workspaces", "members", extra["id"], "--json")
+        members = legation(tmp_path, "workspaces", "members", "--workspace", extra["id"], "--json")
         assert [row["role"] for row in json_lines(members.stdout)] == ["owner"]
+        there = legation(tmp_path, "tokens", "new", "there", "--workspace", extra["id"]).stdout.strip()
+        me = httpx2.get(f"{url}/v1/me", headers={"Authorization": f"Bearer {there}"}).json()
+        assert me["workspace"] == extra["id"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,9 @@ def test_a_day_with_tokens_users_and_workspaces(tmp_path: Path) -> None:
         (("tokens", "revoke", "tok_nothing"), 3, "cannot find"),
         (("tokens", "new", "x", "--scope", "everything"), 2, "everything"),
         (("users", "disable", "usr_nobody"), 3, "cannot find"),
-        (("workspaces", "members", "ws_nowhere"), 3, "cannot find"),
+        (("workspaces", "members", "--workspace", "ws_nowhere"), 3, "cannot find the workspace"),
+        (("tokens", "list"), 2, 'there is no "list" here'),
+        (("tokns",), 2, 'Did you mean "tokens"?'),
         (("users", "new", "\n"), 2, "name"),
         (("restore", "nothing.tar"), 3, "no such file"),
     ],
@@ -289,6 +297,7 @@ def test_keys_are_rotated(tmp_path: Path) -> None:
     with running(tmp_path) as up:
         up.line()
         before = (up.data_dir / "keys.json").read_text()
+        assert legation(tmp_path, "backup", "before.tar").returncode == 0
         done = legation(tmp_path, "keys", "rotate")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("now key ")
@@ -296,6 +305,60 @@ def test_keys_are_rotated(tmp_path: Path) -> None:
         up.stop()
     with running(tmp_path) as up:
         assert "is up" in up.line()
+        up.stop()
+    # A backup from before: nothing in it is sealed, so the key of today will do.
+    assert legation(tmp_path, "restore", "before.tar", "--replace").returncode == 0
+    with running(tmp_path) as up:
+        assert "is up" in up.line()
+
+
+def test_rotations_at_once_do_no_harm(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        file = up.server_file()
+        headers = {"Authorization": f"Bearer {file.token}"}
+        with ThreadPoolExecutor(8) as pool:
+            rotate = partial(httpx2.post, f"{file.url}/v1/keys/rotate", headers=headers, timeout=LIMIT)
+            codes = [future.result().status_code for future in [pool.submit(rotate) for _ in range(8)]]
+        assert set(codes) <= {200, 409}
+        assert 200 in codes
+        up.stop()
+    with running(tmp_path) as up:
+        assert "is up" in up.line()
+
+
+def test_a_server_with_tls_and_a_public_name_is_found_by_its_commands(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "legation.example")
+    argv = ("--tls-cert", str(certificate), "--tls-key", str(key), "--public-url", "https://legation.example")
+    with running(tmp_path, "up", *argv) as up:
+        assert "https://legation.example/sign-in#" in up.line()
+        assert up.server_file().url.startswith("https://127.0.0.1:")
+        assert legation(tmp_path, "status").returncode == 0
+        assert legation(tmp_path, "stop").returncode == 0
+
+
+def test_keys_and_certificates_that_are_none_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "not.pem").write_text("nothing")
+    pem = str(tmp_path / "not.pem")
+    keys = {f"LEGATION_{name}": "x" for name in ("VAULT_KEY", "TOKEN_PEPPER", "COOKIE_KEY")}
+    refused = subprocess.run(
+        [sys.executable, "-m", "legation", "up", "--tls-cert", pem, "--tls-key", pem],
+        env=environment(tmp_path, **keys),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n- ") == 4
+
+
+def test_stop_force_kills_one_that_does_not_answer(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        up.process.send_signal(signal.SIGSTOP)
+        stopping = legation(tmp_path, "stop", "--force")
+        assert (stopping.returncode, stopping.stdout) == (0, f"stopped (pid {up.process.pid})\n")
 
 
 def test_server_takes_a_token_and_ends_with_its_parent(tmp_path: Path) -> None:
@@ -311,7 +374,7 @@ def test_server_takes_a_token_and_ends_with_its_parent(tmp_path: Path) -> None:
     assert process.stdin is not None
     assert process.stderr is not None
     try:
-        while not (found := re.search(r"listening on (http://\S+)", process.stderr.readline())):
+        while not (found := re.search(r'listening on (http://[^\s"]+)', process.stderr.readline())):
             pass
         me = httpx2.get(f"{found[1]}/v1/me", headers={"Authorization": f"token {token}"}).json()
         assert "instance" in me["scopes"]

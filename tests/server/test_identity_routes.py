@@ -235,3 +235,10 @@ async def test_what_fails_leaves_no_trace_of_success(rig: Rig, admin: dict[str, 
         answer = await rig.client.request(method, path, headers=admin, json=body)
         assert answer.status_code in (400, 404, 409)
     assert await rig.actions() == before
+
+
+async def test_what_was_expected_is_told_in_words_not_as_a_pattern(rig: Rig) -> None:
+    owner = await rig.bearer(rig.services.installed.user, "instance")
+    answer = await rig.knock("POST", "/v1/users", owner, {"name": "Eve", "email": "notmail"})
+    assert answer.status == 400
+    assert json.loads(answer.body)["data"] == {"path": "$.email", "expected": "an address like ada@example.org"}

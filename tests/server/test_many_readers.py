@@ -110,9 +110,8 @@ async def _flood(
         await all_reach(stalled, plan.streams[LONG].head)
         caught_up = memory(server.pid)
         # The process, the log's tail, the hub's frames, a chunk for each: whatever the length of the stream.
-        assert max(with_stalled, caught_up) < MOST_MEMORY + MOST_PER_READER * len(
-            quick + keeping_up + stalled
-        )
+        readers = len([*quick, *keeping_up, *stalled])
+        assert max(with_stalled, caught_up) < MOST_MEMORY + MOST_PER_READER * readers
         assert [each.seq for each in quick] == [plan.streams["a"].head] * len(quick)
 
 

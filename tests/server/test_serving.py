@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from starlette.types import Receive, Scope, Send
+from tests.certificates import make_certificate
 from tests.server.stream_client import LIMIT, chunks, frames, get
 from tests.server.stream_server import Filling, Plan
 
@@ -252,33 +253,7 @@ def test_a_taken_port_is_one_clear_message() -> None:
 
 
 async def test_tls_files_are_used(tmp_path: Path) -> None:
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    tls = Tls(tmp_path / "cert.pem", tmp_path / "key.pem")
-    tls.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    tls.key.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
+    tls = Tls(*make_certificate(tmp_path, "localhost"))
     sock = listen("127.0.0.1", 0)
     async with running(Serving(echo, tls=tls), sock), asyncio.timeout(LIMIT):
         trust = ssl.create_default_context(cafile=tls.certificate)

@@ -11,14 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from legation.clock import SystemClock
 from legation.errors import Conflict, InvalidParams, LegationError
 from legation.store.archive import archive
 from legation.store.database.queries import parse
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Transaction
+from legation.store.identity.bootstrap import bootstrap
+from legation.store.keys import new_key_text, ring_of
 from legation.store.log import EventLog
 from legation.store.restore import restore
+from legation.store.sealing import Sealer
 from legation.store.sqlite import SqliteBackend
+from legation.store.vault import Vault
 from legation.wire.events import Draft
 
 (PUT, ALL) = parse(
@@ -197,3 +202,24 @@ async def test_a_reader_that_goes_away_leaves_nothing_behind(tmp_path: Path) -> 
     await anext(pieces)
     await pieces.aclose()
     assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
+
+
+async def test_a_copy_that_is_sealed_with_another_key_is_refused(tmp_path: Path) -> None:
+    ring, other = (ring_of([new_key_text()]) for _ in range(2))
+    async with SqliteDatabase(tmp_path / "data/legation.db") as database:
+        await database.migrate()
+        await database.transact(bootstrap, "usr_1", now_ms=0)
+        await Vault(database, Sealer(ring), SystemClock()).put("local", "run_1", b"secret")
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    with pytest.raises(Conflict, match=ring.current.id):
+        restore(copy, tmp_path / "again", replace=False, now_ms=1, known_keys={other.current.id})
+    assert not (tmp_path / "again").exists()
+    restore(copy, tmp_path / "again", replace=False, now_ms=1, known_keys={ring.current.id})
+
+
+async def test_the_port_stays_with_the_place(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/port").write_text("4518\n")
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    restore(copy, tmp_path / "data", replace=True, now_ms=1)
+    assert (tmp_path / "data/port").read_text() == "4518\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from legation.cli.flags import PlaceFlags, settings_of
 from legation.errors import ConfigInvalid
 from legation.settings import Settings, variable
 
@@ -11,7 +12,11 @@ if TYPE_CHECKING:
     from legation.client import Legation
 
 
-def connect(settings: Settings, workspace: str | None = None) -> Legation:
+def connect(flags: PlaceFlags | None) -> Legation:
+    return connect_to(settings_of(flags), flags.workspace if flags else None)
+
+
+def connect_to(settings: Settings, workspace: str | None = None) -> Legation:
     from legation.client import Legation
 
     if settings.url is None:

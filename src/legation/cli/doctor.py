@@ -21,8 +21,10 @@ import legation
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
 from legation.cli.terminal import Style, Terminal
-from legation.errors import ConfigInvalid, LegationError, Unavailable
+from legation.errors import ConfigInvalid, LegationError
 from legation.settings import FIELDS, Settings
+from legation.store.datafolder import KEYS, OWNER_LOCK
+from legation.store.lock import owner_alive
 
 Verdict = Literal["ok", "limited", "broken"]
 PROBE_LIMIT = 10.0  # seconds a program has to answer a probe: its time
@@ -161,16 +163,14 @@ def _leftovers(settings: Settings) -> Finding:
 
 
 def _server(settings: Settings) -> Finding:
-    from legation.cli.connection import connect
+    from legation.cli.connection import connect_to
 
+    if settings.url is None and not owner_alive(settings.data_dir / OWNER_LOCK):
+        return Finding("ok", "server", f"none runs on {settings.data_dir}", "legation up")
     try:
-        with connect(settings) as server:
+        with connect_to(settings) as server:
             info = server.info()
             server.ready()
-    except Unavailable as error:
-        if settings.url is None:
-            return Finding("ok", "server", f"none runs on {settings.data_dir}", "legation up")
-        return Finding("limited", "server", error.message, "start it there")
     except LegationError as error:
         return Finding("broken", "server", error.message, "legation status")
     return Finding("ok", "server", f"{info.url}, pid {info.pid}, ready")
@@ -178,7 +178,9 @@ def _server(settings: Settings) -> Finding:
 
 def _keys(settings: Settings) -> Finding:
     """Looked at, not made: a doctor changes nothing."""
-    path = settings.data_dir / "keys.json"
+    path = settings.data_dir / KEYS
+    if all((settings.vault_key, settings.token_pepper, settings.cookie_key)):
+        return Finding("ok", "keys", "given as settings")
     if not path.exists():
         return Finding("ok", "keys", "none yet; the first start makes them")
     from legation.store.keyfile import open_file
@@ -186,7 +188,7 @@ def _keys(settings: Settings) -> Finding:
     try:
         open_file(path)
     except LegationError as error:
-        return Finding("broken", "keys", error.message, f"chmod 600 {path}")
+        return Finding("broken", "keys", error.message, "legation restore FILE, or put back a copy of it")
     return Finding("ok", "keys", f"{path}, readable by you alone; keep a copy in another place")
 
 

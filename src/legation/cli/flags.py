@@ -31,10 +31,21 @@ class SettingsFlags:
 
 @Parameter(name="*", group="Settings")
 @dataclass(frozen=True)
+class LocalFlags:
+    """For commands that only need to find the data."""
+
+    data_dir: Annotated[Path | None, Parameter(help=_HELP["data_dir"])] = None
+
+
+@Parameter(name="*", group="Settings")
+@dataclass(frozen=True)
 class PlaceFlags:
-    """Which server. Without any of it: the one of this machine."""
+    """Which server, and which workspace there. Without any of it: the one of this machine."""
 
     url: Annotated[str | None, Parameter(help=_HELP["url"])] = None
+    workspace: Annotated[
+        str | None, Parameter(help="Which workspace, by id. Without it, the one of the token; here, `local`.")
+    ] = None
     data_dir: Annotated[Path | None, Parameter(help=_HELP["data_dir"])] = None
 
 
@@ -53,6 +64,10 @@ class ServerFlags:
     log_level: Annotated[str | None, Parameter(help=_HELP["log_level"])] = None
 
 
-def settings_of(flags: SettingsFlags | PlaceFlags | ServerFlags | None) -> Settings:
-    given = {field.name: getattr(flags, field.name) for field in fields(flags)} if flags else {}
+def settings_of(flags: SettingsFlags | LocalFlags | PlaceFlags | ServerFlags | None) -> Settings:
+    given = (
+        {field.name: getattr(flags, field.name) for field in fields(flags) if field.name in _HELP}
+        if flags
+        else {}
+    )
     return load(given, os.environ)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from legation.cli.connection import connect
-from legation.cli.flags import PlaceFlags, settings_of
+from legation.cli.flags import PlaceFlags
 from legation.cli.terminal import Terminal
 
 app = App(name="keys", help="Keys: make one, or put a new one to use.")
@@ -27,7 +27,9 @@ def rotate(*, settings: PlaceFlags | None = None) -> int:
     For keys in the data folder. Where they are set as LEGATION_VAULT_KEY, put a new one before the old one,
     `new,old`, restart the servers, run this, and take the old one away.
     """
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         done = server.rotate_keys()
-    Terminal().say(f"now key {done.key_id}; {done.rewrapped} re-wrapped")
+    out = Terminal()
+    out.say(f"now key {done.key_id}; {done.rewrapped} re-wrapped")
+    out.say("backups made before this open only with the key of then", "dim")
     return 0

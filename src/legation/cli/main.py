@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from cyclopts import App
+    from cyclopts import App, CycloptsError
 
 USAGE_ERROR = 2  # as errors.STATUS has it for bad parameters
 STORAGE_FAILED = 9  # and for what could not be read or written
@@ -79,14 +79,18 @@ def _call(argv: list[str]) -> int:
             argv, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
-        why = str(error).rstrip(".")
-        print(f"legation: cannot read the command line: {why}; try `{_help(argv)}`", file=sys.stderr)
+        help_ = " ".join(("legation", *(error.command_chain or ()), "--help"))
+        print(f"legation: cannot read the command line: {_why(error)}; try `{help_}`", file=sys.stderr)
         return USAGE_ERROR
     return result if isinstance(result, int) else 0
 
 
-def _help(argv: list[str]) -> str:
-    return f"legation {argv[0]} --help" if argv and argv[0] in COMMANDS else "legation --help"
+def _why(error: CycloptsError) -> str:
+    from cyclopts import UnusedCliTokensError
+
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f'there is no "{error.unused_tokens[0]}" here'
+    return str(error).partition(" Available commands:")[0].rstrip(". ")
 
 
 def make_app(chosen: str | None = None) -> App:

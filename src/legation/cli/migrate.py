@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from legation.cli.flags import PlaceFlags, settings_of
+from legation.cli.flags import LocalFlags, settings_of
 from legation.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def migrate(
     check: Annotated[
         bool, Parameter(negative="", help="Change nothing; the exit code is 1 if there is something to do.")
     ] = False,
-    settings: PlaceFlags | None = None,
+    settings: LocalFlags | None = None,
 ) -> int:
     """Bring the database's schema up to this release.
 

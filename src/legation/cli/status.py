@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
 
-from legation.cli.connection import connect
-from legation.cli.flags import PlaceFlags, settings_of
+from legation.cli.connection import connect, connect_to
+from legation.cli.flags import LocalFlags, PlaceFlags, settings_of
 from legation.cli.table import say_json, when
 from legation.cli.terminal import Terminal
-from legation.errors import LegationError, NotFound, TimedOut, Unavailable
+from legation.errors import NotFound, StorageFailed, TimedOut, Unavailable
+from legation.store.datafolder import OWNER_LOCK
 from legation.store.lock import owner_alive
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 STOP_LIMIT = 15.0  # seconds: a server's time to end what it does
 KILL_LIMIT = 5.0  # seconds: the kernel's
 LOOK_PAUSE = 0.05  # seconds between looks at whether it is gone
-LOCK = "events.db.lock"  # held by whatever server owns the folder
 
 
 def status(
@@ -35,11 +36,11 @@ def status(
     """Say whether Legation is up here, and how it is. The exit code is 0 only if it is up and ready."""
     out = Terminal()
     try:
-        with connect(settings_of(settings)) as server:
+        with connect(settings) as server:
             info, problem = server.info(), _why_not_ready(server)
     except Unavailable as error:
         if json:
-            say_json({"up": False})
+            say_json({"up": False, "why": error.message})
         else:
             out.say(f"down: {error.message}")
         return error.status.exit
@@ -69,18 +70,18 @@ def _why_not_ready(server: Legation) -> str | None:
 def stop(
     *,
     force: Annotated[bool, Parameter(negative="", help="Kill it if it does not end by itself.")] = False,
-    settings: PlaceFlags | None = None,
+    settings: LocalFlags | None = None,
 ) -> int:
     """Stop the Legation of this machine. Streams get their last word; what is stored stays."""
-    place = settings_of(settings)
-    lock = place.data_dir / LOCK
+    place = replace(settings_of(settings), url=None)  # that of this machine, whatever else is set
+    lock = place.data_dir / OWNER_LOCK
     if not owner_alive(lock):
         raise NotFound(f"cannot stop Legation: none runs on {place.data_dir}; `legation up` starts one")
     pid = int(lock.read_text().strip())
     try:
-        with connect(place) as server:
+        with connect_to(place) as server:
             server.stop()
-    except LegationError as error:
+    except (Unavailable, TimedOut, StorageFailed) as error:
         if not force:
             raise TimedOut(f"{error.message}; or kill process {pid} with `legation stop --force`") from error
     if not _gone(lock, STOP_LIMIT) and force:

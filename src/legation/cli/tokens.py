@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from legation.cli.connection import connect
-from legation.cli.flags import Json, PlaceFlags, settings_of
+from legation.cli.flags import Json, PlaceFlags
 from legation.cli.table import say_json, show, when
 from legation.cli.terminal import Terminal, line
 from legation.wire.api.identity import Token, TokenKind
@@ -25,7 +25,7 @@ def list_(
     settings: PlaceFlags | None = None,
 ) -> int:
     """List the tokens of the workspace. The tokens themselves are kept nowhere."""
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         columns = {
             "id": lambda token: token.id,
             "label": lambda token: token.label,
@@ -71,7 +71,7 @@ def new(
     label
         What it is for, to tell it from others.
     """
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         made = server.tokens.create(label, kind=kind, scopes=list(scope) or None, expires_in_days=days)
     if json:
         say_json(made)
@@ -94,7 +94,7 @@ def revoke(token: str, /, *, settings: PlaceFlags | None = None) -> int:
     token
         Its id, as listed: tok_...
     """
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         server.tokens.revoke(token)
     Terminal().say(f"revoked {line(token)}")
     return 0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from legation.cli.flags import ServerFlags, settings_of
+from legation.cli.flags import LocalFlags, ServerFlags, settings_of
 
 if TYPE_CHECKING:
     from legation.server.run import Up
@@ -45,15 +44,11 @@ def server(
     """
     from legation.server.run import run
 
-    run(settings_of(settings), mode="server", announce=_say_where, exit_with_parent=exit_with_parent)
+    run(settings_of(settings), mode="server", announce=lambda _: None, exit_with_parent=exit_with_parent)
     return 0
 
 
-def _say_where(it: Up) -> None:
-    print(f"listening on {it.url}", file=sys.stderr, flush=True)
-
-
-def worker(*, settings: ServerFlags | None = None) -> int:
+def worker(*, settings: LocalFlags | None = None) -> int:
     """Work on runs beside other servers and workers. Needs Postgres (LEGATION_DATABASE_URL).
 
     There are no runs yet: it connects, checks that it could work, and waits to be stopped.

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from legation.cli.connection import connect
-from legation.cli.flags import Json, PlaceFlags, settings_of
+from legation.cli.flags import Json, PlaceFlags
 from legation.cli.table import say_json, show, when
 from legation.cli.terminal import Terminal, line
 from legation.wire.api.identity import User
@@ -19,7 +19,7 @@ app = App(name="users", help="People: list, add, sign in, disable.")
 @app.default
 def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
     """List the users of the installation."""
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         columns = {
             "id": lambda user: user.id,
             "name": lambda user: user.name,
@@ -53,7 +53,7 @@ def new(
     name
         How they are shown to others.
     """
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         user = server.users.create(name, email=email, role=role, instance_admin=admin)
     if json:
         say_json(user)
@@ -71,7 +71,7 @@ def link(user: str | None = None, /, *, json: Json = False, settings: PlaceFlags
     user
         Whose, by id. Without it, your own.
     """
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         made = server.sign_in_link(user)
     if json:
         say_json(made)
@@ -105,7 +105,7 @@ def enable(user: str, /, *, settings: PlaceFlags | None = None) -> int:
 
 
 def _change(user: str, settings: PlaceFlags | None, *, disabled: bool) -> int:
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         changed = server.users.change(user, disabled=disabled)
     Terminal().say(f"{changed.id} ({line(changed.name)}) is {_state(changed)}")
     return 0

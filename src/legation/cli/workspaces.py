@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from legation.cli.connection import connect
-from legation.cli.flags import Json, PlaceFlags, settings_of
+from legation.cli.flags import Json, PlaceFlags
 from legation.cli.table import say_json, show, when
 from legation.cli.terminal import Terminal, line
 from legation.wire.principal import Role
@@ -19,7 +17,7 @@ LOCAL = "local"
 @app.default
 def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
     """List your workspaces."""
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         columns = {
             "id": lambda workspace: workspace.id,
             "name": lambda workspace: workspace.name,
@@ -39,7 +37,7 @@ def new(name: str, /, *, json: Json = False, settings: PlaceFlags | None = None)
     name
         How it is shown.
     """
-    with connect(settings_of(settings)) as server:
+    with connect(settings) as server:
         made = server.workspaces.create(name)
     if json:
         say_json(made)
@@ -49,15 +47,10 @@ def new(name: str, /, *, json: Json = False, settings: PlaceFlags | None = None)
 
 
 @app.command
-def members(workspace: str = LOCAL, /, *, json: Json = False, settings: PlaceFlags | None = None) -> int:
-    """List who is in a workspace, and as what.
-
-    Parameters
-    ----------
-    workspace
-        Which, by id.
-    """
-    with connect(settings_of(settings), workspace) as server:
+def members(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
+    """List who is in a workspace, and as what."""
+    workspace = _chosen(settings)
+    with connect(settings) as server:
         columns = {
             "user": lambda member: member.user,
             "name": lambda member: member.name,
@@ -74,7 +67,6 @@ def set_role(
     role: Role,
     /,
     *,
-    workspace: Annotated[str, Parameter(help="Which workspace, by id.")] = LOCAL,
     settings: PlaceFlags | None = None,
 ) -> int:
     """Put a user into a workspace, or change what they may do there.
@@ -86,7 +78,8 @@ def set_role(
     role
         owner: everything; operator: run agents; approver: decide approvals; viewer: see.
     """
-    with connect(settings_of(settings), workspace) as server:
+    workspace = _chosen(settings)
+    with connect(settings) as server:
         member = server.workspaces.set_role(workspace, user, role)
     Terminal().say(f"{member.user} ({line(member.name)}) is {member.role} of {line(workspace)}")
     return 0
@@ -97,7 +90,6 @@ def remove(
     user: str,
     /,
     *,
-    workspace: Annotated[str, Parameter(help="Which workspace, by id.")] = LOCAL,
     settings: PlaceFlags | None = None,
 ) -> int:
     """Take a user out of a workspace; their tokens for it end with that.
@@ -107,7 +99,12 @@ def remove(
     user
         Whom, by id.
     """
-    with connect(settings_of(settings), workspace) as server:
+    workspace = _chosen(settings)
+    with connect(settings) as server:
         server.workspaces.remove(workspace, user)
     Terminal().say(f"removed {line(user)} from {line(workspace)}")
     return 0
+
+
+def _chosen(settings: PlaceFlags | None) -> str:
+    return (settings and settings.workspace) or LOCAL

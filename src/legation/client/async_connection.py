@@ -35,12 +35,13 @@ class AsyncLegation(_Surface):
         token: str | Secret,
         *,
         workspace: str | None = None,
+        certificate: str | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         repeats: int = REPEATS,
     ) -> None:
         from legation.client.async_caller import AsyncCaller  # brings httpx2 and asyncio with it
 
-        at = target(url, token, workspace)
+        at = target(url, token, workspace, certificate)
         super().__init__(AsyncCaller(at, timeouts, repeats))
         self.url = at.base
         self._child: ServerChild | None = None
@@ -54,6 +55,7 @@ class AsyncLegation(_Surface):
     def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
         """To the `legation up` of this machine."""
         found = find(data_dir)
+        how.setdefault("certificate", found.certificate)
         return cls(found.url, found.token, **how)
 
     @classmethod

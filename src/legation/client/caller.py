@@ -98,7 +98,6 @@ class Caller:
         what = name(self._target, operation.method, operation.path)
         timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
         url = self._target.url(operation.path, operation.query)
-        url = self._target.url(operation.path, operation.query)
         try:
             with self._http.stream("GET", url, timeout=timeout) as response:
                 if response.status_code != 200:

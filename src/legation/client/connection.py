@@ -28,6 +28,7 @@ class How(TypedDict, total=False):
     """What every way to a server takes besides the server itself."""
 
     workspace: str | None  # None: the one the token belongs to
+    certificate: str | None  # the only one to trust, in PEM; None: those that the system trusts
     timeouts: Timeouts
     repeats: int  # of a call that is safe to repeat, when the server cannot be reached or is busy
 
@@ -41,12 +42,13 @@ class Legation(_Surface):
         token: str | Secret,
         *,
         workspace: str | None = None,
+        certificate: str | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         repeats: int = REPEATS,
     ) -> None:
         from legation.client.caller import Caller  # brings httpx2 with it
 
-        at = target(url, token, workspace)
+        at = target(url, token, workspace, certificate)
         super().__init__(Caller(at, timeouts, repeats))
         self.url = at.base
         self._child: ServerChild | None = None
@@ -60,6 +62,7 @@ class Legation(_Surface):
     def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
         """To the `legation up` of this machine."""
         found = find(data_dir)
+        how.setdefault("certificate", found.certificate)
         return cls(found.url, found.token, **how)
 
     @classmethod

@@ -5,6 +5,7 @@ INV-C3  No message holds the token, a query or a body: a message names the metho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ from legation.errors import (
 
 T = TypeVar("T")
 
+_ERRNO: Final = re.compile(r"\[Errno -?\d+\] |\[SSL[^\]]*\] | \(_ssl\.c:\d+\)")  # for programmers
 _REQUEST: Final = "urn:legation:request:"
 
 # Somebody between us and the server, or the server itself, is busy or being restarted.
@@ -85,7 +87,7 @@ def unreachable(what: str, error: Exception, *, timed_out: bool, passing: bool) 
             f"cannot {what}: the server did not answer in time; see whether it is up, or allow more time"
         )
         return Failure(TimedOut(message), passing)
-    why = str(error).strip().rstrip(".") or type(error).__name__
+    why = _ERRNO.sub("", str(error)).strip().rstrip(".") or type(error).__name__
     return Failure(
         Unavailable(f"cannot {what}: {why}; see whether the server is up at that address"), passing
     )
@@ -97,7 +99,7 @@ def _refusal(
     problem = _problem(headers, body)
     data: dict[str, object] = dict((problem and problem.data) or {})
     named = problem.instance if problem else ""
-    if request_id := headers.get("x-request-id") or named.removeprefix(_REQUEST):
+    if request_id := headers.get("request-id") or named.removeprefix(_REQUEST):
         data["requestId"] = request_id
     if wait is not None:
         data.setdefault("retryAfter", wait)

@@ -9,9 +9,7 @@ import msgspec
 
 from legation import settings
 from legation.errors import StorageFailed, Unavailable
-from legation.wire.api.server import ServerFile
-
-SERVER_FILE = "server.json"
+from legation.wire.api.server import SERVER_FILE, ServerFile
 
 
 def find(data_dir: Path | None = None) -> ServerFile:

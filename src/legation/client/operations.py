@@ -152,7 +152,7 @@ def remove_member(workspace: str, user: str) -> Operation[None]:
 
 
 def sign_in_link(user: str | None = None) -> Operation[SignInLink]:
-    """Opens the dashboard once, for a short time; for the caller unless a user is named."""
+    """Signs in once, for a short time; for the caller unless a user is named."""
     return sending("POST", "/v1/sign-in-links", NewSignInLink(user=user), SignInLink)
 
 

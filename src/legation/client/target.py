@@ -14,6 +14,7 @@ class Target:
     base: str  # scheme, host, port and path prefix, without a slash at the end
     token: Secret
     workspace: str | None = None
+    certificate: str | None = None  # the only one to trust, in PEM; None: those that the system trusts
 
     def url(self, path: str, query: tuple[tuple[str, str], ...] = ()) -> str:
         return f"{self.base}{path}{'?' if query else ''}{urlencode(query)}"
@@ -38,13 +39,15 @@ class Target:
             return host == "localhost" or host.endswith(".localhost")
 
 
-def target(url: str, token: str | Secret, workspace: str | None = None) -> Target:
+def target(
+    url: str, token: str | Secret, workspace: str | None = None, certificate: str | None = None
+) -> Target:
     secret = token if isinstance(token, Secret) else Secret(token, "token")
     if not _fits_a_header(secret.reveal()):
         raise InvalidParams("cannot use the token: it holds spaces or characters beyond ASCII; copy it again")
     if workspace is not None and not _fits_a_header(workspace):
         raise InvalidParams("cannot use the workspace: give its id, as `legation workspaces` shows it")
-    return Target(_base(url), secret, workspace)
+    return Target(_base(url), secret, workspace, certificate)
 
 
 def segment(value: str) -> str:
@@ -68,7 +71,7 @@ def _base(url: str) -> str:
     except ValueError:
         usable = False
     if not usable or any(not " " < char < "\x7f" for char in url):
-        raise InvalidParams("cannot use the server's address: write it like http://127.0.0.1:2468")
+        raise InvalidParams("cannot use the server's address: write it like http://127.0.0.1:4517")
     if parts.username is not None or parts.query or parts.fragment:  # may hold a secret: not repeated here
         raise InvalidParams(
             "cannot use the server's address: leave out user, password, query and fragment; give the token apart"

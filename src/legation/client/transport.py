@@ -12,7 +12,7 @@ from legation import __version__
 from legation.client.failure import Failure, unreachable
 from legation.client.target import Target
 from legation.client.timeouts import Timeouts
-from legation.errors import Conflict
+from legation.errors import ConfigInvalid, Conflict
 
 # Below what servers and proxies give an idle connection (5 to 75): a POST must not meet the moment they close it.
 KEEP_ALIVE: Final = 3.0
@@ -41,7 +41,7 @@ def options(target: Target, timeouts: Timeouts) -> Options:
         limits=httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE),
         follow_redirects=False,  # the token goes to the address it was given for and nowhere else
         trust_env=not target.is_local,
-        verify=_no_trust() if target.is_plain else True,
+        verify=_no_trust() if target.is_plain else _trust(target.certificate),
     )
 
 
@@ -77,6 +77,21 @@ def _bearer(target: Target) -> Callable[[httpx2.Request], httpx2.Request]:
         return request
 
     return put_on
+
+
+def _trust(certificate: str | None) -> ssl.SSLContext | bool:
+    """One certificate and no other: whatever name it is for, it was given to us for this server."""
+    if certificate is None:
+        return True
+    try:
+        context = ssl.create_default_context(cadata=certificate)
+    except ssl.SSLError:
+        raise ConfigInvalid(
+            "cannot use the certificate: it is not one in PEM; give the server's own"
+        ) from None
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not be an authority's
+    return context
 
 
 def _no_trust() -> ssl.SSLContext:

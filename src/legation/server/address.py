@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from legation.errors import Conflict, StorageFailed
 from legation.server.listener import listen
 from legation.settings import Settings
+from legation.store.datafolder import PORT
+from legation.store.linefile import write_atomically
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 # A browser sends a cookie to every port of a host. What an agent serves on 127.0.0.1:3000 must not get ours, so
@@ -27,17 +29,25 @@ class Address:
     listener: socket.socket
     port: int
     public_url: str
+    local_url: str  # for the commands of this machine
     browser_url: str  # for links that people open
     hosts: frozenset[str] | None  # names that a request may be addressed to; None: any
 
 
 def take_address(settings: Settings) -> Address:
     """Bind, and remember the port. Everything that can be wrong with an address is told here."""
-    kept = _Kept(settings.data_dir / "port")
+    kept = _Kept(settings.data_dir / PORT)
     listener = _listen_first(settings, kept.read())
     port = int(listener.getsockname()[1])
     kept.write(port)
-    return Address(listener, port, public_url(settings, port), browser_url(settings, port), hosts(settings))
+    return Address(
+        listener,
+        port,
+        public_url(settings, port),
+        local_url(settings, port),
+        browser_url(settings, port),
+        hosts(settings),
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -50,8 +60,10 @@ def is_loopback(host: str) -> bool:
 
 
 def public_url(settings: Settings, port: int) -> str:
-    if settings.public_url:
-        return settings.public_url.rstrip("/")
+    return settings.public_url.rstrip("/") if settings.public_url else local_url(settings, port)
+
+
+def local_url(settings: Settings, port: int) -> str:
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - not bound here
     scheme = "https" if settings.tls_cert else "http"
     return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
@@ -104,7 +116,7 @@ class _Kept:
         if self.read() == port:
             return
         try:
-            self._path.write_text(f"{port}\n", "ascii")
+            write_atomically(self._path, b"%d\n" % port)
         except OSError as error:
             raise StorageFailed(
                 f"cannot write {self._path}: {error.strerror}; free some space or choose --data-dir"

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from starlette.requests import Request
 
 from legation.clock import Clock
-from legation.errors import Forbidden, InvalidParams, Unauthenticated
-from legation.server.http.parameters import decode_segment
+from legation.errors import Forbidden, Unauthenticated
 from legation.server.identity.cookies import Cookies
 from legation.server.identity.credentials import presented_session, presented_token, wrong_credential
 from legation.server.identity.process_tokens import ProcessTokens
@@ -162,16 +161,9 @@ def asked_workspace(request: Request) -> str | None:
 
 
 def named_workspace(request: Request) -> str | None:
-    """The one in `/v1/workspaces/{workspace}/...`, read as the router reads it."""
-    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-    segments = raw.decode("latin-1").split("/")
-    if len(segments) < 4:
-        return None
-    try:
-        _, version, noun, workspace, *_ = (decode_segment(each) for each in segments)
-    except InvalidParams:
-        return None  # the router refuses it
-    return workspace if (version, noun) == ("v1", "workspaces") and workspace else None
+    """The one in `/v1/workspaces/{workspace}/...`."""
+    named: str | None = request.path_params.get("workspace")
+    return named
 
 
 def _not_there() -> Forbidden:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,13 +17,16 @@ from legation.server.identity.token_uses import TokenUses
 from legation.server.life import Troubles, living
 from legation.server.services import Mode, Services
 from legation.server.streaming.hub import Hub
+from legation.server.sweeper import sweeping
 from legation.settings import Settings
 from legation.store.blobs.blobs import open_blobs
 from legation.store.blobs.links import LinkSigner
+from legation.store.buckets import Buckets
 from legation.store.database import migrations
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Database
+from legation.store.datafolder import DATABASE, EVENTS, KEYS
 from legation.store.identity.bootstrap import bootstrap
 from legation.store.keychecks import check_keys
 from legation.store.keys import Keys, load_keys
@@ -30,10 +34,6 @@ from legation.store.log import EventLog
 from legation.store.sealing import Sealer
 from legation.store.sqlite import SqliteBackend
 from legation.store.vault import Vault
-
-KEYS_FILE = "keys.json"
-DATABASE_FILE = "legation.db"
-EVENTS_FILE = "events.db"
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def open_instance(
         await bring_up_to_date(database)
         await check_keys(database, keys, clock.now_ms())
         installed = await database.transact(bootstrap, new_id("usr"), now_ms=clock.now_ms())
-        backend, troubles = SqliteBackend(settings.data_dir / EVENTS_FILE), Troubles()
+        backend, troubles = SqliteBackend(settings.data_dir / EVENTS), Troubles()
         log = await stack.enter_async_context(EventLog(backend, clock=clock, report=troubles))
         address = take_address(settings)
         stack.callback(address.listener.close)
@@ -59,10 +59,12 @@ async def open_instance(
             clock=clock,
             started_at=clock.now_ms(),
             public_url=address.public_url,
+            local_url=address.local_url,
             browser_url=address.browser_url,
             database=database,
             keys=keys,
-            keys_file=settings.data_dir / KEYS_FILE,
+            rotating=asyncio.Lock(),
+            keys_file=settings.data_dir / KEYS,
             sealer=sealer,
             vault=Vault(database, sealer, clock),
             blobs=open_blobs(settings.blobs, settings.data_dir, links),
@@ -70,11 +72,13 @@ async def open_instance(
             log=log,
             hub=Hub(log, clock),
             process_tokens=process_tokens,
+            buckets=Buckets(database, clock),
             token_uses=await stack.enter_async_context(TokenUses(database, clock)),
             own_token=process_tokens.add(settings.token),
             installed=installed,
             stop=stop,
         )
+        await stack.enter_async_context(sweeping(database, clock))
         await stack.enter_async_context(living(services, troubles))
         yield services, address
 
@@ -98,13 +102,13 @@ async def open_database(settings: Settings, clock: Clock) -> AsyncIterator[Datab
         async with PostgresDatabase(settings.database_url, clock=clock) as postgres:
             yield postgres
     else:
-        async with SqliteDatabase(settings.data_dir / DATABASE_FILE, clock=clock) as sqlite:
+        async with SqliteDatabase(settings.data_dir / DATABASE, clock=clock) as sqlite:
             yield sqlite
 
 
 def load_installation_keys(settings: Settings) -> Keys:
     given = {name: getattr(settings, name) for name in ("vault_key", "token_pepper", "cookie_key")}
-    return load_keys(settings.data_dir / KEYS_FILE, given, require_given=settings.database_url is not None)
+    return load_keys(settings.data_dir / KEYS, given, require_given=settings.database_url is not None)
 
 
 async def bring_up_to_date(database: Database) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import legation
-from legation.errors import StorageFailed
+from legation.errors import LegationError, StorageFailed
+from legation.store.audit import record
 from legation.store.backend import Trouble
 from legation.wire.codec import draft
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
@@ -44,6 +45,13 @@ class Troubles:
         self._stream = stream
 
 
+async def _note(services: Services, change: Literal["server.started", "server.stopped"]) -> None:
+    actor, now = services.process_tokens.principal, services.clock.now_ms()
+    details = {"version": legation.__version__}
+    async with asyncio.timeout(FIRST_WRITE_LIMIT):
+        await services.database.transact(record, actor, change, "server", details, now)
+
+
 @asynccontextmanager
 async def living(services: Services, troubles: Troubles) -> AsyncIterator[None]:
     stream = await services.log.stream(NAME, WORKSPACE)
@@ -57,8 +65,13 @@ async def living(services: Services, troubles: Troubles) -> AsyncIterator[None]:
             "cannot write to the event log: the disk does not take it; free some space"
         ) from None
     troubles.go_to(stream)
+    await _note(services, "server.started")
     try:
         yield
     finally:
         troubles.go_to(None)
+        try:
+            await _note(services, "server.stopped")
+        except LegationError as error:  # it ends all the same
+            logger.warning("cannot note the end in the audit log: %s", error)
         stream.append([draft(ServerStopped())])  # the log saves it when it closes

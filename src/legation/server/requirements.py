@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from legation.errors import ConfigInvalid
+from legation.secret import Secret
 from legation.server.address import is_loopback
 from legation.settings import Settings, variable
+from legation.store.keys import BadKey, read_key
 
 MIN_TOKEN: Final = 16  # characters; `legation keys new` makes better ones
 _NEEDED_WITH_POSTGRES: Final = ("vault_key", "token_pepper", "cookie_key")
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, what: str = "the server") -> None:
     problems = list(_problems(settings))
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
-        raise ConfigInvalid(f"cannot start the server; correct this:{lines}", {"problems": problems})
+        raise ConfigInvalid(f"cannot start {what}; correct this:{lines}", {"problems": problems})
 
 
 def _problems(settings: Settings) -> Iterator[str]:
@@ -29,6 +32,7 @@ def _problems(settings: Settings) -> Iterator[str]:
                     f"{variable(name)} is missing: servers that share a database share their keys; make one with "
                     "`legation keys new`"
                 )
+    yield from _bad_keys(settings)
     if settings.token is not None and len(settings.token.reveal()) < MIN_TOKEN:
         yield f"token is shorter than {MIN_TOKEN} characters: make one with `legation keys new`"
     if settings.token is None and not is_loopback(settings.host):
@@ -43,3 +47,31 @@ def _problems(settings: Settings) -> Iterator[str]:
         path = getattr(settings, name)
         if path is not None and not os.access(path, os.R_OK):
             yield f"{name} cannot be read: check {path}"
+    if (
+        settings.tls_cert is not None
+        and settings.tls_key is not None
+        and not _fit(settings.tls_cert, settings.tls_key)
+    ):
+        yield "tls_cert and tls_key are no certificate and its key, in PEM: correct one of them"
+
+
+def _bad_keys(settings: Settings) -> Iterator[str]:
+    for name in _NEEDED_WITH_POSTGRES:
+        given: Secret | None = getattr(settings, name)
+        for text in given.reveal().split(",") if given is not None else ():
+            try:
+                read_key(text, name)
+            except BadKey as fault:
+                yield f"{variable(name)} {fault}"
+
+
+def _fit(certificate: Path, key: Path) -> bool:
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            certificate, key, password=""
+        )  # never asks for one
+    except (OSError, ValueError):  # an SSLError is an OSError
+        return not (os.access(certificate, os.R_OK) and os.access(key, os.R_OK))  # told as such
+    return True

@@ -31,6 +31,7 @@ from legation.server.serving import run as run_loop
 from legation.server.surfaces import SURFACES
 from legation.server.surfaces.sign_in import make_link
 from legation.settings import Settings
+from legation.store.datafolder import LOGS
 from legation.wire.api.server import ServerFile
 
 logger = logging.getLogger("legation.server")
@@ -39,7 +40,7 @@ access_logger = logging.getLogger("legation.access")
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """It listens. `sign_in_link` opens once."""
+    """It listens. `sign_in_link`, for a person at a terminal, opens once."""
 
     url: str
     sign_in_link: str
@@ -68,13 +69,13 @@ async def _run(
 
         async with open_instance(settings, mode=mode, clock=SystemClock(), stop=stop) as (services, address):
             redactor.add(services.own_token)
-            link = await make_link(services, services.installed.user, services.installed.workspace)
+            here = Up(services.public_url, await _link(services) if mode == "up" else "")
             with ExitStack() as while_listening:
 
                 def on_ready() -> None:
                     while_listening.enter_context(_found(settings, services))
-                    announce(Up(services.public_url, link.url))
-                    logger.info("listening on %s port %d", settings.host, address.port)
+                    announce(here)
+                    logger.info("listening on %s", services.local_url)
 
                 server = Serving(
                     _app(settings, services, address),
@@ -86,6 +87,10 @@ async def _run(
                 while_listening.enter_context(_ends(server, with_parent=exit_with_parent))
                 await server.serve_on([address.listener])
         logger.info("stopped")
+
+
+async def _link(services: Services) -> str:
+    return (await make_link(services, services.installed.user, services.installed.workspace)).url
 
 
 def _app(settings: Settings, services: Services, address: Address) -> App:
@@ -112,11 +117,12 @@ def _app(settings: Settings, services: Services, address: Address) -> App:
 
 def _found(settings: Settings, services: Services) -> AbstractContextManager[None]:
     content = ServerFile(
-        url=services.public_url,
+        url=services.local_url,
         token=services.own_token.reveal(),
         pid=os.getpid(),
         started_at=services.started_at,
         version=legation.__version__,
+        certificate=settings.tls_cert.read_text("ascii") if settings.tls_cert else None,
     )
     return server_file(settings.data_dir, content)
 
@@ -151,7 +157,7 @@ def _log_request(summary: RequestSummary) -> None:
     access_logger.info(
         "%s %s %d",
         summary.method,
-        summary.route,
+        summary.route or "-",
         summary.status,
         extra={
             "request_id": summary.request_id,
@@ -164,7 +170,7 @@ def _log_request(summary: RequestSummary) -> None:
 
 def _log_target(settings: Settings, mode: Mode) -> Path | TextIO:
     """`up` has a terminal to keep clean; a server's log belongs to whatever runs it."""
-    return settings.data_dir / "logs" / "server.jsonl" if mode == "up" else sys.stderr
+    return settings.data_dir / LOGS / "server.jsonl" if mode == "up" else sys.stderr
 
 
 def _tls(settings: Settings) -> Tls | None:

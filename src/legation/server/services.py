@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from legation.settings import Settings
     from legation.store.blobs.blobs import Blobs
     from legation.store.blobs.links import LinkSigner
+    from legation.store.buckets import Buckets
     from legation.store.database.transaction import Database
     from legation.store.identity.bootstrap import Installed
     from legation.store.keys import Keys
@@ -33,9 +35,11 @@ class Services:
     clock: Clock
     started_at: int
     public_url: str
+    local_url: str  # for the commands of this machine
     browser_url: str  # for links that people open
     database: Database
     keys: Keys
+    rotating: asyncio.Lock  # the keys are being changed, or copied
     keys_file: Path  # those of them that are no settings
     sealer: Sealer
     vault: Vault
@@ -45,6 +49,7 @@ class Services:
     hub: Hub
     process_tokens: ProcessTokens
     token_uses: TokenUses
+    buckets: Buckets
     own_token: Secret  # the CLI's, for as long as this server runs
     installed: Installed  # the first workspace and its owner
     stop: Callable[[], None]

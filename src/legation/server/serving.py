@@ -26,9 +26,7 @@ from legation.server.listener import BACKLOG
 
 GRACE: Final = 0.4  # seconds: the time of requests in flight, and of readers to take their last bytes
 CANCEL_GRACE: Final = 0.2  # seconds: of what is cancelled after that
-HEAD_LIMIT: Final = (
-    128 * 1024
-)  # bytes of a request's line and headers; the application refuses half, politely
+HEAD_LIMIT: Final = 128 * 1024  # bytes of a request's line and headers
 HEAD_TIMEOUT: Final = 20.0  # seconds: a client's time to send them
 KEEP_ALIVE: Final = 75  # seconds: how long a connection may wait for its next request
 TICK: Final = 1.0  # seconds: how often uvicorn's Date header is renewed

@@ -26,7 +26,7 @@ def run(settings: Settings) -> None:
             "cannot start a worker without Postgres: a file has one owner, and `legation up` works on its own; set "
             f"{variable('database_url')}"
         )
-    requirements.check(settings)
+    requirements.check(settings, "the worker")
     run_loop(_run(settings))
 
 

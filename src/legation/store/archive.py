@@ -25,12 +25,12 @@ import msgspec
 
 from legation.errors import StorageFailed
 from legation.store.database import migrations
+from legation.store.datafolder import BLOBS, DATABASE, EVENTS, KEYS, SESSIONS
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
-DATABASES: Final = ("legation.db", "events.db")
-FOLDERS: Final = ("blobs", "sessions")
-KEYS: Final = "keys.json"
+DATABASES: Final = (DATABASE, EVENTS)
+FOLDERS: Final = (BLOBS, SESSIONS)
 _PIECE: Final = 256 * 1024
 
 

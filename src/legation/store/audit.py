@@ -20,9 +20,9 @@ from legation.wire.principal import Principal
 
 Change = Literal[
     "user.created", "user.changed", "user.disabled", "user.enabled", "user.signed-in", "user.signed-out",
-    "workspace.created", "workspace.changed", "workspace.deleted", "member.set", "member.removed",
+    "workspace.created", "member.set", "member.removed",
     "token.created", "token.revoked", "link.created",
-    "keys.rotated", "keys.rewrapped", "backup.made", "backup.restored", "server.started", "server.stopped",
+    "keys.rotated", "backup.made", "server.started", "server.stopped",
 ]  # fmt: skip
 
 # What each says of its target, in words for the docs.
@@ -34,17 +34,13 @@ MEANINGS: Final[dict[Change, str]] = {
     "user.signed-in": "a one-time link became a browser session",
     "user.signed-out": "every browser session of a user ended",
     "workspace.created": "a workspace was made",
-    "workspace.changed": "a workspace's name, plan, quota or retention changed; `changed` lists which",
-    "workspace.deleted": "a workspace is being deleted with all that is in it",
     "member.set": "a user became a member, or has another role; `role` is the new one",
     "member.removed": "a user is no longer a member",
     "token.created": "an API token was made; `kind` and `scopes` say what it may do",
     "token.revoked": "an API token no longer works",
     "link.created": "a one-time sign-in link was made for a user",
-    "keys.rotated": "a new vault key became the current one",
-    "keys.rewrapped": "everything sealed is under the current vault key; `count` were not before",
+    "keys.rotated": "a new vault key became the current one; `rewrapped` values were under an older one",
     "backup.made": "a backup of the whole installation was made",
-    "backup.restored": "the installation was restored from a backup",
     "server.started": "a server started; `version` is Legation's",
     "server.stopped": "a server stopped in good order",
 }
@@ -52,7 +48,7 @@ MEANINGS: Final[dict[Change, str]] = {
 Detail = str | int | bool | None
 
 MOST_DETAILS: Final = 16
-MOST_ROWS: Final = 500  # in one page
+MOST_ROWS: Final = 501  # in one page, and one to know whether there are more
 _INT64: Final = 2**63
 
 _SQL: Final = Queries("audit")

@@ -27,7 +27,7 @@ class FolderLock:
             owner = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
             os.close(fd)
             raise Conflict(
-                f"cannot open {self._path.parent}: process {owner} owns it; stop that one first",
+                f"cannot open {self._path.parent}: process {owner} owns it; stop that one first (`legation stop` stops a server)",
                 {"owner": owner},
             ) from None
         self._fd = fd

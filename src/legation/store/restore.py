@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,11 +17,13 @@ from typing import IO, Final
 import msgspec
 
 from legation.errors import Conflict, InvalidParams, StorageFailed
-from legation.store.archive import DATABASES, FOLDERS, FORMAT, KEYS, MANIFEST, File, Manifest
+from legation.store.archive import DATABASES, FOLDERS, FORMAT, MANIFEST, File, Manifest
 from legation.store.database import migrations
+from legation.store.datafolder import DATABASE, KEYS, PORT
 from legation.store.lock import owner_alive
 
 _PIECE: Final = 1024 * 1024
+_KEYS_USED: Final = "select key_id from vault_bundle union select key_id from content_key"
 _NOT_A_COPY: Final = "is not a whole backup of Legation; make it again, or choose another file"
 
 
@@ -32,15 +35,22 @@ class Restored:
     moved_aside: Path | None
 
 
-def restore(copy: Path, folder: Path, *, replace: bool, now_ms: int) -> Restored:
+def restore(
+    copy: Path, folder: Path, *, replace: bool, now_ms: int, known_keys: Collection[str] | None = None
+) -> Restored:
+    """`known_keys` are the ids of the vault keys that will be there; what they cannot open is refused. None: unknown,
+    or the copy brings its own."""
     _must_be_free(folder, replace=replace)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-restore-", dir=folder.parent))
     try:
         manifest = _unpack(copy, fresh)
         _check_databases(copy, fresh)
-        if KEYS not in manifest.files and (folder / KEYS).exists():
-            shutil.copy2(folder / KEYS, fresh / KEYS)
+        if KEYS not in manifest.files:
+            _check_keys(copy, fresh, known_keys)
+        for kept in (KEYS, PORT):  # they belong to the place, not to the copy
+            if kept not in manifest.files and (folder / kept).exists():
+                shutil.copy2(folder / kept, fresh / kept)
         aside = _swap(fresh, folder, now_ms)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -114,13 +124,31 @@ def _check_databases(copy: Path, fresh: Path) -> None:
         try:
             with closing(sqlite3.connect(fresh / name)) as connection:
                 (verdict,) = connection.execute("pragma integrity_check").fetchone()
-                schema = _schema(connection) if name == "legation.db" else 0
+                schema = _schema(connection) if name == DATABASE else 0
         except sqlite3.Error as error:
             raise InvalidParams(f"cannot restore {copy}: its {name} is damaged ({error})") from error
         if verdict != "ok":
             raise InvalidParams(f"cannot restore {copy}: its {name} is damaged; choose another backup")
         if schema > migrations.newest():
             raise StorageFailed(f"cannot restore {copy}: it is of a newer Legation; update this one first")
+
+
+def _check_keys(copy: Path, fresh: Path, known_keys: Collection[str] | None) -> None:
+    """Where nothing is sealed, the key of today will do: the note of the key of then is taken out."""
+    if not (fresh / DATABASE).exists():
+        return
+    with closing(sqlite3.connect(fresh / DATABASE)) as connection:
+        if not _schema(connection):
+            return
+        used = {row[0] for row in connection.execute(_KEYS_USED)}
+        if not used:
+            connection.execute("delete from key_check where name = 'vault'")
+            connection.commit()
+    if known_keys is not None and (missing := used - {*known_keys}):
+        raise Conflict(
+            f"cannot restore {copy}: what it holds is sealed with key {', '.join(sorted(missing))}, which is not here; "
+            f"put back the {KEYS} (or LEGATION_VAULT_KEY) of that time first"
+        )
 
 
 def _schema(connection: sqlite3.Connection) -> int:

@@ -132,6 +132,7 @@ class App:
         if operation is None:
             preflight = self._origins.preflight(scope["method"], headers, resource.allow)
             return preflight or _not_allowed(resource.allow, trail)
+        scope["path_params"] = path
         request, principal = Request(scope, receive), NOBODY
         trail.operation = operation
         if not operation.access.open:

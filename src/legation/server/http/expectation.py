@@ -38,6 +38,8 @@ def expectation(error: msgspec.DecodeError, kind: object) -> tuple[str, str]:
     if what.startswith("Object contains unknown field"):
         return path, _members(_at(kind, path))
     if expected := _EXPECTED.fullmatch(what):
+        if "matching regex" in what and (words := _description(kind, path)):
+            return path, words
         return path, _PYTHON.sub(lambda word: _JSON_WORDS[word[0]], expected["what"]).replace("`", "")
     if isinstance(error, msgspec.ValidationError):
         return path, _choices(_at(kind, path)) or "another value: this one is out of range"
@@ -51,6 +53,24 @@ def _at(kind: object, path: str) -> list[shape.Type]:
     for step in _STEP.finditer(path):
         found = [deeper for each in found for inner in _step(each, step) for deeper in _flat(inner)]
     return found
+
+
+def _description(kind: object, path: str) -> str | None:
+    """What the type itself says to people, in place of its pattern."""
+    steps = list(_STEP.finditer(path))
+    found = [shape.type_info(kind)]
+    for step in steps:
+        found = [inner for each in found for flat in _flat(each) for inner in _step(flat, step)]
+    return next((text for each in found for text in _descriptions(each)), None)
+
+
+def _descriptions(kind: shape.Type) -> Iterator[str]:
+    if isinstance(kind, shape.Metadata):
+        yield from filter(None, [(kind.extra_json_schema or {}).get("description")])
+        yield from _descriptions(kind.type)
+    elif isinstance(kind, shape.UnionType):
+        for each in kind.types:
+            yield from _descriptions(each)
 
 
 def _flat(kind: shape.Type) -> Iterator[shape.Type]:

@@ -10,8 +10,7 @@ from starlette.requests import Request
 
 from legation.errors import RateLimited
 from legation.server.http.call import Call
-from legation.store.buckets import Limit, Taken, take
-from legation.store.database.transaction import Transaction
+from legation.store.buckets import Limit, Taken
 
 INSTANCE: Final = ""  # the buckets that belong to no workspace
 
@@ -26,14 +25,14 @@ WORKSPACES: Final = Limit(60, 3600)
 async def limit_caller(call: Call, name: str, limit: Limit) -> None:
     """One bucket for each person in each workspace, whichever of their credentials they use."""
     who = call.principal.user or call.principal.id
-    now = call.services.clock.now_ms()
-    _check(await call.services.database.transact(take, call.principal.workspace, f"{name}:{who}", limit, now))
+    _check(await call.services.buckets.take(call.principal.workspace, f"{name}:{who}", limit))
 
 
 async def limit_sign_in(call: Call) -> None:
     """By address first: one caller alone cannot use up what all have together."""
-    now = call.services.clock.now_ms()
-    _check(await call.services.database.transact(_sign_in, address_of(call.request), now))
+    buckets = call.services.buckets
+    _check(await buckets.take(INSTANCE, f"sign-in:{address_of(call.request)}", SIGN_INS_OF_ADDRESS))
+    _check(await buckets.take(INSTANCE, "sign-in", SIGN_INS))
 
 
 def address_of(request: Request) -> str:
@@ -48,13 +47,6 @@ def address_of(request: Request) -> str:
             return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False).network_address)
     return str(address)
-
-
-def _sign_in(address: str, now_ms: int) -> Transaction[Taken]:
-    taken = yield from take(INSTANCE, f"sign-in:{address}", SIGN_INS_OF_ADDRESS, now_ms)
-    if taken.allowed:
-        taken = yield from take(INSTANCE, "sign-in", SIGN_INS, now_ms)
-    return taken
 
 
 def _check(taken: Taken) -> None:

@@ -16,6 +16,6 @@ routes = Routes(tag="audit")
 @routes.get("/v1/audit", access=needs("manage"))
 async def list_audit(call: Call, limit: PageLimit = 100, after: str | None = None) -> Page[AuditEntry]:
     """Who changed what in the workspace, the newest first."""
-    found = await call.services.database.read(audit.page, call.principal.workspace, after, limit)
-    # A full page may have been the last: then the next one is empty.
-    return Page(items=found, next=found[-1].id if len(found) == limit else None)
+    found = await call.services.database.read(audit.page, call.principal.workspace, after, limit + 1)
+    more = len(found) > limit
+    return Page(items=found[:limit], next=found[limit - 1].id if more else None)

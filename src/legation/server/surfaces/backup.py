@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
 from starlette.responses import Response, StreamingResponse
 
 import legation
@@ -9,6 +12,7 @@ from legation.errors import Conflict
 from legation.server.http.access import needs
 from legation.server.http.call import Call
 from legation.server.http.routes import Routes
+from legation.server.services import Services
 from legation.store.archive import archive
 from legation.store.audit import record
 
@@ -27,5 +31,14 @@ async def backup(call: Call, *, keys: bool = False) -> Response:
         raise Conflict("cannot back up Postgres: use pg_dump for the database, and copy the data folder")
     now = services.clock.now_ms()
     await services.database.transact(record, call.principal, "backup.made", "server", {"keys": keys}, now)
-    pieces = archive(services.settings.data_dir, with_keys=keys, made_at=now, legation=legation.__version__)
-    return StreamingResponse(pieces, media_type="application/x-tar")
+    return StreamingResponse(_pieces(services, now, keys=keys), media_type="application/x-tar")
+
+
+async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[bytes]:
+    """Not while the keys change: what is sealed and what opens it must fit."""
+    folder = services.settings.data_dir
+    async with services.rotating:
+        pieces = archive(folder, with_keys=keys, made_at=now, legation=legation.__version__)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece

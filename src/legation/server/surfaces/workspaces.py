@@ -87,4 +87,4 @@ async def remove_member(call: Call, workspace: str, user: str) -> None:
 
 def _must_be_own(call: Call, workspace: str) -> None:
     if workspace != call.principal.workspace:
-        raise NotFound("cannot find the workspace; list yours with GET /v1/workspaces")
+        raise NotFound("cannot find the workspace; check the id among yours")

@@ -77,7 +77,7 @@ def _home_of(user: str, preferred: str) -> Transaction[str | None]:
     """The workspace to sign in to: the preferred one, else the oldest membership, if there is any."""
     row = only((yield SQL.home_of_user(user=user, preferred=preferred)))
     if row is None:
-        raise NotFound("cannot find the user; list those there are with GET /v1/users")
+        raise NotFound("cannot find the user; check the id among the users")
     home: str | None = row["workspace_id"]
     return home
 

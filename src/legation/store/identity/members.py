@@ -21,7 +21,7 @@ def insert(workspace: str, user: str, role: Role, now_ms: int) -> Transaction[No
         yield SQL.put_member(workspace=workspace, user=user, role=role, created_at=now_ms)
     except Dangling:
         raise NotFound(
-            "cannot find the user; an admin of the installation lists them with GET /v1/users"
+            "cannot find the user; check the id among the users"
         ) from None
 
 
@@ -46,7 +46,7 @@ def remove(principal: Principal, user: str, *, now_ms: int) -> Transaction[None]
     before = only((yield SQL.member(workspace=workspace, user=user)))
     if before is None:
         raise NotFound(
-            "cannot find the member; list those of the workspace with GET /v1/workspaces/{id}/members"
+            "cannot find the member; check the id among those of the workspace"
         )
     if before["role"] == "owner":
         yield from _needs_another_owner(workspace, user)

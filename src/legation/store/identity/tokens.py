@@ -113,7 +113,7 @@ def _granted(principal: Principal, new: NewToken) -> frozenset[Scope]:
 def _row(workspace: str, token: str) -> Transaction[Row]:
     row = only((yield SQL.token_by_id(workspace=workspace, id=token)))
     if row is None:
-        raise NotFound("cannot find the token; list those of the workspace with GET /v1/tokens")
+        raise NotFound("cannot find the token; check the id among those of the workspace")
     return row
 
 

@@ -102,7 +102,7 @@ def _tell(principal: Principal, before: Row, after: Row, now_ms: int) -> Transac
 def _row(user: str) -> Transaction[Row]:
     row = only((yield SQL.user_by_id(id=user)))
     if row is None:
-        raise NotFound("cannot find the user; list those there are with GET /v1/users")
+        raise NotFound("cannot find the user; check the id among the users")
     return row
 
 

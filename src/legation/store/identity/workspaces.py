@@ -30,7 +30,7 @@ def create(
 def get(workspace: str, user: str) -> Transaction[Workspace]:
     row = only((yield SQL.workspace_of_member(workspace=workspace, user=user)))
     if row is None:
-        raise NotFound("cannot find the workspace; list yours with GET /v1/workspaces")
+        raise NotFound("cannot find the workspace; check the id among yours")
     return _read(row)
 
 

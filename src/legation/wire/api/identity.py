@@ -17,13 +17,22 @@ Name = Annotated[
         min_length=1,
         max_length=100,
         pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)",
+        description="a line of 1 to 100 characters that are not all blank",
     ),
 ]
 Email = Annotated[
     str,
-    Meta(min_length=3, max_length=254, pattern=r"^[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+$(?!\n)"),
+    Meta(
+        min_length=3,
+        max_length=254,
+        pattern=r"^[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+$(?!\n)",
+        description="an address like ada@example.org",
+    ),
 ]
-Id = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$(?!\n)")]
+Id = Annotated[
+    str,
+    Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$(?!\n)", description="an id as it is listed"),
+]
 TokenKind = Literal["user", "supervisor", "agent"]  # decides as: a person (level 2), level 1, nothing
 WorkspaceStatus = Literal["active", "deleting"]
 

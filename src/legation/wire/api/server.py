@@ -1,6 +1,6 @@
 """Health, readiness and the file by which the CLI finds its server."""
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -38,11 +38,15 @@ class KeysRotated(Answer):
     rewrapped: int
 
 
-class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`server.json` in the data folder, readable by its owner alone; it is gone when the server is."""
+SERVER_FILE: Final = "server.json"
 
-    url: str
+
+class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`server.json` (`SERVER_FILE`) in the data folder, readable by its owner alone; it is gone when the server is."""
+
+    url: str  # on this machine, whatever others call it
     token: str
     pid: int
     started_at: int
     version: str
+    certificate: str | None = None  # of a server with TLS: the one to trust, and no other

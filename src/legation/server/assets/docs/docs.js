@@ -19,8 +19,10 @@ function operations() {
     METHODS.filter((method) => item[method]).map((method) => ({ path, method, ...item[method] })));
 }
 
+let fields = 0;
+
 function field(parameter) {
-  const id = `${parameter.in}-${parameter.name}-${crypto.randomUUID()}`;
+  const id = `${parameter.in}-${parameter.name}-${fields++}`;
   const choices = parameter.schema.enum ?? (parameter.schema.type === "boolean" ? ["true", "false"] : null);
   const input = choices
     ? el("select", { id }, el("option", { value: "" }, ""), ...choices.map((each) => el("option", {}, String(each))))

@@ -12,5 +12,5 @@ export function el(tag, properties = {}, ...children) {
 
 // Text in which `this` is code.
 export function words(text) {
-  return text.split("`").map((part, number) => (number % 2 ? el("code", {}, part) : part));
+  return text.replace(/([^\n])\n(?!\n)/g, "$1 ").split("`").map((part, number) => (number % 2 ? el("code", {}, part) : part));
 }

@@ -57,10 +57,11 @@ export function example(schema, schemas, depth = 0) {
   if (union(found)) return example(union(found).find((each) => each.type !== "null") ?? {}, schemas, depth);
   if (found.properties && depth < 4) {
     const required = new Set(found.required);
-    const entries = Object.entries(found.properties).filter(([name]) => required.has(name) || depth === 0);
+    const entries = Object.entries(found.properties).filter(([name]) => required.has(name));
     return Object.fromEntries(entries.map(([name, each]) => [name, example(each, schemas, depth + 1)]));
   }
   if (found.type === "array") return [];
   if (found.type === "object") return {};
+  if (found.type === "string" && found.minLength) return "x".repeat(found.minLength);
   return PLAIN[found.type] === 0 ? Math.max(0, found.minimum ?? 0) : PLAIN[found.type] ?? {};
 }

@@ -1,0 +1,13 @@
+"""What is where in the data folder; all of it is its owner's alone. `server.json` is named in `wire/api/server.py`."""
+
+from typing import Final
+
+DATABASE: Final = "legation.db"
+EVENTS: Final = "events.db"
+KEYS: Final = "keys.json"
+PORT: Final = "port"
+BLOBS: Final = "blobs"
+SESSIONS: Final = "sessions"  # of `legation exec`
+LOGS: Final = "logs"
+
+OWNER_LOCK: Final = f"{EVENTS}.lock"  # held by whatever server owns the folder, with its pid in it

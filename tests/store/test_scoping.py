@@ -1,0 +1,51 @@
+"""Every query on what belongs to a workspace names the workspace, or is listed here with its reason."""
+
+import re
+from pathlib import Path
+
+import legation.store
+from legation.store.database import migrations
+from legation.store.database.queries import Queries
+
+SQL = Path(legation.store.__file__).parent / "sql"
+
+# (file, query): why it may look across workspaces.
+ACROSS = {
+    ("tokens", "token_by_hash"): "a credential comes before the workspace: it says which one it is",
+    ("tokens", "note_use"): "by the token's id, which was just found by its hash",
+    ("links", "use_link"): "as a token's",
+    ("links", "drop_links_of"): "a user is signed out everywhere",
+    ("links", "drop_old_links"): "housekeeping",
+    ("approvals", "open_of_waiters"): "a server that starts looks after what dead ones left",
+    ("approvals", "waiters"): "a server that starts looks after what dead ones left",
+    ("approvals", "due"): "housekeeping: what has expired, wherever it is",
+    ("rewrapping", "bundles"): "rotation goes through everything",
+    ("rewrapping", "content_keys"): "rotation goes through everything",
+    ("vault", "keys_in_use"): "rotation goes through everything",
+    ("buckets", "forget_full"): "housekeeping",
+}
+
+
+def tables() -> set[str]:
+    """Those with a workspace_id column, read from the migrations."""
+    text = "\n".join(migration.text for migration in migrations.chain())
+    found = re.findall(r"create table (\w+) \((.*?)\n\)", text, re.DOTALL)
+    return {name for name, columns in found if "workspace_id" in columns}
+
+
+def test_every_query_on_a_workspaces_table_names_the_workspace() -> None:
+    ours = tables()
+    assert {"membership", "api_token", "audit", "vault_bundle", "content_page"} <= ours
+    unscoped = {
+        (file.stem, query.name)
+        for file in SQL.glob("*.sql")
+        for query in Queries(file.stem)
+        if ours & set(re.findall(r"\w+", query.sqlite))
+        and not re.search(r"\bworkspace(_id)?\b\s*(=|,|\))|:workspace", query.sqlite)
+    }
+    assert unscoped - ACROSS.keys() == set()
+
+
+def test_no_exception_is_listed_in_vain() -> None:
+    known = {(file.stem, query.name) for file in SQL.glob("*.sql") for query in Queries(file.stem)}
+    assert ACROSS.keys() <= known

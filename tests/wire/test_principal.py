@@ -1,0 +1,22 @@
+"""Who may do what, written out: a change here is a change of what people were promised."""
+
+from legation.wire.api.identity import TOKEN_LEVELS
+from legation.wire.principal import ROLE_SCOPES, SCOPE_MEANINGS, SCOPES
+
+
+def test_what_each_role_may_do() -> None:
+    assert {
+        "owner": {"read", "operate", "approve", "manage"},
+        "operator": {"read", "operate"},
+        "approver": {"read", "approve"},
+        "viewer": {"read"},
+    } == ROLE_SCOPES
+
+
+def test_no_role_reaches_beyond_its_workspace() -> None:
+    assert not any("instance" in scopes for scopes in ROLE_SCOPES.values())
+    assert {"read", "operate", "approve", "manage", "instance"} == SCOPES == SCOPE_MEANINGS.keys()
+
+
+def test_what_each_kind_of_token_decides_as() -> None:
+    assert TOKEN_LEVELS == {"user": 2, "supervisor": 1, "agent": 0}
