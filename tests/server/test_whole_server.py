@@ -9,13 +9,13 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx2
 import pytest
 from tests.cli.cli import legation
 from tests.cli.running import Running, running
-from tests.postgres import Postgres
+from tests.postgres import PASSWORD, Postgres
 from tests.server.fuzz import fuzz
 from tests.store.canary import in_folder, new_canary, search
 
@@ -119,6 +119,8 @@ def test_no_secret_is_anywhere(tmp_path: Path, database: str, request: pytest.Fi
         for good in (made, env["LEGATION_TOKEN"]):
             assert httpx2.get(f"{url}/v1/me", headers={"Authorization": f"Token {good}"}).status_code == 200
         assert httpx2.get(f"{url}/v1/me", headers={"Cookie": f"legation_session={cookie}"}).status_code == 200
+        if postgres is None:
+            answers += httpx2.get(f"{url}/v1/backup", headers=mine).content
         server.stop_and_read()
     places = {"answers": answers, "stderr": server.said + said.encode()}
     places |= {name: data for name, data in in_folder(server.data_dir).items() if name != "keys.json"}
@@ -126,6 +128,7 @@ def test_no_secret_is_anywhere(tmp_path: Path, database: str, request: pytest.Fi
         places["dump"] = postgres.dump(Secret(env["LEGATION_DATABASE_URL"])).encode()
         places["postgres log"] = (postgres.folder / "log").read_bytes()
     given = [value for name, value in env.items() if name != "LEGATION_DATABASE_URL"]
+    given += [PASSWORD] if postgres is not None else []
     assert search(places, [*canaries, *given, made, link, cookie]) == []
 
 
@@ -143,7 +146,9 @@ def _knock(url: str, mine: dict[str, str], canaries: list[str]) -> Iterator[http
         yield client.post("/v1/users", json={"name": "Ada", "password": body}, headers=mine)
         yield client.post("/v1/users", json={"name": [body]}, headers=mine)
         yield client.post("/v1/users", content=json.dumps({"name": body})[:-3], headers=mine)
-        yield client.get(f"/v1/tokens/{httpx2.URL('/' + path).raw_path.decode()[1:]}", headers=mine)
+        yield client.delete(f"/v1/tokens/{quote(path, safe='')}", headers=mine)
+        yield client.get(f"/v1/users/{quote(path, safe='')}", headers=mine)
+        yield client.patch(f"/v1/users/{quote(path, safe='')}", json={"name": "x"}, headers=mine)
         yield client.delete(f"/v1/tokens/{'x'}", params={"token": query}, headers=mine)
         yield client.get("/v1/streams", params={"limit": query}, headers=mine)
         yield client.get("/v1/blobs", params={"key": query, "expires": 1, "signature": query})
