@@ -27,7 +27,9 @@ pytestmark = pytest.mark.heavy
 
 def test_up_says_one_line_and_everything_else_finds_it(tmp_path: Path) -> None:
     with running(tmp_path) as up:
-        link = re.fullmatch(r"Legation is up: http://legation\.localhost:(\d+)/sign-in#(\S+)\n", up.line())
+        link = re.fullmatch(
+            r"Legation is up: http://legation-\w+\.localhost:(\d+)/sign-in#(\S+)\n", up.line()
+        )
         assert link, "one line, with a link"
         status = legation(tmp_path, "status", "--json")
         assert status.returncode == 0, status.stderr

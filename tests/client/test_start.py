@@ -22,6 +22,8 @@ from legation.client import AsyncLegation, Legation, Spawn
 from legation.client.spawn import choose_port, command, environment, make_token
 from legation.errors import ConfigInvalid, Conflict, StorageFailed, TimedOut, Unavailable
 from legation.secret import Secret
+from legation.store.lock import FolderLock
+from legation.wire.api.server import OWNER_LOCK
 
 pytestmark = pytest.mark.heavy  # a process each
 
@@ -230,10 +232,21 @@ def test_the_running_server_is_found_by_its_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("LEGATION_BIN", "not a setting")
     with serving(in_turn(ok({"status": "ok"}))) as server:
         write_server_file(tmp_path, server.url, os.getpid())
+        lock = FolderLock(tmp_path / OWNER_LOCK)
+        lock.acquire()
         for legation in (Legation.find(), Legation.start(spawn=False), Legation.find(tmp_path)):
             with legation:
                 legation.health()
         assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer canary-token"}
+        lock.release()
+
+
+def test_a_pid_that_somebody_else_has_by_now_is_not_taken_for_the_server(tmp_path: Path) -> None:
+    """Else the token would be sent to whoever has the port."""
+    write_server_file(tmp_path, "http://127.0.0.1:1", os.getpid())
+    (tmp_path / OWNER_LOCK).touch()
+    with pytest.raises(Unavailable, match="is gone"):
+        Legation.find(tmp_path)
 
 
 def test_no_server_is_a_hint_to_start_one(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Where the server listens, what it is called, and what it insists on before it starts."""
 
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from legation.errors import ConfigInvalid, Conflict
+from legation.secret import Secret
 from legation.server import requirements
-from legation.server.address import browser_url, hosts, is_loopback, public_url, take_address
+from legation.server.address import browser_name, browser_url, hosts, is_loopback, public_url, take_address
 from legation.settings import Settings, load
+from legation.store.keys import new_key_text
+
+OWN = "legation-0123456789.localhost"
 
 
 def settings(tmp_path: Path, **flags: object) -> Settings:
@@ -24,9 +29,9 @@ def taken() -> socket.socket:
 
 
 def test_the_port_it_got_is_kept(tmp_path: Path) -> None:
-    first = take_address(settings(tmp_path, port=0))
+    first = take_address(settings(tmp_path, port=0), OWN)
     first.listener.close()
-    again = take_address(settings(tmp_path))
+    again = take_address(settings(tmp_path), OWN)
     again.listener.close()
     assert again.port == first.port
     assert again.public_url == f"http://127.0.0.1:{first.port}"
@@ -35,7 +40,7 @@ def test_the_port_it_got_is_kept(tmp_path: Path) -> None:
 def test_a_first_start_takes_any_port_if_the_usual_one_is_taken(tmp_path: Path) -> None:
     with taken() as other:
         usual = other.getsockname()[1]
-        address = take_address(replace(settings(tmp_path), port=usual))
+        address = take_address(replace(settings(tmp_path), port=usual), OWN)
         address.listener.close()
         assert address.port != usual
 
@@ -44,16 +49,16 @@ def test_a_port_that_was_asked_for_or_kept_is_insisted_on(tmp_path: Path) -> Non
     with taken() as other:
         port = other.getsockname()[1]
         with pytest.raises(Conflict, match=f"127.0.0.1:{port}: another program"):
-            take_address(settings(tmp_path, port=port))
+            take_address(settings(tmp_path, port=port), OWN)
         (tmp_path / "port").write_text(str(port))
         with pytest.raises(Conflict, match="--port"):
-            take_address(settings(tmp_path))
+            take_address(settings(tmp_path), OWN)
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "-1", "99999999"])
 def test_a_damaged_note_of_the_port_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "port").write_text(text)
-    address = take_address(settings(tmp_path, port=0))
+    address = take_address(settings(tmp_path, port=0), OWN)
     address.listener.close()
     assert (tmp_path / "port").read_text() == f"{address.port}\n"
 
@@ -61,7 +66,7 @@ def test_a_damaged_note_of_the_port_is_ignored(tmp_path: Path, text: str) -> Non
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7"])
 def test_an_address_that_is_not_ours_is_told(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigInvalid, match="correct --host"):
-        take_address(settings(tmp_path, host=host, port=0))
+        take_address(settings(tmp_path, host=host, port=0), OWN)
 
 
 def test_what_is_loopback() -> None:
@@ -75,13 +80,13 @@ def test_its_names(tmp_path: Path) -> None:
     assert public_url(settings(tmp_path, public_url="https://x.example/"), 80) == "https://x.example"
 
     def names(**flags: object) -> set[str]:
-        return set(hosts(settings(tmp_path, **flags)) or ())
+        return set(hosts(settings(tmp_path, **flags), OWN) or ())
 
-    assert names() == {"127.0.0.1", "localhost", "::1", "legation.localhost"}
-    assert hosts(settings(tmp_path, host="0.0.0.0")) is None
+    assert names() == {"127.0.0.1", "localhost", "::1", OWN}
+    assert hosts(settings(tmp_path, host="0.0.0.0"), OWN) is None
     assert names(host="0.0.0.0", allowed_hosts="Box.example") == {"box.example"}
     assert names(public_url="https://x.example") == {
-        "legation.localhost",
+        OWN,
         "x.example",
         "127.0.0.1",
         "localhost",
@@ -91,9 +96,12 @@ def test_its_names(tmp_path: Path) -> None:
 
 def test_people_sign_in_under_a_name_of_its_own(tmp_path: Path) -> None:
     """A browser sends cookies to every port of a host: what an agent serves on 127.0.0.1 must not get ours."""
-    assert browser_url(settings(tmp_path), 4517) == "http://legation.localhost:4517"
-    assert browser_url(settings(tmp_path, public_url="https://x.example"), 4517) == "https://x.example"
-    assert browser_url(settings(tmp_path, host="10.0.0.1"), 4517) == "http://10.0.0.1:4517"
+    assert browser_url(settings(tmp_path), 4517, OWN) == f"http://{OWN}:4517"
+    assert browser_url(settings(tmp_path, public_url="https://x.example"), 4517, OWN) == "https://x.example"
+    key, other = (Secret(new_key_text()) for _ in range(2))
+    assert re.fullmatch(r"legation-[0-9a-f]{20}\.localhost", browser_name(key))
+    assert browser_name(key) == browser_name(key) != browser_name(other)
+    assert browser_url(settings(tmp_path, host="10.0.0.1"), 4517, OWN) == "http://10.0.0.1:4517"
 
 
 def problems(given: Settings) -> list[str]:

@@ -241,4 +241,7 @@ async def test_what_was_expected_is_told_in_words_not_as_a_pattern(rig: Rig) -> 
     owner = await rig.bearer(rig.services.installed.user, "instance")
     answer = await rig.knock("POST", "/v1/users", owner, {"name": "Eve", "email": "notmail"})
     assert answer.status == 400
-    assert json.loads(answer.body)["data"] == {"path": "$.email", "expected": "an address like ada@example.org"}
+    assert json.loads(answer.body)["data"] == {
+        "path": "$.email",
+        "expected": "an address like ada@example.org",
+    }

@@ -23,8 +23,9 @@ from legation.cli.folders import Folders
 from legation.cli.terminal import Style, Terminal
 from legation.errors import ConfigInvalid, LegationError
 from legation.settings import FIELDS, Settings
-from legation.store.datafolder import KEYS, OWNER_LOCK
+from legation.store.datafolder import KEYS
 from legation.store.lock import owner_alive
+from legation.wire.api.server import OWNER_LOCK
 
 Verdict = Literal["ok", "limited", "broken"]
 PROBE_LIMIT = 10.0  # seconds a program has to answer a probe: its time

@@ -18,6 +18,7 @@ COMMANDS = {
     "stop": ("legation.cli.status:stop", "Stop the Legation of this machine."),
     "exec": ("legation.cli.exec:exec_", "Run one prompt with an agent, here and now."),
     "events": ("legation.cli.events:events", "List, replay and follow recorded sessions."),
+    "policy": ("legation.cli.policy:app", "Rules for agents: check them, ask why, begin with a good one."),
     "tokens": ("legation.cli.tokens:app", "Credentials for programs: list, make, revoke."),
     "users": ("legation.cli.users:app", "People: list, add, sign in, disable."),
     "workspaces": ("legation.cli.workspaces:app", "Workspaces and their members: list, make, give roles."),

@@ -17,8 +17,8 @@ from legation.cli.flags import LocalFlags, PlaceFlags, settings_of
 from legation.cli.table import say_json, when
 from legation.cli.terminal import Terminal
 from legation.errors import NotFound, StorageFailed, TimedOut, Unavailable
-from legation.store.datafolder import OWNER_LOCK
 from legation.store.lock import owner_alive
+from legation.wire.api.server import OWNER_LOCK
 
 if TYPE_CHECKING:
     from legation.client import Legation

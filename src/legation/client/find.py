@@ -9,7 +9,7 @@ import msgspec
 
 from legation import settings
 from legation.errors import StorageFailed, Unavailable
-from legation.wire.api.server import SERVER_FILE, ServerFile
+from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile
 
 
 def find(data_dir: Path | None = None) -> ServerFile:
@@ -27,18 +27,25 @@ def find(data_dir: Path | None = None) -> ServerFile:
         ) from error
     except ValueError:  # not chained: the decoder's words may hold a piece of the token
         raise Unavailable(f"cannot read {path}: it is damaged; restart with `legation up`") from None
-    if not _runs(found.pid):
+    if not _runs(folder):
         raise Unavailable(
             f"cannot reach the Legation of {folder}: its process {found.pid} is gone; start it with `legation up`"
         )
     return found
 
 
-def _runs(pid: int) -> bool:
+def _runs(folder: Path) -> bool:
+    """A pid may have been given to somebody else; the lock that a server holds ends with it."""
+    import fcntl
+
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+        fd = os.open(folder / OWNER_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return False
-    except PermissionError:
-        return True  # another user's
-    return pid > 0
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -13,15 +13,19 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from legation.errors import Conflict, StorageFailed
+from legation.secret import Secret
 from legation.server.listener import listen
 from legation.settings import Settings
 from legation.store.datafolder import PORT
+from legation.store.keys import derive, key_bytes
 from legation.store.linefile import write_atomically
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 # A browser sends a cookie to every port of a host. What an agent serves on 127.0.0.1:3000 must not get ours, so
 # people sign in under a name of its own; browsers take every name under localhost for this machine.
-BROWSER_NAME: Final = "legation.localhost"
+# The name is this installation's own and cannot be guessed: else a page of an agent would lead the browser to the
+# same name at its own port, and be sent the cookie there.
+BROWSER_DOMAIN: Final = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,11 @@ class Address:
     hosts: frozenset[str] | None  # names that a request may be addressed to; None: any
 
 
-def take_address(settings: Settings) -> Address:
+def browser_name(cookie_key: Secret) -> str:
+    return f"legation-{derive(key_bytes(cookie_key), 'browser-name', 10).hex()}.{BROWSER_DOMAIN}"
+
+
+def take_address(settings: Settings, own_name: str) -> Address:
     """Bind, and remember the port. Everything that can be wrong with an address is told here."""
     kept = _Kept(settings.data_dir / PORT)
     listener = _listen_first(settings, kept.read())
@@ -45,8 +53,8 @@ def take_address(settings: Settings) -> Address:
         port,
         public_url(settings, port),
         local_url(settings, port),
-        browser_url(settings, port),
-        hosts(settings),
+        browser_url(settings, port, own_name),
+        hosts(settings, own_name),
     )
 
 
@@ -69,19 +77,19 @@ def local_url(settings: Settings, port: int) -> str:
     return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
 
 
-def browser_url(settings: Settings, port: int) -> str:
+def browser_url(settings: Settings, port: int, own_name: str) -> str:
     if settings.public_url or settings.tls_cert or not is_loopback(settings.host):
         return public_url(settings, port)
-    return f"http://{BROWSER_NAME}:{port}"
+    return f"http://{own_name}:{port}"
 
 
-def hosts(settings: Settings) -> frozenset[str] | None:
+def hosts(settings: Settings, own_name: str) -> frozenset[str] | None:
     """A page of another site can make its own name point here; it must then not be taken for ours."""
     named = {*settings.allowed_hosts}
     if settings.public_url:
         named.add(urlsplit(settings.public_url).hostname or "")
     if is_loopback(settings.host):
-        named |= {*LOOPBACK_NAMES, BROWSER_NAME, settings.host}
+        named |= {*LOOPBACK_NAMES, own_name, settings.host}
     elif not named:
         return None  # on every address of the machine, whose names we cannot know
     elif settings.host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from legation.clock import Clock
-from legation.errors import StorageFailed
+from legation.errors import ConfigInvalid, StorageFailed
 from legation.ids import new_id
-from legation.server.address import Address, take_address
+from legation.server.address import Address, browser_name, take_address
 from legation.server.identity.process_tokens import ProcessTokens
 from legation.server.identity.token_uses import TokenUses
 from legation.server.life import Troubles, living
@@ -19,6 +20,7 @@ from legation.server.services import Mode, Services
 from legation.server.streaming.hub import Hub
 from legation.server.sweeper import sweeping
 from legation.settings import Settings
+from legation.store.archive import forget_broken_backups
 from legation.store.blobs.blobs import open_blobs
 from legation.store.blobs.links import LinkSigner
 from legation.store.buckets import Buckets
@@ -43,13 +45,14 @@ async def open_instance(
     """Nothing is changed before the folder is ours and the keys fit what they are to open."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings, clock))
+        forget_broken_backups(settings.data_dir)
         keys = load_installation_keys(settings)
         await bring_up_to_date(database)
         await check_keys(database, keys, clock.now_ms())
         installed = await database.transact(bootstrap, new_id("usr"), now_ms=clock.now_ms())
         backend, troubles = SqliteBackend(settings.data_dir / EVENTS), Troubles()
         log = await stack.enter_async_context(EventLog(backend, clock=clock, report=troubles))
-        address = take_address(settings)
+        address = take_address(settings, browser_name(keys.cookie))
         stack.callback(address.listener.close)
         process_tokens, sealer = ProcessTokens(keys, installed), Sealer(keys.vault)
         links = LinkSigner(keys.links, address.public_url, clock)
@@ -87,13 +90,26 @@ def prepare_folder(folder: Path) -> None:
     """Private to its owner, and writable: told here, before anything is opened in it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = folder / f".writable-{os.getpid()}"
-        probe.write_bytes(bytes(4096))
-        probe.unlink()
+        _must_be_ours(folder)
+        fd, probe = tempfile.mkstemp(prefix=".writable-", dir=folder)
+        try:
+            os.write(fd, bytes(4096))
+        finally:
+            os.close(fd)
+            Path(probe).unlink()
     except OSError as error:
         raise StorageFailed(
             f"cannot write to {folder}: {error.strerror}; mend that, or choose another folder with --data-dir"
         ) from error
+
+
+def _must_be_ours(folder: Path) -> None:
+    """Who else may write there could put a link in the place of any file that we are about to write."""
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ConfigInvalid(
+            f"cannot use {folder}: others can write to it; give it to this user with chown, and run `chmod 700 {folder}`"
+        )
 
 
 @asynccontextmanager

@@ -37,8 +37,8 @@ class Troubles:
         logger.warning("%s: %s", trouble.code, trouble.message, extra={"stream": trouble.stream or ""})
         if self._stream is not None and trouble.stream != NAME:
             event = Diagnostic(
-                code=DiagnosticCode(trouble.code), message=trouble.message, session_id=trouble.stream
-            )
+                code=DiagnosticCode(trouble.code), message=trouble.message
+            )  # the name may be another's
             self._stream.append([draft(event)])
 
     def go_to(self, stream: Stream | None) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -51,7 +52,15 @@ def run(
 ) -> None:
     """Returns when the server was told to stop, by a signal, by `POST /v1/stop` or by its parent's end."""
     requirements.check(settings)
+    _allow_many_connections()
     run_loop(_run(settings, mode, announce, exit_with_parent=exit_with_parent))
+
+
+def _allow_many_connections() -> None:
+    """Each takes a descriptor, and the usual limit of 1024 is soon used up by streams, or by somebody who means it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _run(

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from legation.server.listener import BACKLOG
 
@@ -30,6 +30,9 @@ HEAD_LIMIT: Final = 128 * 1024  # bytes of a request's line and headers
 HEAD_TIMEOUT: Final = 20.0  # seconds: a client's time to send them
 KEEP_ALIVE: Final = 75  # seconds: how long a connection may wait for its next request
 TICK: Final = 1.0  # seconds: how often uvicorn's Date header is renewed
+MOST_WAITING: Final = (
+    16  # requests of one connection that wait behind its first; nobody pipelines more in earnest
+)
 POLL: Final = 0.02  # seconds between looks at who is still connected, at the end only
 
 _R = TypeVar("_R")
@@ -179,8 +182,8 @@ class BoundedHttp(HttpToolsProtocol):
     """uvicorn's protocol, with bounds on a request's head that it leaves out: its size, and its time to arrive."""
 
     _in_head = True
-    _unfinished = 0  # bytes that came while a head was under way
-    _fields = 0  # bytes of those that are complete
+    _loose = 0  # bytes that nothing whole has come of yet: of a head, a chunk's extension, a trailer
+    _fields = 0  # bytes of the header fields that are complete
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -192,19 +195,23 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        was_in_head = self._in_head
+        self._loose += len(data)
         super().data_received(data)
-        if not self._in_head:
-            self._meet_deadline()
-            return
-        self._unfinished += len(data) if was_in_head else 0
-        if self._unfinished > HEAD_LIMIT:
+        if self._loose > HEAD_LIMIT:
             self._refuse()
+        elif not self._awaits_a_request():
+            self._meet_deadline()
         elif self._deadline is None and not self.transport.is_closing():
+            # uvicorn has just ended its own wait: an empty line, or a body that nobody reads, must not last for ever.
             self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._overdue)
 
+    def _awaits_a_request(self) -> bool:
+        # Before its first request there is none, whatever uvicorn's types say.
+        cycle: RequestResponseCycle | None = self.cycle
+        return self._in_head or cycle is None or cycle.response_complete
+
     def on_message_begin(self) -> None:
-        self._in_head, self._unfinished, self._fields = True, 0, 0
+        self._in_head, self._fields = True, 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -218,8 +225,18 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._loose = False, 0
+        if len(self.pipeline) >= MOST_WAITING:
+            raise ValueError("too many at once")  # as above
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._loose = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._loose = 0
+        super().on_message_complete()
 
     def _refuse(self) -> None:
         if not self.transport.is_closing():

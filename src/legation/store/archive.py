@@ -32,6 +32,7 @@ MANIFEST: Final = "manifest.json"
 DATABASES: Final = (DATABASE, EVENTS)
 FOLDERS: Final = (BLOBS, SESSIONS)
 _PIECE: Final = 256 * 1024
+_COPIES: Final = ".backup-"  # folders of databases that are on their way into an archive
 
 
 class File(msgspec.Struct, frozen=True):
@@ -63,11 +64,15 @@ async def archive(folder: Path, *, with_keys: bool, made_at: int, legation: str)
 
     maker = threading.Thread(target=make, name="legation-backup", daemon=True)
     maker.start()
+    pieces = asyncio.StreamReader(limit=_PIECE)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(pieces), os.fdopen(reading, "rb", buffering=0)
+    )
     try:
-        while piece := await asyncio.to_thread(os.read, reading, _PIECE):
+        while piece := await pieces.read(_PIECE):
             yield piece
     finally:
-        os.close(reading)  # ends the maker, too
+        transport.close()  # ends the maker, too
         await asyncio.shield(asyncio.to_thread(maker.join))
     if outcome:
         raise StorageFailed(f"cannot back up {folder}: {outcome[0]}; free some space there") from outcome[0]
@@ -75,7 +80,7 @@ async def archive(folder: Path, *, with_keys: bool, made_at: int, legation: str)
 
 def _write(folder: Path, out: BinaryIO, *, with_keys: bool, made_at: int, legation: str) -> None:
     files: dict[str, File] = {}
-    copies = Path(tempfile.mkdtemp(prefix=".backup-", dir=folder))
+    copies = Path(tempfile.mkdtemp(prefix=_COPIES, dir=folder))
     try:
         with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for name, path in _members(folder, copies, with_keys=with_keys):
@@ -85,6 +90,12 @@ def _write(folder: Path, out: BinaryIO, *, with_keys: bool, made_at: int, legati
             text = msgspec.json.encode(manifest)
             tar.addfile(_info(MANIFEST, len(text), made_at), io.BytesIO(text))
     finally:
+        shutil.rmtree(copies, ignore_errors=True)
+
+
+def forget_broken_backups(folder: Path) -> None:
+    """What a killed server left of one: copies of what may have been destroyed since. Only by the folder's owner."""
+    for copies in folder.glob(f"{_COPIES}*"):
         shutil.rmtree(copies, ignore_errors=True)
 
 

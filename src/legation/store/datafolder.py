@@ -9,5 +9,3 @@ PORT: Final = "port"
 BLOBS: Final = "blobs"
 SESSIONS: Final = "sessions"  # of `legation exec`
 LOGS: Final = "logs"
-
-OWNER_LOCK: Final = f"{EVENTS}.lock"  # held by whatever server owns the folder, with its pid in it

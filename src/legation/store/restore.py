@@ -23,6 +23,8 @@ from legation.store.datafolder import DATABASE, KEYS, PORT
 from legation.store.lock import owner_alive
 
 _PIECE: Final = 1024 * 1024
+_DEEPEST: Final = 32  # folders; the keys of blobs have fewer parts
+_LONGEST_MANIFEST: Final = 256 * 1024 * 1024  # bytes: about a million files
 _KEYS_USED: Final = "select key_id from vault_bundle union select key_id from content_key"
 _NOT_A_COPY: Final = "is not a whole backup of Legation; make it again, or choose another file"
 
@@ -97,7 +99,13 @@ def _unpack(copy: Path, fresh: Path) -> Manifest:
 def _is_ours(member: tarfile.TarInfo) -> bool:
     parts = PurePosixPath(member.name).parts
     plain = (
-        member.isreg() and ".." not in parts and "\\" not in member.name and not member.name.startswith("/")
+        member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+        and not member.issparse()  # a few bytes would become as many as they say
+        and len(parts) <= _DEEPEST
+        and ".." not in parts
+        and not {"\\", "\0"} & set(member.name)
+        and not member.name.startswith("/")
+        and (member.name != MANIFEST or member.size <= _LONGEST_MANIFEST)
     )
     return plain and (member.name in (*DATABASES, KEYS, MANIFEST) or (len(parts) > 1 and parts[0] in FOLDERS))
 

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 WAL_BYTES = 16 * 1024 * 1024  # of log before it is merged into the file
@@ -9,8 +10,11 @@ BUSY_LIMIT = 5.0  # seconds: another process that looks, `sqlite3` or a backup, 
 
 
 def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
-    # Made before SQLite makes it, so that it, its log and its index are ours alone.
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    # Made before SQLite makes it, so that it, its log and its index are ours alone. Never opened if it is there: closing
+    # any descriptor of a file gives up all locks of the process on it, and with SQLite's gone whoever looks into the
+    # database deletes its write-ahead log under us.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_LIMIT)
     try:
         connection.execute(f"pragma page_size = {page_size}")  # before the first write, or never

@@ -20,7 +20,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from legation import __version__
 from legation.clock import Clock, SystemClock
-from legation.errors import InternalError, LegationError, MethodNotAllowed, NotFound
+from legation.errors import (
+    ConfigInvalid,
+    InternalError,
+    LegationError,
+    MethodNotAllowed,
+    NotFound,
+    StorageFailed,
+)
 from legation.server.http.answers import Stamping, Written, write
 from legation.server.http.call import NOBODY, Authenticate, Call
 from legation.server.http.cors import Hosts, Origins
@@ -40,6 +47,12 @@ if TYPE_CHECKING:
     from legation.server.services import Services
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
+OPEN_BODY_BYTES: Final = (
+    1 << 14
+)  # from whom we do not know: enough for a sign-in code, too little for a burden
+BODY_TRUST: Final = (
+    0.5  # seconds that a body may take before its credential is looked at again: the caller's time
+)
 
 logger = logging.getLogger("legation.server")
 
@@ -81,6 +94,7 @@ class App:
         self._services = services
         self._authenticate = authenticate
         self._bodies = BodyReader(options.max_body_bytes)
+        self._open_bodies = BodyReader(min(OPEN_BODY_BYTES, options.max_body_bytes))
         self._origins = Origins(options.cors_origins)
         self._hosts = Hosts(options.allowed_hosts)
         self._clock = options.clock
@@ -142,7 +156,13 @@ class App:
         if operation.parameters or scope["query_string"]:
             arguments = read_parameters(operation.parameters, path, scope["query_string"], scope["headers"])
         if operation.body is not None:
-            arguments["body"] = await operation.body.read(headers, receive, self._bodies)
+            asked = self._clock.monotonic()
+            bodies = self._open_bodies if operation.access.open else self._bodies
+            arguments["body"] = await operation.body.read(headers, receive, bodies)
+            if not operation.access.open and self._clock.monotonic() - asked > BODY_TRUST:
+                # Whoever holds a body back would outlive a revocation by as long.
+                trail.principal = principal = await self._authenticate(request)
+                operation.access.check(principal)
         call = Call(principal, trail.request_id, request, self._services, self._authenticate)
         return write(operation, await operation.handler(call, **arguments))
 
@@ -187,6 +207,9 @@ def _not_allowed(allow: str, trail: Trail) -> Written:
 def _refusal(error: LegationError, headers: Mapping[bytes, bytes], trail: Trail) -> Written:
     if error.status.http >= 500:
         logger.warning("request %s: %s", trail.request_id, error, exc_info=error)
+        if trail.principal is NOBODY and isinstance(error, StorageFailed | ConfigInvalid):
+            # Paths and addresses of the machine are nothing for whoever we do not know.
+            error = type(error)("cannot do this now; the server's log says why, under the request's id")
     # Whoever waits for "100 Continue" and is refused first may keep its body: the connection is spent.
     spent = [(b"connection", b"close")] if b"expect" in headers else []
     return write_problem(error, trail.request_id, spent)

@@ -15,6 +15,7 @@ from msgspec import inspect as shape
 from legation.errors import InvalidParams
 
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in `)?(?P<path>\$[^`]*)`*)?$", re.DOTALL)
+_PATH: Final = re.compile(r"\$(?:\.[A-Za-z0-9_]{1,64}|\[[0-9.]{1,9}\]){0,32}")
 _EXPECTED: Final = re.compile(r"Expected (?P<what>.*?)(?:, got .*)?", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<item>[^\]]*)\]")
@@ -33,6 +34,8 @@ def expectation(error: msgspec.DecodeError, kind: object) -> tuple[str, str]:
     """The path and what was expected there, out of msgspec's message and the type it was decoding."""
     said = _AT.match(str(error))
     what, path = (said["what"], said["path"] or "$") if said else ("", "$")
+    if not _PATH.fullmatch(path):  # a name that the caller made up, as long as they liked
+        path = "$"
     if missing := _MISSING.fullmatch(what):
         return f"{path}.{missing['name']}", "a value (it is required)"
     if what.startswith("Object contains unknown field"):

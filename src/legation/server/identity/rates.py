@@ -14,8 +14,7 @@ from legation.store.buckets import Limit, Taken
 
 INSTANCE: Final = ""  # the buckets that belong to no workspace
 
-SIGN_INS_OF_ADDRESS: Final = Limit(10, 60)
-SIGN_INS: Final = Limit(120, 60)
+WRONG_SIGN_INS_OF_ADDRESS: Final = Limit(10, 60)
 TOKENS: Final = Limit(60, 3600)
 LINKS: Final = Limit(30, 600)
 USERS: Final = Limit(120, 3600)
@@ -28,11 +27,10 @@ async def limit_caller(call: Call, name: str, limit: Limit) -> None:
     _check(await call.services.buckets.take(call.principal.workspace, f"{name}:{who}", limit))
 
 
-async def limit_sign_in(call: Call) -> None:
-    """By address first: one caller alone cannot use up what all have together."""
-    buckets = call.services.buckets
-    _check(await buckets.take(INSTANCE, f"sign-in:{address_of(call.request)}", SIGN_INS_OF_ADDRESS))
-    _check(await buckets.take(INSTANCE, "sign-in", SIGN_INS))
+async def count_wrong_sign_in(call: Call) -> None:
+    """Only wrong ones: else anybody on the machine could keep its owner out. A code is too long to be guessed."""
+    name = f"sign-in:{address_of(call.request)}"
+    _check(await call.services.buckets.take(INSTANCE, name, WRONG_SIGN_INS_OF_ADDRESS))
 
 
 def address_of(request: Request) -> str:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from starlette.responses import Response, StreamingResponse
 
 import legation
-from legation.errors import Conflict
+from legation.errors import Conflict, Forbidden
 from legation.server.http.access import needs
 from legation.server.http.call import Call
 from legation.server.http.routes import Routes
@@ -27,6 +27,10 @@ async def backup(call: Call, *, keys: bool = False) -> Response:
     has no manifest at its end and is refused. With Postgres, back up the database with its own tools.
     """
     services = call.services
+    if keys and call.principal.level < 2:
+        raise Forbidden(
+            "cannot give out the keys to a program's credential; use a person's, or leave the keys out"
+        )
     if services.database.dialect != "sqlite":
         raise Conflict("cannot back up Postgres: use pg_dump for the database, and copy the data folder")
     now = services.clock.now_ms()

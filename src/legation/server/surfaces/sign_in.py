@@ -16,9 +16,9 @@ from legation.server.http.call import Call, Reply
 from legation.server.http.routes import Routes
 from legation.server.http.static import IfNoneMatch, static_files
 from legation.server.identity.cookies import Cookies, new_session
-from legation.server.identity.rates import LINKS, limit_caller, limit_sign_in
+from legation.server.identity.rates import LINKS, count_wrong_sign_in, limit_caller
 from legation.server.identity.same_origin import OwnOrigins
-from legation.store.identity import links
+from legation.store.identity import links, users
 from legation.store.identity.credential import CredentialHash, new_code
 from legation.wire.api.identity import NewSignInLink, SignIn, SignInLink
 
@@ -70,11 +70,11 @@ async def sign_in(call: Call, body: SignIn) -> Reply[None]:
     """Turn the code of a link into a session cookie."""
     services = call.services
     OwnOrigins(services.public_url, services.settings.cors_origins).check_page(call.request)
-    await limit_sign_in(call)
     now = services.clock.now_ms()
     kept = CredentialHash(services.keys.pepper).link(body.code)
     signed_in = await services.database.transact(links.use, kept, now_ms=now)
     if signed_in is None:
+        await count_wrong_sign_in(call)
         raise Unauthenticated(
             "cannot sign in with this link: it was used, or is too old; `legation users link` makes another"
         )
@@ -84,10 +84,15 @@ async def sign_in(call: Call, body: SignIn) -> Reply[None]:
 
 
 @routes.post("/v1/sign-out", access=SIGNED_IN)
-async def sign_out(call: Call) -> Reply[None]:
-    """Clear the session cookie of this browser.
+async def sign_out(call: Call, *, everywhere: bool = False) -> Reply[None]:
+    """Clear the session cookie of this browser, or end all your sessions with `everywhere=true`.
 
-    To end every session of a user, PATCH the user with `signOut`."""
+    A cookie that somebody copied goes on until its sessions are ended everywhere."""
+    services, user = call.services, call.principal.user
+    if everywhere and user is not None:
+        now = services.clock.now_ms()
+        await services.database.transact(users.sign_out, call.principal, user, now_ms=now)
+        services.hub.recheck()
     return Reply(None, headers=_cookies(call.services).clearing())
 
 

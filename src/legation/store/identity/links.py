@@ -87,5 +87,10 @@ def _check_right(principal: Principal, target: str) -> None:
         raise Forbidden(
             "cannot make a sign-in link with a credential that is not a person's; sign in yourself"
         )
+    if principal.kind == "token" and "instance" not in principal.scopes:
+        # A session reaches every workspace of the user, and outlives the token.
+        raise Forbidden(
+            'cannot make a link with a token of one workspace; sign in, or use the scope "instance"'
+        )
     if target != principal.user and "instance" not in principal.scopes:
         raise Forbidden('cannot make a link for another user without the scope "instance"; ask an admin')

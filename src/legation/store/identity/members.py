@@ -3,7 +3,7 @@
 INV-I3  Somebody can always look after a workspace: its last owner is neither removed nor demoted.
 """
 
-from legation.errors import Conflict, NotFound
+from legation.errors import Conflict, Forbidden, NotFound
 from legation.store.audit import record
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Dangling, Row, Transaction, only
@@ -11,7 +11,7 @@ from legation.store.identity import tokens
 from legation.store.identity.page import page_of
 from legation.wire.api.identity import Member
 from legation.wire.api.shape import Page
-from legation.wire.principal import Principal, Role
+from legation.wire.principal import ROLE_SCOPES, Principal, Role
 
 SQL = Queries("members")
 
@@ -20,9 +20,7 @@ def insert(workspace: str, user: str, role: Role, now_ms: int) -> Transaction[No
     try:
         yield SQL.put_member(workspace=workspace, user=user, role=role, created_at=now_ms)
     except Dangling:
-        raise NotFound(
-            "cannot find the user; check the id among the users"
-        ) from None
+        raise NotFound("cannot find the user; check the id among the users") from None
 
 
 def put(principal: Principal, user: str, role: Role, *, now_ms: int) -> Transaction[Member]:
@@ -30,6 +28,7 @@ def put(principal: Principal, user: str, role: Role, *, now_ms: int) -> Transact
     workspace = principal.workspace
     before = only((yield SQL.member(workspace=workspace, user=user)))
     if before is None or before["role"] != role:
+        _must_have_as_much(principal, role)
         if before is not None and before["role"] == "owner":
             yield from _needs_another_owner(workspace, user)
         yield from insert(workspace, user, role, now_ms)
@@ -40,14 +39,19 @@ def put(principal: Principal, user: str, role: Role, *, now_ms: int) -> Transact
     return _read(row)
 
 
+def _must_have_as_much(principal: Principal, role: Role) -> None:
+    """As for tokens: nobody gives more than they have, and who decides less than a person makes nobody an approver."""
+    scopes = ROLE_SCOPES[role]
+    if not scopes <= principal.scopes or ("approve" in scopes and principal.level < 2):
+        raise Forbidden(f"cannot make somebody {role} with a credential that can do less; sign in yourself")
+
+
 def remove(principal: Principal, user: str, *, now_ms: int) -> Transaction[None]:
     """And revoke the tokens that the member made here."""
     workspace = principal.workspace
     before = only((yield SQL.member(workspace=workspace, user=user)))
     if before is None:
-        raise NotFound(
-            "cannot find the member; check the id among those of the workspace"
-        )
+        raise NotFound("cannot find the member; check the id among those of the workspace")
     if before["role"] == "owner":
         yield from _needs_another_owner(workspace, user)
     yield SQL.remove_member(workspace=workspace, user=user)

@@ -72,6 +72,16 @@ def change(principal: Principal, user: str, wanted: UserChange, *, now_ms: int) 
     return (yield from get(user))
 
 
+def sign_out(principal: Principal, user: str, *, now_ms: int) -> Transaction[None]:
+    """End every session of a user, and every link that would start one; for oneself no right is needed."""
+    before = yield from _row(user)
+    after = {name: before[name] for name in ("name", "admin_since", "disabled_at")}
+    after |= {"token_version": before["token_version"] + 1}
+    yield SQL.put_user(id=user, **after)
+    yield from links.drop_of(user)
+    yield from record(principal, "user.signed-out", user, {}, now_ms)
+
+
 def _since(before: int | None, wanted: bool | None, now_ms: int) -> int | None:
     if wanted is None:
         return before

@@ -39,6 +39,7 @@ class KeysRotated(Answer):
 
 
 SERVER_FILE: Final = "server.json"
+OWNER_LOCK: Final = "events.db.lock"  # held by whatever server owns the data folder, with its pid in it
 
 
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
