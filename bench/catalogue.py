@@ -43,6 +43,8 @@ SSE_HUB = Candidate("sse-hub", "bench.sse", ("hub", READERS, "10000", FLAT_OUT))
 SSE_PACED = Candidate("sse-hub-paced", "bench.sse", ("hub", READERS, "5000", "0.02"))
 SSE_QUEUE = Candidate("sse-queue-per-reader", "bench.sse", ("queue", READERS, "1000", FLAT_OUT))
 UP = Candidate("legation-up", "bench.up")
+APPROVALS_SQLITE = Candidate("approvals-sqlite", "bench.approvals", ("sqlite",))
+APPROVALS_POSTGRES = Candidate("approvals-postgres", "bench.approvals", ("postgres",))
 INSTALL = Candidate("base-install", "bench.install")
 POSTS = "24000"
 HTTP = Candidate("legation-http", "bench.http_post", ("legation", POSTS))
@@ -139,6 +141,17 @@ BENCHMARKS = (
             Target("MB when idle", metric(UP, "idle MB"), "at most", 60),
             Target("seconds to stop", metric(UP, "stop s"), "at most", 1),
         ),
+    ),
+    Benchmark(
+        "approvals",
+        "100,000 approvals on record, 10,000 pending: a page of 100, an answer; a decision's three steps of trace",
+        (APPROVALS_SQLITE, APPROVALS_POSTGRES),
+        tuple(
+            Target(f"{name}: {what}", metric(candidate, what), "at most", bound)
+            for name, candidate in (("SQLite", APPROVALS_SQLITE), ("Postgres", APPROVALS_POSTGRES))
+            for what, bound in (("page ms", 20), ("glob page ms", 20), ("resolve ms", 10))
+        ),
+        rounds=1,
     ),
     Benchmark(
         "http-post",
