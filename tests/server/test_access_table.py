@@ -147,9 +147,6 @@ async def test_whoever_is_refused_changes_nothing(rig: Rig) -> None:
     cells = 0
     problems = []
     presented = await all_presented(rig)
-    await sweep(
-        rig.services.database, rig.clock.now_ms()
-    )  # it moved the clock: what the sweeper does is done
     for operation in guarded(rig):
         path = await target(rig, operation)
         before = await everything(rig)
