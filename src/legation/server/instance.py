@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from legation.clock import Clock
-from legation.errors import ConfigInvalid, StorageFailed
+from legation.errors import ConfigInvalid, Conflict, StorageFailed
 from legation.ids import new_id
 from legation.server.address import Address, browser_name, take_address
 from legation.server.identity.process_tokens import ProcessTokens
@@ -67,6 +67,7 @@ async def open_instance(
             database=database,
             keys=keys,
             rotating=asyncio.Lock(),
+            backing_up=asyncio.Lock(),
             keys_file=settings.data_dir / KEYS,
             sealer=sealer,
             vault=Vault(database, sealer, clock),
@@ -88,6 +89,12 @@ async def open_instance(
 
 def prepare_folder(folder: Path) -> None:
     """Private to its owner, and writable: told here, before anything is opened in it."""
+    cut_off = not folder.exists() and any(folder.parent.glob(f".{folder.name}-restore-*"))
+    if cut_off and (aside := sorted(folder.parent.glob(f"{folder.name}.before-restore-*"))):
+        raise Conflict(
+            f"cannot start on {folder}: a restore was cut off, and what was there is in {aside[-1]}; "
+            "restore again, or give that its name back"
+        )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _must_be_ours(folder)

@@ -92,7 +92,7 @@ class _Listener(logging.handlers.QueueListener):
 
 
 @contextmanager
-def logging_to(target: Path | TextIO, level: LogLevel, redactor: Redactor) -> Iterator[None]:
+def logging_to(target: Path | TextIO | int, level: LogLevel, redactor: Redactor) -> Iterator[None]:
     """Everything that is logged goes there, until the end of the block."""
     lines: queue.Queue[logging.LogRecord | None] = queue.Queue(QUEUE_LINES)
     writer = _writer(target)
@@ -112,12 +112,13 @@ def logging_to(target: Path | TextIO, level: LogLevel, redactor: Redactor) -> It
         root.removeHandler(handler)
         root.setLevel(before)
         listener.stop()
-        writer.close()
+        with suppress(OSError):  # a full disk: what is left of the log is lost, and nothing else
+            writer.close()
 
 
-def _writer(target: Path | TextIO) -> logging.Handler:
+def _writer(target: Path | TextIO | int) -> logging.Handler:
     if not isinstance(target, Path):
-        return _Stream(target)
+        return _Descriptor(target) if isinstance(target, int) else _Stream(target)
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return _File(target, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8", errors="replace")
 
@@ -125,6 +126,24 @@ def _writer(target: Path | TextIO) -> logging.Handler:
 class _Stream(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
         """A reader that went away or a full disk: there is nowhere to say so."""
+
+
+class _Descriptor(logging.Handler):
+    """Straight to the descriptor: a thread that is stuck in a write must hold no lock, of this handler or of
+    `sys.stderr`, that the end of the process needs."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+
+    def createLock(self) -> None:  # noqa: N802 - logging's own name
+        self.lock = None  # only the listener's thread writes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        view = memoryview(f"{self.format(record)}\n".encode(errors="replace"))
+        with suppress(OSError):  # a reader that went away or a full disk: there is nowhere to say so
+            while view:
+                view = view[os.write(self._fd, view) :]
 
 
 class _File(logging.handlers.RotatingFileHandler):

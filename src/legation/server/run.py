@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import legation
 from legation.clock import SystemClock
+from legation.errors import ConfigInvalid
 from legation.redact import Redactor
 from legation.server import requirements
 from legation.server.address import Address
@@ -153,7 +153,13 @@ def _ends(server: Serving, *, with_parent: bool) -> Iterator[None]:
     loop.add_signal_handler(signal.SIGHUP, stop)
 
     if with_parent:
-        loop.add_reader(sys.stdin.fileno(), read)
+        try:
+            loop.add_reader(sys.stdin.fileno(), read)
+        except OSError:
+            raise ConfigInvalid(
+                "cannot end with the parent: standard input is no pipe that closes with it; give it one, or leave "
+                "out --exit-with-parent"
+            ) from None
     try:
         yield
     finally:
@@ -177,9 +183,9 @@ def _log_request(summary: RequestSummary) -> None:
     )
 
 
-def _log_target(settings: Settings, mode: Mode) -> Path | TextIO:
+def _log_target(settings: Settings, mode: Mode) -> Path | int:
     """`up` has a terminal to keep clean; a server's log belongs to whatever runs it."""
-    return settings.data_dir / LOGS / "server.jsonl" if mode == "up" else sys.stderr
+    return settings.data_dir / LOGS / "server.jsonl" if mode == "up" else sys.stderr.fileno()
 
 
 def _tls(settings: Settings) -> Tls | None:

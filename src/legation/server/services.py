@@ -39,7 +39,8 @@ class Services:
     browser_url: str  # for links that people open
     database: Database
     keys: Keys
-    rotating: asyncio.Lock  # the keys are being changed, or copied
+    rotating: asyncio.Lock  # the keys are being changed
+    backing_up: asyncio.Lock
     keys_file: Path  # those of them that are no settings
     sealer: Sealer
     vault: Vault

@@ -34,7 +34,7 @@ async def _run(settings: Settings) -> None:
     stopping, clock = asyncio.Event(), SystemClock()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    with logging_to(sys.stderr, level_of(settings), Redactor(secrets_of(settings))):
+    with logging_to(sys.stderr.fileno(), level_of(settings), Redactor(secrets_of(settings))):
         async with open_database(settings, clock) as database:
             await bring_up_to_date(database)
             await check_keys(database, load_installation_keys(settings), clock.now_ms())

@@ -100,9 +100,13 @@ def forget_broken_backups(folder: Path) -> None:
 
 
 def _members(folder: Path, copies: Path, *, with_keys: bool) -> Iterator[tuple[str, Path]]:
+    keys = _text(folder / KEYS) if with_keys else None
     for name in DATABASES:
         if (folder / name).exists():
-            copy_database(folder / name, copies / name)
+            if with_keys and name == DATABASE:
+                keys = _copy_with_keys(folder, copies / name)
+            else:
+                copy_database(folder / name, copies / name)
             yield name, copies / name
             (copies / name).unlink()
     for top in FOLDERS:
@@ -111,8 +115,30 @@ def _members(folder: Path, copies: Path, *, with_keys: bool) -> Iterator[tuple[s
                 path = Path(place, name)
                 if not name.endswith(".lock"):
                     yield path.relative_to(folder).as_posix(), path
-    if with_keys and (folder / KEYS).exists():
-        yield KEYS, folder / KEYS
+    if keys is not None:
+        fd = os.open(copies / KEYS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(keys)
+        yield KEYS, copies / KEYS
+
+
+def _copy_with_keys(folder: Path, target: Path) -> bytes | None:
+    """The keys that open this very copy: they were there before it was made, and still are."""
+    keys = _text(folder / KEYS)
+    while True:
+        copy_database(folder / DATABASE, target)
+        now = _text(folder / KEYS)
+        if now == keys:
+            return keys
+        keys = now  # rotated meanwhile
+        target.unlink()
+
+
+def _text(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def copy_database(source: Path, target: Path) -> None:

@@ -23,6 +23,7 @@ class FolderLock:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             _lock(fd)
+            _must_be_the_one_there(fd, self._path)
         except BlockingIOError:
             owner = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
             os.close(fd)
@@ -50,6 +51,17 @@ def _lock(fd: int) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(_LOOK_PAUSE)
+
+
+def _must_be_the_one_there(fd: int, path: Path) -> None:
+    """While we waited, the folder may have been moved away and made anew, by a restore."""
+    try:
+        there = os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        there = False
+    if not there:
+        os.close(fd)
+        raise Conflict(f"cannot open {path.parent}: it was moved while it was opened; try again")
 
 
 def owner_alive(path: Path) -> bool:

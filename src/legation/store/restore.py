@@ -8,8 +8,8 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Collection
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -20,7 +20,7 @@ from legation.errors import Conflict, InvalidParams, StorageFailed
 from legation.store.archive import DATABASES, FOLDERS, FORMAT, MANIFEST, File, Manifest
 from legation.store.database import migrations
 from legation.store.datafolder import DATABASE, KEYS, PORT
-from legation.store.lock import owner_alive
+from legation.store.lock import FolderLock
 
 _PIECE: Final = 1024 * 1024
 _DEEPEST: Final = 32  # folders; the keys of blobs have fewer parts
@@ -42,8 +42,34 @@ def restore(
 ) -> Restored:
     """`known_keys` are the ids of the vault keys that will be there; what they cannot open is refused. None: unknown,
     or the copy brings its own."""
+    with _owned(folder):
+        return _restore(copy, folder, replace=replace, now_ms=now_ms, known_keys=known_keys)
+
+
+@contextmanager
+def _owned(folder: Path) -> Iterator[None]:
+    """No server starts on a folder that is there. One that is not is not made: if a server makes it, that stays."""
+    with ExitStack() as stack:
+        for name in DATABASES if folder.exists() else ():
+            lock = FolderLock(folder / f"{name}.lock")
+            try:
+                lock.acquire()
+            except Conflict:
+                raise Conflict(
+                    f"cannot restore into {folder}: a server runs on it; end it with `legation stop`"
+                ) from None
+            stack.callback(lock.release)
+        yield
+
+
+def _restore(
+    copy: Path, folder: Path, *, replace: bool, now_ms: int, known_keys: Collection[str] | None
+) -> Restored:
     _must_be_free(folder, replace=replace)
+    there = folder.exists()
     folder.parent.mkdir(parents=True, exist_ok=True)
+    for left in folder.parent.glob(f".{folder.name}-restore-*"):
+        shutil.rmtree(left, ignore_errors=True)  # of one that was killed
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-restore-", dir=folder.parent))
     try:
         manifest = _unpack(copy, fresh)
@@ -53,7 +79,7 @@ def restore(
         for kept in (KEYS, PORT):  # they belong to the place, not to the copy
             if kept not in manifest.files and (folder / kept).exists():
                 shutil.copy2(folder / kept, fresh / kept)
-        aside = _swap(fresh, folder, now_ms)
+        aside = _swap(fresh, folder, now_ms if there else None)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -61,9 +87,6 @@ def restore(
 
 
 def _must_be_free(folder: Path, *, replace: bool) -> None:
-    for name in DATABASES:
-        if owner_alive(folder / f"{name}.lock"):
-            raise Conflict(f"cannot restore into {folder}: a server runs on it; end it with `legation stop`")
     holds = [name for name in (*DATABASES, *FOLDERS) if (folder / name).exists()]
     if holds and not replace:
         raise Conflict(
@@ -163,10 +186,10 @@ def _schema(connection: sqlite3.Connection) -> int:
     return int(connection.execute("select coalesce(max(number), 0) from migration").fetchone()[0])
 
 
-def _swap(fresh: Path, folder: Path, now_ms: int) -> Path | None:
+def _swap(fresh: Path, folder: Path, now_ms: int | None) -> Path | None:
     aside: Path | None = None
     try:
-        if folder.exists():
+        if now_ms is not None:
             aside = folder.with_name(f"{folder.name}.before-restore-{now_ms}")
             folder.rename(aside)
         fresh.rename(folder)
@@ -176,7 +199,7 @@ def _swap(fresh: Path, folder: Path, now_ms: int) -> Path | None:
         raise StorageFailed(
             f"cannot move the restored data to {folder}: {error.strerror}; is it a mount? choose another --data-dir"
         ) from error
-    if aside is not None and not any(aside.iterdir()):
-        aside.rmdir()
+    if aside is not None and all(entry.suffix == ".lock" for entry in aside.iterdir()):
+        shutil.rmtree(aside)
         return None
     return aside

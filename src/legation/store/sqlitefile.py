@@ -5,6 +5,8 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+from legation.errors import StorageFailed
+
 WAL_BYTES = 16 * 1024 * 1024  # of log before it is merged into the file
 BUSY_LIMIT = 5.0  # seconds: another process that looks, `sqlite3` or a backup, and its time
 
@@ -27,3 +29,25 @@ def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+class SameFile:
+    """A file deleted or moved under its owner goes on taking writes, for nobody: told instead of acknowledged."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._was = _identity(path)
+
+    def check(self) -> None:
+        if _identity(self._path) != self._was:
+            raise StorageFailed(
+                f"cannot use {self._path}: it was moved or deleted while it was in use; put it back, or start again"
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -33,15 +33,17 @@ async def backup(call: Call, *, keys: bool = False) -> Response:
         )
     if services.database.dialect != "sqlite":
         raise Conflict("cannot back up Postgres: use pg_dump for the database, and copy the data folder")
+    if services.backing_up.locked():
+        raise Conflict("cannot back up now: another backup is being taken; try again when it is done")
     now = services.clock.now_ms()
     await services.database.transact(record, call.principal, "backup.made", "server", {"keys": keys}, now)
     return StreamingResponse(_pieces(services, now, keys=keys), media_type="application/x-tar")
 
 
 async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[bytes]:
-    """Not while the keys change: what is sealed and what opens it must fit."""
+    """One at a time: each takes as much room as the databases, for as long as its reader likes."""
     folder = services.settings.data_dir
-    async with services.rotating:
+    async with services.backing_up:
         pieces = archive(folder, with_keys=keys, made_at=now, legation=legation.__version__)
         async with aclosing(pieces):
             async for piece in pieces:

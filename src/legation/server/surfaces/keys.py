@@ -28,9 +28,7 @@ async def rotate_keys(call: Call) -> KeysRotated:
     """
     services = call.services
     if services.rotating.locked():
-        raise Conflict(
-            "cannot rotate the keys now: they are being rotated, or copied into a backup; try again then"
-        )
+        raise Conflict("cannot rotate the keys now: a rotation is under way; wait for that")
     async with services.rotating:
         count = await (_rotate_file(services) if services.settings.vault_key is None else _rewrap(services))
     key_id = services.sealer.current_key_id
@@ -57,7 +55,7 @@ async def _rotate_file(services: Services) -> int:
 
 async def _rewrap(services: Services) -> int:
     count = await services.vault.rewrap_all()
-    left = {*await services.database.read(keys_in_use)} - {services.sealer.current_key_id}
+    left = {*await services.database.transact(keys_in_use)} - {services.sealer.current_key_id}
     if left:
         raise Conflict(
             f"cannot forget key {', '.join(sorted(left))}: another server still seals with it; restart that one with the "

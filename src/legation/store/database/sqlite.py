@@ -21,12 +21,14 @@ from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, StorageFailed
 from legation.store.database import migrations
 from legation.store.database.migrations import Migration
-from legation.store.database.queries import Dialect
+from legation.store.database.queries import Dialect, Query
 from legation.store.database.transaction import Dangling, Duplicate, Rows, Statement, Transaction, step
 from legation.store.lock import FolderLock
-from legation.store.sqlitefile import connect
+from legation.store.sqlitefile import SameFile, connect
 
 MAX_GROUP: Final = 256  # transactions in one commit
+FAILED_REST: Final = 10.0  # seconds after a failure: a small write may fit where a real one did not
+_TOUCH: Final = Query("touch", "update migration set name = name", "", ())  # the least that needs the disk
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class SqliteDatabase:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._connections: list[sqlite3.Connection] = []
         self._open = False
+        self._failed_at: float | None = None  # when the last group was not taken
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -65,6 +68,7 @@ class SqliteDatabase:
             self._lock.acquire()
             self._writer, self._reader = self._connect(), self._connect()
             self._reader.execute("pragma query_only = on")
+            self._file = SameFile(self.path)
         except (sqlite3.Error, OSError) as error:
             self._release()
             raise StorageFailed(f"cannot open {self.path}: {error}; check the file and its folder") from error
@@ -108,9 +112,11 @@ class SqliteDatabase:
         return await self._loop.run_in_executor(self._readers, call)
 
     async def ping(self) -> None:
-        self._must_be_open()
-        with _storage(self.path):
-            await self._loop.run_in_executor(self._readers, self._reader.execute, "select 1")
+        """Through the writer, so that one that is stuck is noticed; with a write, if the last one failed."""
+        failed_at = self._failed_at
+        if failed_at is not None and self._clock.monotonic() - failed_at < FAILED_REST:
+            raise StorageFailed(f"cannot use {self.path}: the last transaction was not taken; check the disk")
+        await self.transact(_nothing if failed_at is None else _touch)
 
     async def scrub(self) -> None:
         self._must_be_open()
@@ -200,11 +206,14 @@ class SqliteDatabase:
     def _commit(self, jobs: list[_Job]) -> list[_Outcome]:
         try:
             with _storage(self.path):
+                self._file.check()
                 self._writer.execute("begin immediate")
                 outcomes = [self._work(job) for job in jobs]
                 self._writer.execute("commit")
+                self._failed_at = None
                 return outcomes
         except StorageFailed as error:
+            self._failed_at = self._clock.monotonic()
             with suppress(sqlite3.Error):
                 self._writer.execute("rollback")
             return [_Outcome(job.done, error=error) for job in jobs]
@@ -225,6 +234,15 @@ class SqliteDatabase:
 
     def _told(self, error: BaseException) -> BaseException:
         return _storage_failed(self.path, error) if isinstance(error, sqlite3.Error) else error
+
+
+def _nothing() -> Transaction[None]:
+    return
+    yield
+
+
+def _touch() -> Transaction[None]:
+    yield _TOUCH()
 
 
 def _drive(transaction: Transaction[T], execute: Callable[[Statement], Rows]) -> T:
