@@ -51,6 +51,11 @@ HTTP = Candidate("legation-http", "bench.http_post", ("legation", POSTS))
 HTTP_FASTAPI = Candidate("fastapi-http", "bench.http_post", ("fastapi", POSTS))
 HTTP_BARE = Candidate("bare-asgi", "bench.http_post", ("bare", POSTS))
 CPU_REQUEST = "CPU µs/request"
+POLICY = Candidate("policy-tools", "bench.policy", ("product", "tools"))
+POLICY_NAIVE = Candidate("policy-naive-scan", "bench.policy", ("naive", "tools"))
+POLICY_COMMAND = Candidate("policy-command", "bench.policy", ("product", "command"))
+POLICY_PATH = Candidate("policy-path", "bench.policy", ("product", "path"))
+CPU_DECISION = "CPU µs/decision"
 
 BENCHMARKS = (
     Benchmark(
@@ -160,6 +165,17 @@ BENCHMARKS = (
         (
             Target("CPU, as a part of FastAPI's", times(HTTP, HTTP_FASTAPI, CPU_REQUEST), "at most", 1 / 3),
             Target("CPU, as a multiple of bare ASGI", times(HTTP, HTTP_BARE, CPU_REQUEST)),
+        ),
+    ),
+    Benchmark(
+        "policy",
+        "one decision over 100 rules, without an approval, against a scan of all rules with fnmatch",
+        (POLICY, POLICY_COMMAND, POLICY_PATH, POLICY_NAIVE),
+        (
+            Target("CPU µs by an argument", metric(POLICY, CPU_DECISION), "at most", 20),
+            Target("CPU µs of a command of two parts", metric(POLICY_COMMAND, CPU_DECISION), "at most", 20),
+            Target("CPU µs of a path, on the disk", metric(POLICY_PATH, CPU_DECISION)),
+            Target("times the scan", times(POLICY_NAIVE, POLICY, CPU_DECISION)),
         ),
     ),
     Benchmark(

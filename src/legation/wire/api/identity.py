@@ -31,7 +31,9 @@ Email = Annotated[
 ]
 Id = Annotated[
     str,
-    Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$(?!\n)", description="an id as it is listed"),
+    Meta(
+        min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$(?!\n)", description="an id as it is listed"
+    ),
 ]
 TokenKind = Literal["user", "supervisor", "agent"]  # decides as: a person (level 2), level 1, nothing
 WorkspaceStatus = Literal["active", "deleting"]
