@@ -174,7 +174,7 @@ BENCHMARKS = (
         (
             Target("CPU µs by an argument", metric(POLICY, CPU_DECISION), "at most", 20),
             Target("CPU µs of a command of two parts", metric(POLICY_COMMAND, CPU_DECISION), "at most", 20),
-            Target("CPU µs of a path, on the disk", metric(POLICY_PATH, CPU_DECISION)),
+            Target("CPU µs of a path, on the disk", metric(POLICY_PATH, CPU_DECISION), "at most", 20),
             Target("times the scan", times(POLICY_NAIVE, POLICY, CPU_DECISION)),
         ),
     ),

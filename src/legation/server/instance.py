@@ -32,6 +32,7 @@ from legation.store.datafolder import DATABASE, EVENTS, KEYS
 from legation.store.identity.bootstrap import bootstrap
 from legation.store.keychecks import check_keys
 from legation.store.keys import Keys, load_keys
+from legation.store.linefile import write_all
 from legation.store.log import EventLog
 from legation.store.sealing import Sealer
 from legation.store.sqlite import SqliteBackend
@@ -100,7 +101,7 @@ def prepare_folder(folder: Path) -> None:
         _must_be_ours(folder)
         fd, probe = tempfile.mkstemp(prefix=".writable-", dir=folder)
         try:
-            os.write(fd, bytes(4096))
+            write_all(fd, bytes(4096), 0)
         finally:
             os.close(fd)
             Path(probe).unlink()
