@@ -1,0 +1,162 @@
+"""Calls in a short form: the examples that a rule is tested with whenever it is loaded.
+
+$ git status                         a shell command
+read $WORKSPACE/src/a.py             a kind and the paths
+fetch https://example.com/           a kind and the addresses
+create_refund amount=100             a tool and its arguments
+{tool: gmail.send, params: {to: a@b.c}, kind: other}
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from legation.approvals.policy.document import Node
+from legation.approvals.policy.facts import Facts, as_named
+from legation.approvals.policy.glob import is_literal
+from legation.approvals.policy.names import EVERY
+from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.problems import shown
+from legation.approvals.policy.rule import Policy, Rule
+from legation.approvals.policy.source import Source
+from legation.approvals.policy.verdict import Verdict
+from legation.errors import InvalidParams
+from legation.wire.acp.toolcall import TOOL_KINDS, ToolCall
+from legation.wire.action import Action, canonical_path
+
+WORKSPACE: Final = "/workspace"
+HOME: Final = "/home/you"
+CALL_KEYS: Final = ("tool", "kind", "agent", "params", "path", "paths", "command", "url", "urls")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where relative paths, `~` and `$WORKSPACE` of a short form are."""
+
+    workspace: str = WORKSPACE
+    home: str = HOME
+
+    def path(self, text: str) -> str:
+        for name, folder in (("$WORKSPACE", self.workspace), ("$CWD", self.workspace), ("$HOME", self.home)):
+            if text == name or text.startswith(f"{name}/"):
+                text = folder + text[len(name) :]
+        return canonical_path(text, cwd=self.workspace, home=self.home)
+
+
+EXAMPLE_FACTS: Final = Facts(WORKSPACE, WORKSPACE, HOME, as_named)
+
+
+class BadCall(Exception):
+    """What is wrong with a call in the short form."""
+
+
+def parse_call(
+    call: object, place: Place, tool: str | None = None, kind: str | None = None, agent: str = "agent"
+) -> Action:
+    """`tool`, `kind` and `agent` stand for what the call leaves out."""
+    given = _from_text(call) if isinstance(call, str) else call
+    if not isinstance(given, dict) or not given:
+        raise BadCall("is neither text nor a map; write `$ command`, `kind path`, `tool key=value` or a map")
+    for key in given:
+        if key not in CALL_KEYS:
+            raise BadCall(f"has an unknown key {shown(key)}; known are {', '.join(CALL_KEYS)}")
+    paths = tuple(place.path(path) for path in _texts(given, "path", "paths"))
+    urls = _texts(given, "url", "urls")
+    command, params = given.get("command"), given.get("params", {})
+    texts = (given.get("tool", ""), given.get("agent", ""), "" if command is None else command)
+    if not isinstance(params, dict) or not all(isinstance(text, str) for text in texts):
+        raise BadCall("has a tool, an agent or a command that is no text, or params that are no map")
+    kind = given.get("kind") or kind or ("execute" if command is not None else "fetch" if urls else "other")
+    if kind not in TOOL_KINDS:
+        raise BadCall(f"has an unknown kind {shown(kind)}; known are {', '.join(TOOL_KINDS)}")
+    named = ToolCall(tool_call_id="", title="", name=given.get("tool") or tool, kind=kind, raw_input=params)
+    try:
+        # What a driver would make of the arguments: their paths, addresses and command.
+        action = Action.from_tool_call(
+            given.get("agent") or agent, named, cwd=place.workspace, home=place.home
+        )
+    except InvalidParams as error:
+        raise BadCall(f"is none that could come: {error.message}") from None
+    return msgspec.structs.replace(
+        action,
+        paths=tuple(dict.fromkeys((*paths, *action.paths))),
+        command=action.command if command is None else command,
+        urls=tuple(dict.fromkeys((*urls, *action.urls))),
+    )
+
+
+def _texts(given: dict[str, Any], *keys: str) -> tuple[str, ...]:
+    found = []
+    for key in keys:
+        value = given.get(key, [])
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str) or not item:
+                raise BadCall(f"has {key} that is no text")
+            found.append(item)
+    return tuple(found)
+
+
+def _from_text(text: str) -> dict[str, Any]:
+    if text.startswith("$ "):
+        return {"kind": "execute", "command": text[2:]}
+    try:
+        first, *words = shlex.split(text)
+    except ValueError:
+        raise BadCall("has a quote that does not end") from None
+    if first in TOOL_KINDS and words and not any("=" in word.split("/", 1)[0] for word in words):
+        of_url = all("://" in word for word in words)
+        return {"kind": first, "urls" if of_url else "paths": words}
+    params = {}
+    for word in words:
+        key, mark, value = word.partition("=")
+        if not mark or not key:
+            raise BadCall(f"has {shown(word)} where key=value should stand")
+        params[key] = parse_value(value)
+    return {"tool": first, "params": params}
+
+
+def parse_value(text: str) -> object:
+    """As JSON where it is some, else as the text that it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def check_examples(source: Source, node: Node, policy: Policy) -> None:
+    """Every `match` must be decided by its rule, in its policy; no `not_match` may be."""
+    rules = node.value["rules"].value if isinstance(node.value, dict) else None
+    for item, rule in zip(rules if isinstance(rules, list) else [], policy.rules, strict=True):
+        if not isinstance(item.value, dict):
+            continue
+        for key in ("match", "not_match"):
+            for example in source.one_or_more(item.value[key]) if key in item.value else []:
+                problem = _problem(example, key == "match", rule, policy)
+                if problem:
+                    source.report(example.line, f"the example {shown(example.plain())} {problem}")
+
+
+def _problem(example: Node, wanted: bool, rule: Rule, policy: Policy) -> str | None:
+    tool = next((glob for glob in rule.tools.globs if is_literal(glob)), None)
+    kind = min(rule.kinds) if len(rule.kinds) == 1 else None
+    try:
+        action = parse_call(example.plain(), Place(), tool, kind)
+    except BadCall as error:
+        return str(error)
+    verdict = _decide(policy, action)
+    by = "no rule of its policy" if verdict.policy == "default" else f"rule {verdict.rule}"
+    if wanted and verdict.rule != rule.id:
+        return f"should match rule {rule.id}, but {by} decides it; correct one of them"
+    if not wanted and verdict.rule == rule.id:
+        return f"should not match rule {rule.id}, but it does; correct one of them"
+    return None
+
+
+def _decide(policy: Policy, action: Action) -> Verdict:
+    """By this policy alone."""
+    return PolicySet([replace(policy, agent=EVERY)]).decide(action, EXAMPLE_FACTS)

@@ -1,0 +1,276 @@
+"""Conditions, as they are written.
+
+when: {amount: {"<": 500}}                              a field, an operator, a value
+when: {field: params.amount, op: "<", value: 500}       the same, spelt out
+when: {currency: EUR, country: [DE, FR]}                `==` and `in`; several fields: all of them
+when: {any: [{...}, {...}]}                             also `all` and `not`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, cast
+
+from legation.approvals.policy import comparisons
+from legation.approvals.policy.automaton import Automaton, PatternTooLarge
+from legation.approvals.policy.condition import OPS, All, Any, Comparison, Condition, Existence, Not, Op, Test
+from legation.approvals.policy.document import Node
+from legation.approvals.policy.facts import VARIABLES
+from legation.approvals.policy.fields import BUILT_IN, reader
+from legation.approvals.policy.glob import BadGlob, Style
+from legation.approvals.policy.problems import nearest, shown, unknown
+from legation.approvals.policy.regex import BadRegex
+from legation.approvals.policy.source import MAX_TEXT, Source
+from legation.approvals.policy.truth import Truth, truth
+from legation.wire.acp.toolcall import TOOL_KINDS
+
+_SPELT_OUT: Final = ("field", "op", "value", "missing")
+_JOINS: Final = ("all", "any", "not")
+_PARAM: Final = re.compile(r"(?:params\.)?[^\s.]+(?:\.[^\s.]+)*")
+_PATHS: Final = frozenset({"paths", "cwd"})
+_NEAR: Final = 0.85  # so near to a field's name is a slip, not an argument
+_NOT_SLIPS: Final = frozenset({"path", "url", "host", "tools"})
+_MISPLACED: Final = re.compile(r"[|;&\n\"'`]|(?<!^)[<>]")
+
+
+def read_condition(source: Source, node: Node) -> Condition | None:
+    """None where it cannot be used; the reasons are noted."""
+    if isinstance(node.value, list):
+        return _join(source, "all", node)
+    if not isinstance(node.value, dict) or not node.value:
+        source.report(node.line, 'a condition is no map; write one like {amount: {"<": 500}}')
+        return None
+    if "field" in node.value or "op" in node.value:
+        return _spelt_out(source, node)
+    found = [_member(source, key, inner) for key, inner in node.value.items()]
+    good = tuple(item for item in found if item is not None)
+    if len(good) < len(found):
+        return None
+    return good[0] if len(good) == 1 else All(good)
+
+
+def _member(source: Source, key: str, node: Node) -> Condition | None:
+    if key in _JOINS:
+        return _join(source, key, node)
+    return _field(source, key, node)
+
+
+def _join(source: Source, key: str, node: Node) -> Condition | None:
+    if key == "not":
+        inner = read_condition(source, node)
+        return None if inner is None else Not(inner)
+    found = [read_condition(source, item) for item in source.items(node, f"`{key}`")]
+    good = tuple(item for item in found if item is not None)
+    if not good or len(good) < len(found):
+        return None
+    return Any(good) if key == "any" else All(good)
+
+
+def _spelt_out(source: Source, node: Node) -> Condition | None:
+    parts = source.map(node, "a condition", _SPELT_OUT)
+    for needed in ("field", "op", "value"):
+        if needed not in parts:
+            source.report(node.line, f"a condition without `{needed}`; write field, op and value")
+            return None
+    field, op = source.text(parts["field"], "`field`"), parts["op"]
+    if field is None:
+        return None
+    return _comparisons(source, field, {op.raw: parts["value"]}, op.line, parts.get("missing"))
+
+
+def _field(source: Source, field: str, node: Node) -> Condition | None:
+    if isinstance(node.value, list):
+        return _comparisons(source, field, {"in": node}, node.line, None)
+    if not isinstance(node.value, dict):
+        return _comparisons(source, field, {"==": node}, node.line, None)
+    ops = {key: inner for key, inner in node.value.items() if key != "missing"}
+    return _comparisons(source, field, ops, node.line, node.value.get("missing"))
+
+
+def _comparisons(
+    source: Source, field: str, ops: dict[str, Node], line: int, missing: Node | None
+) -> Condition | None:
+    problem = _field_problem(field)
+    if problem:
+        source.report(line, problem)
+        return None
+    if not ops:
+        source.report(line, f"a condition on `{field}` without an operator; write one of {' '.join(OPS)}")
+        return None
+    worth = None if missing is None else _missing(source, missing)
+    found = [_comparison(source, field, op, value, worth) for op, value in ops.items()]
+    good = tuple(item for item in found if item is not None)
+    if len(good) < len(found):
+        return None
+    return good[0] if len(good) == 1 else All(good)
+
+
+def _field_problem(field: str) -> str | None:
+    if field in BUILT_IN:
+        return None
+    if not _PARAM.fullmatch(field) or field == "params":
+        return f"{shown(field)} is no field; write one like params.amount, or one of {', '.join(BUILT_IN)}"
+    if field.startswith("params.") or field in _NOT_SLIPS:
+        return None
+    head = field.split(".", 1)[0]
+    near = nearest(field, BUILT_IN, _NEAR) or nearest(head, ("params",), _NEAR)
+    if near:
+        return f"unknown field {shown(field)}; did you mean {near!r}? (an argument of that name is params.{field})"
+    return None
+
+
+def _missing(source: Source, node: Node) -> Truth | None:
+    if isinstance(node.value, bool):
+        return truth(node.value)
+    source.report(
+        node.line, "`missing` is neither true nor false; write what the condition is without the field"
+    )
+    return None
+
+
+def _comparison(source: Source, field: str, op: str, node: Node, missing: Truth | None) -> Condition | None:
+    if op not in OPS:
+        source.report(node.line, unknown("operator", op, OPS))
+        return None
+    read = reader(field)
+    if op == "exists":
+        if isinstance(node.value, bool):
+            return Existence(field, node.value, read)
+        source.report(node.line, "`exists` takes true or false")
+        return None
+    try:
+        test = _test(source, field, cast("Op", op), node)
+    except (BadGlob, BadRegex) as error:
+        source.report(node.line, f"malformed {op} {shown(node.plain())}: {error}")
+        return None
+    except PatternTooLarge:
+        source.report(node.line, f"too large a {op}; write it shorter, or as several rules")
+        return None
+    return None if test is None else Comparison(field, cast("Op", op), _written(node), read, test, missing)
+
+
+def _written(node: Node) -> str:
+    return str(node.plain()) if isinstance(node.value, list) else node.raw
+
+
+def _test(source: Source, field: str, op: Op, node: Node) -> Test | None:
+    if op in ("<", "<=", ">", ">="):
+        bound = source.number(node, f"the value of `{op}`")
+        if bound is None or not _is_argument(source, field, op, node.line):
+            return None
+        return comparisons.ordered(op, bound)
+    if op == "under":
+        return _under(source, field, node)
+    if op in ("glob", "regex"):
+        return _pattern(source, field, op, node)
+    return _equality(source, field, op, node)
+
+
+def _is_argument(source: Source, field: str, op: str, line: int) -> bool:
+    if field in BUILT_IN:
+        source.report(line, f"`{field}` cannot be compared by `{op}`; it is text")
+        return False
+    return True
+
+
+def _equality(source: Source, field: str, op: str, node: Node) -> Test | None:
+    if op == "in" and not isinstance(node.value, list):
+        source.report(node.line, "`in` takes a list; write [one, two]")
+        return None
+    if op != "in" and isinstance(node.value, list):
+        source.report(node.line, f"`{op}` takes one value; write `in` for a list")
+        return None
+    values = [item.value for item in (source.items(node, "`in`") if op == "in" else [node])]
+    if not values or any(value is None or isinstance(value, dict | list) for value in values):
+        source.report(
+            node.line, f"`{op}` takes text, numbers, true or false; for a missing field write exists: false"
+        )
+        return None
+    scalars = cast("list[comparisons.Scalar]", values)
+    if field in BUILT_IN and not _fitting(source, field, scalars, node.line):
+        return None
+    if field == "command":
+        test = comparisons.fits_command(comparisons.literals([str(each) for each in scalars]))
+        return comparisons.differs(test) if op == "!=" else test
+    return comparisons.unequal(scalars[0]) if op == "!=" else comparisons.one_of(scalars)
+
+
+def _fitting(source: Source, field: str, values: list[comparisons.Scalar], line: int) -> bool:
+    """Whether the field could ever have such a value."""
+    for value in values:
+        if not isinstance(value, str):
+            source.report(line, f"`{field}` is text; write {shown(str(value))} in quotes")
+            return False
+        if field == "kind" and value not in TOOL_KINDS:
+            source.report(line, unknown("kind", value, TOOL_KINDS))
+            return False
+        if field == "command" and not _is_simple(source, value, line):
+            return False
+    return True
+
+
+def _under(source: Source, field: str, node: Node) -> Test | None:
+    if field in BUILT_IN and field not in _PATHS:
+        source.report(node.line, f"`{field}` cannot be under a folder; write a condition on `paths`")
+        return None
+    folders = source.names(node, "a folder of `under`")
+    for folder in folders:
+        head = folder.split("/", 1)[0]
+        if ("$" in folder and head not in VARIABLES) or "$" in folder[len(head) :]:
+            source.report(node.line, unknown("variable", head, VARIABLES))
+            return None
+        if (head.startswith("~") and head != "~") or "*" in folder or "\0" in folder:
+            source.report(
+                node.line, f"{shown(folder)} is no folder; write one like $WORKSPACE/src, ~/notes or /srv"
+            )
+            return None
+    return comparisons.under(folders) if len(folders) == len(source.one_or_more(node)) else None
+
+
+def _pattern(source: Source, field: str, op: str, node: Node) -> Test | None:
+    items = source.one_or_more(node)
+    texts = [item.value for item in items if isinstance(item.value, str) and 0 < len(item.value) <= MAX_TEXT]
+    if len(texts) < len(items):
+        source.report(node.line, f"`{op}` takes text of 1 to {MAX_TEXT} characters, or a list of it")
+        return None
+    if op == "glob" and not all(_is_of_use(source, field, text, node.line) for text in texts):
+        return None
+    automaton = comparisons.globs(texts, _style(field)) if op == "glob" else comparisons.regexes(texts)
+    return _fits(field)(automaton)
+
+
+def _fits(field: str) -> Callable[[Automaton], Test]:
+    if field == "command":
+        return comparisons.fits_command
+    return comparisons.fits_path if field in _PATHS else comparisons.fits
+
+
+def _style(field: str) -> Style:
+    return "line" if field == "command" else "url" if field == "urls" else "path"
+
+
+def _is_of_use(source: Source, field: str, text: str, line: int) -> bool:
+    """A pattern that can never match is a mistake, and in a deny a dangerous one."""
+    if field in _PATHS and not text.startswith(("/", "**")):
+        source.report(
+            line, f"the glob {shown(text)} matches no path, they begin with `/`; write {shown('**/' + text)}"
+        )
+        return False
+    if field == "urls" and "://" not in text and not text.startswith("**"):
+        source.report(
+            line, f"the glob {shown(text)} matches no address; write one like 'https://example.com/**'"
+        )
+        return False
+    return field != "command" or _is_simple(source, text, line)
+
+
+def _is_simple(source: Source, text: str, line: int) -> bool:
+    if _MISPLACED.search(text):
+        source.report(
+            line,
+            f"{shown(text)} matches no command: each is seen alone, without quotes, `|`, `;` and `&&`; "
+            "write a pattern for each, and `> file` for a redirection",
+        )
+        return False
+    return True

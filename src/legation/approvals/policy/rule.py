@@ -1,0 +1,49 @@
+"""Rules and policies, compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from legation.approvals.policy.condition import Condition
+from legation.approvals.policy.fields import View
+from legation.approvals.policy.names import EVERY, NameSet
+from legation.approvals.policy.truth import YES, Truth
+from legation.approvals.policy.verdict import Limits, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`kinds` empty: any. `verdict` is what it says where it matches."""
+
+    verdict: Verdict
+    tools: NameSet
+    kinds: frozenset[str]
+    when: Condition | None
+    place: str  # file:line
+
+    @property
+    def id(self) -> str:
+        return self.verdict.rule
+
+    @property
+    def sees_command(self) -> bool:
+        return self.when is not None and "command" in self.when.fields
+
+    def names(self, tool: str, kind: str) -> bool:
+        """Whether tool and kind fit, whatever the condition."""
+        return self.tools.holds(tool) and (not self.kinds or kind in self.kinds)
+
+    def holds(self, view: View) -> Truth:
+        return YES if self.when is None else self.when.holds(view)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    name: str
+    agent: str
+    rules: tuple[Rule, ...]
+    limits: Limits
+    place: str
+
+    def covers(self, agent: str) -> bool:
+        return self.agent == EVERY or NameSet((self.agent,)).holds(agent)

@@ -1,0 +1,231 @@
+r"""A shell line, taken apart into the simple commands that it runs.
+
+INV-P2  Whatever the shell itself would start stands among the parts, or the line is unreadable. An unreadable line
+        fits no allow and every deny that looks at commands. What a started program goes on to start is looked at
+        for the usual wrappers only (sudo, env, xargs, `bash -c`, `find -exec`, ...).
+
+A part is the text of one simple command, its words unquoted and joined by single spaces. `A=1 sudo git push
+> log` is four parts, and a policy decides on each: `A=1 sudo git push`, `sudo git push`, `git push`, `> log`.
+So an allow for `git *` is not an allow for sudo, while a deny for `git push*` is not escaped by it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from legation.approvals.policy.shell.words import Reader, Unreadable, Word
+from legation.approvals.policy.shell.wrappers import SPECIAL, Inner, Script, look_into
+
+MAX_LINE: Final = 32 * 1024  # characters
+MAX_PARTS: Final = 100
+_MAX_DEPTH: Final = 12
+_KEPT_LINES: Final = 256
+
+Part = tuple[str | None, ...]
+"""The text of a simple command; None stands for what the shell will put there."""
+
+# Words that stand before a command and are none.
+_BEFORE: Final = frozenset(
+    {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "fi", "done", "}"}
+)
+_UNREADABLE_WORDS: Final = frozenset({"case", "esac", "select", "function", "coproc", "[[", "]]"})
+_HARMLESS_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin"})
+_REDIRECTION: Final = re.compile(r"&>>|&>|<<<|<<|<>|>>|>\||>&|<&|<|>")
+_NUMBER: Final = re.compile(r"[0-9]+")
+_EASY: Final = re.compile(r"([A-Za-z0-9_.,:@%+-]+)(?: [A-Za-z0-9_./,:@%+=-]+)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`unreadable` says why there are no parts."""
+
+    parts: tuple[Part, ...] = ()
+    unreadable: str | None = None
+
+
+def split(text: str) -> Line:
+    easy = _EASY.fullmatch(text)  # most lines are, and then the text is its only part
+    if easy and easy[1] not in SPECIAL and easy[1] not in _BEFORE and len(text) <= MAX_LINE:
+        return Line(((text,),))
+    return _split(text)
+
+
+@lru_cache(_KEPT_LINES)
+def _split(text: str) -> Line:
+    if len(text) > MAX_LINE:
+        return Line(unreadable=f"longer than {MAX_LINE} characters")
+    if "\0" in text:
+        return Line(unreadable="a NUL character")
+    parts = _Parts()
+    try:
+        parts.read(text, 0)
+    except Unreadable as error:
+        return Line(unreadable=str(error))
+    return Line(tuple(dict.fromkeys(parts.found)) or (("",),))
+
+
+class _Parts:
+    def __init__(self) -> None:
+        self.found: list[Part] = []
+
+    def read(self, text: str, depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            raise Unreadable("too many commands within commands")
+        _Commands(self, text, 0, depth).run(closing=False)
+
+    def add(self, part: Part) -> None:
+        if len(self.found) >= MAX_PARTS:
+            raise Unreadable(f"more than {MAX_PARTS} commands")
+        self.found.append(part)
+
+    def add_command(self, words: list[Word], depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            raise Unreadable("too many commands within commands")
+        if not words:
+            return
+        if words[0].keyword in _BEFORE | _UNREADABLE_WORDS:
+            raise Unreadable("a compound command that is not looked into")  # as in `time { ...; }`
+        self.add(_text(words))
+        assigned = next((at for at, word in enumerate(words) if not word.is_assignment), len(words))
+        if assigned:
+            self.add_command(words[assigned:], depth + 1)
+            return
+        name = words[0].text
+        if name is None:
+            return  # an unknown program: its part begins with a hole, or ends in one
+        if "/" in name:
+            # `/bin/rm` is rm to a deny, and `./git` is not git to an allow.
+            base = Word([name.rsplit("/", 1)[-1]])
+            self.add_command([base, *words[1:]], depth + 1)
+            return
+        for inner in look_into(name, words):
+            self._add_inner(inner, depth + 1)
+
+    def _add_inner(self, inner: Inner, depth: int) -> None:
+        if isinstance(inner, Script):
+            self.read(inner.text, depth)
+        else:
+            self.add_command(inner, depth)
+
+
+class _Commands:
+    """One list of commands: a line, or what stands in parentheses."""
+
+    def __init__(self, parts: _Parts, text: str, at: int, depth: int) -> None:
+        self._parts, self._depth = parts, depth
+        self._reader = Reader(text, self._substitution, lambda inner: parts.read(inner, depth + 1))
+        self._reader.at = at
+        self._words: list[Word] = []
+        self._loops_over = False  # after `for`: words, not a command
+
+    def _substitution(self, text: str, at: int) -> int:
+        if self._depth >= _MAX_DEPTH:
+            raise Unreadable("too many commands within commands")
+        return _Commands(self._parts, text, at, self._depth + 1).run(closing=True)
+
+    def run(self, *, closing: bool) -> int:
+        """Where it ended: behind its `)` or at the end of the text."""
+        reader = self._reader
+        while True:
+            reader.skip_blanks()
+            char = reader.char
+            if not char or char == ")":
+                if closing != (char == ")"):
+                    raise Unreadable("a parenthesis without its other half")
+                self._end_command()
+                return reader.at + len(char)
+            self._token(char)
+
+    def _token(self, char: str) -> None:
+        reader = self._reader
+        if char in "<>" or reader.text.startswith("&>", reader.at):
+            self._redirection()
+        elif char in "\n;&|":
+            if reader.text.startswith(";;", reader.at):
+                raise Unreadable("a case")
+            self._end_command()
+            reader.at += 1
+        elif char == "(":
+            self._subshell()
+        elif char == "#":
+            end = reader.text.find("\n", reader.at)
+            reader.at = len(reader.text) if end < 0 else end
+        else:
+            self._word()
+
+    def _subshell(self) -> None:
+        reader = self._reader
+        if self._words or self._loops_over or reader.text.startswith("((", reader.at):
+            raise Unreadable("a function, an array or arithmetic")
+        reader.at = self._substitution(reader.text, reader.at + 1)
+
+    def _word(self) -> None:
+        reader = self._reader
+        word = reader.word()
+        if reader.char and reader.char in "<>" and _NUMBER.fullmatch(word.keyword or ""):
+            return  # the number of what is redirected
+        if not self._words and not self._loops_over:
+            if word.keyword in _BEFORE:
+                return
+            if word.keyword in _UNREADABLE_WORDS:
+                raise Unreadable("a compound command that is not looked into")
+            if word.keyword == "for":
+                self._loops_over = True
+                return
+        self._words.append(word)
+        if self._loops_over and len(self._words) == 2 and word.keyword == "do":
+            self._words, self._loops_over = [], False  # `for x do ...`, over the arguments
+
+    def _end_command(self) -> None:
+        words, self._words = self._words, []
+        if self._loops_over:
+            self._loops_over = False
+            return
+        self._parts.add_command(words, self._depth)
+
+    def _redirection(self) -> None:
+        reader = self._reader
+        found = _REDIRECTION.match(reader.text, reader.at)
+        sign = found[0] if found else reader.char
+        if sign == "<<":
+            raise Unreadable("a here-document")
+        reader.at += len(sign)
+        if reader.char == "(":
+            raise Unreadable("a process substitution")
+        reader.skip_blanks()
+        target = reader.word()
+        if not target.pieces:
+            raise Unreadable("a redirection to nowhere")
+        if sign in (">&", "<&") and re.fullmatch(r"\d*-?", target.keyword or "x"):
+            return
+        if target.text in _HARMLESS_TARGETS:
+            return
+        shown = "<<<" if sign == "<<<" else "<" if sign in ("<", "<&") else ">"
+        self._parts.add((f"{shown} {target.pieces[0] or ''}", *_rest(target)))
+
+
+def _rest(word: Word) -> tuple[str | None, ...]:
+    return tuple(word.pieces[1:]) if word.pieces[0] is not None else tuple(word.pieces)
+
+
+def _text(words: list[Word]) -> Part:
+    """The words unquoted, so that no quote hides one; but a program's odd name stays apart from its words."""
+    joined = Word()
+    for at, word in enumerate(words):
+        # A word that is nothing but a hole may come to nothing, and its space with it.
+        if at and words[at - 1].pieces != [None]:
+            joined.add(" ")
+        odd = not at and re.search(r"\s", word.text or "") is not None
+        if odd:
+            joined.add("'")
+        for piece in word.pieces:
+            if piece is None:
+                joined.add_hole()
+            else:
+                joined.add(piece)
+        if odd:
+            joined.add("'")
+    return tuple(joined.pieces) or ("",)

@@ -1,0 +1,206 @@
+"""`legation policy`: check the rules, ask why, and begin."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import App, Parameter
+
+from legation.cli.flags import Json
+from legation.cli.table import say_json
+from legation.cli.terminal import Style, Terminal, line
+from legation.errors import Conflict, InvalidParams
+
+if TYPE_CHECKING:
+    from legation.approvals.policy.policyset import PolicySet
+    from legation.approvals.policy.verdict import Step, Verdict
+    from legation.wire.action import Action
+
+app = App(name="policy", help="Rules for agents: check them, ask why, begin with a good one.")
+
+FILE: Final = Path("policy.yaml")
+MAX_CALL: Final = 1024 * 1024  # characters of a call that is read
+_STYLES: Final[dict[str, Style]] = {
+    "allow": "green",
+    "deny": "red",
+    "supervisor": "yellow",
+    "human_approval": "yellow",
+}
+
+Policies = Annotated[list[Path] | None, Parameter(name="--policy", help="File or folder; may be repeated.")]
+
+
+@app.command
+def check(*paths: Path, json: Json = False) -> int:
+    """Read policies as the server would, and list all that is wrong with them.
+
+    Parameters
+    ----------
+    paths
+        Files or folders, taken as one set. Without any: policy.yaml.
+    """
+    from legation.approvals.policy.load import load
+
+    found = load(*(paths or (FILE,)))
+    if json:
+        say_json({"version": found.version, "policies": [_summary(policy) for policy in found.policies]})
+        return 0
+    out = Terminal()
+    for policy in found.policies:
+        out.say(f"{policy.name}: agent {policy.agent}, rules: {', '.join(rule.id for rule in policy.rules)}")
+    out.say(f"good; version {found.version[:12]}", "green")
+    return 0
+
+
+def _summary(policy: Any) -> dict[str, object]:
+    return {"name": policy.name, "agent": policy.agent, "rules": [rule.id for rule in policy.rules]}
+
+
+@app.command
+def explain(
+    call: Annotated[
+        str | None, Parameter(help="A JSON file, or - for standard input.", allow_leading_hyphen=True)
+    ] = None,
+    /,
+    *,
+    policy: Policies = None,
+    tool: Annotated[str | None, Parameter(help="Its name, of an MCP server: server.tool.")] = None,
+    kind: Annotated[str | None, Parameter(help="ACP's kind: read, edit, execute, ...")] = None,
+    agent: Annotated[str | None, Parameter(help="Who calls.")] = None,
+    param: Annotated[list[str] | None, Parameter(help="key=value, as JSON or text; may be repeated.")] = None,
+    path: Annotated[list[str] | None, Parameter(help="A path; may be repeated.")] = None,
+    url: Annotated[list[str] | None, Parameter(help="An address; may be repeated.")] = None,
+    command: Annotated[str | None, Parameter(help="A shell line.")] = None,
+    workspace: Annotated[Path | None, Parameter(help="The agent's folder; else the current one.")] = None,
+    json: Json = False,
+) -> int:
+    """Say what the policies decide on a call, and why, rule by rule. Nothing is run."""
+    from legation.approvals.policy.examples import Place
+    from legation.approvals.policy.facts import Facts
+    from legation.approvals.policy.load import load
+
+    flags = {"tool": tool, "kind": kind, "agent": agent, "paths": path, "urls": url, "command": command}
+    given = _call(call) | {key: value for key, value in flags.items() if value is not None}
+    given |= _params(given, param or [])
+    policies = load(*(policy or (FILE,)))
+    where = Place(str((workspace or Path()).absolute()), str(Path.home()))
+    action = _action(given, where)
+    facts = Facts(where.workspace, where.workspace, where.home)
+    verdict, steps = policies.decide(action, facts), policies.explain(action, facts)
+    if json:
+        _say_json(policies, verdict, steps)
+    else:
+        _say(verdict, steps)
+    return 0
+
+
+def _call(source: str | None) -> dict[str, Any]:
+    if source is None:
+        return {}
+    import msgspec
+
+    text = sys.stdin.read(MAX_CALL) if source == "-" else Path(source).read_text()[:MAX_CALL]
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidParams(
+            'cannot read the call: it is no JSON object; write {"tool": "...", "params": {...}}'
+        )
+    return found
+
+
+def _params(given: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    from legation.approvals.policy.examples import parse_value
+
+    params = dict(given.get("params") or {})
+    for word in words:
+        key, mark, value = word.partition("=")
+        if not mark or not key:
+            raise InvalidParams("cannot read a --param without `=`: write key=value")
+        params[key] = parse_value(value)
+    return {"params": params}
+
+
+def _action(given: dict[str, Any], where: Any) -> Action:
+    from legation.approvals.policy.examples import BadCall, parse_call
+
+    try:
+        return parse_call(given, where)
+    except BadCall as error:
+        raise InvalidParams(f"cannot explain this call: it {error}") from None
+
+
+def _say_json(policies: PolicySet, verdict: Verdict, steps: list[Step]) -> None:
+    import msgspec
+
+    shown = msgspec.to_builtins(verdict)
+    say_json(
+        {"name": verdict.name, **shown, "version": policies.version, "steps": msgspec.to_builtins(steps)}
+    )
+
+
+def _say(verdict: Verdict, steps: list[Step]) -> None:
+    out = Terminal()
+    shown: tuple[str | None, str | None] | None = None
+    taken = {step.kind for step in steps} - {None}
+    for step in steps:
+        if step.rule and (step.kind, step.part) != shown:
+            shown = (step.kind, step.part)
+            if step.part is not None or len(taken) > 1:
+                out.say(line(f"as {step.kind}: {step.part or ''}"), "bold")
+        name = step.policy if step.rule is None else f"{step.policy}:{step.rule}"
+        says = f", {step.action}" if step.action and step.outcome != "no match" else ""
+        out.say(line(f"{name} ({step.place}): {step.outcome}{says}"))
+        out.say(f"    {line(step.why)}", "dim")
+    out.say(f"{verdict.action} by {verdict.name}", _STYLES[verdict.action])
+    out.say(f"    {line(verdict.reason)}", "dim")
+    if verdict.message:
+        out.say(f"    the agent is told: {line(verdict.message)}")
+
+
+@app.command
+def starters(*, json: Json = False) -> int:
+    """List the policies to begin with."""
+    from legation.approvals.policy import starters as shipped
+
+    out, found = Terminal(), shipped.starters()
+    width = max(len(each.name) for each in found)
+    for each in found:
+        if json:
+            say_json({"name": each.name, "summary": each.summary})
+        else:
+            out.say(f"{each.name.ljust(width)}  {each.summary}")
+    return 0
+
+
+@app.command
+def init(
+    path: Annotated[Path, Parameter(allow_leading_hyphen=True)] = FILE,
+    /,
+    *,
+    starter: Annotated[str, Parameter(help="Which; see `legation policy starters`.")] = "careful",
+) -> int:
+    """Write a policy to begin with.
+
+    Parameters
+    ----------
+    path
+        The file to write, or - for standard output. One that exists is left alone.
+    """
+    from legation.approvals.policy import starters as shipped
+
+    chosen = shipped.starter(starter)
+    if str(path) == "-":
+        sys.stdout.write(chosen.text)
+        return 0
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(chosen.text)
+    except FileExistsError:
+        raise Conflict(f"cannot write {path}: it exists; choose another name, or remove it") from None
+    Terminal().say(f"wrote {path} ({chosen.name}); test your edits with `legation policy check {path}`")
+    return 0

@@ -1,0 +1,105 @@
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.cli import json_lines, legation
+
+pytestmark = pytest.mark.heavy  # a process or more for each test
+
+
+def test_the_first_policy_is_written_checked_and_explained(home: Path) -> None:
+    made = legation(home, "policy", "init")
+    assert (
+        made.stdout
+        == "wrote policy.yaml (careful); test your edits with `legation policy check policy.yaml`\n"
+    )
+    checked = legation(home, "policy", "check")
+    assert checked.returncode == 0
+    assert checked.stdout.startswith(
+        "careful: agent *, rules: secrets, read, think, edit, ask\ngood; version "
+    )
+    explained = legation(home, "policy", "explain", "--kind", "edit", "--path", "src/a.py")
+    assert explained.returncode == 0
+    assert "careful:edit (policy.yaml:50): matches, supervisor\n" in explained.stdout
+    assert explained.stdout.endswith("supervisor by careful:edit\n    rule edit of policy careful matches\n")
+
+
+def test_a_file_that_exists_is_left_alone(home: Path) -> None:
+    (home / "policy.yaml").write_text("mine")
+    done = legation(home, "policy", "init")
+    assert done.returncode == 5
+    assert done.stderr == "legation: cannot write policy.yaml: it exists; choose another name, or remove it\n"
+    assert (home / "policy.yaml").read_text() == "mine"
+
+
+def test_every_starter_is_listed_and_can_be_written(home: Path) -> None:
+    names = [each["name"] for each in json_lines(legation(home, "policy", "starters", "--json").stdout)]
+    assert names == ["careful", "overnight", "read-only", "yolo-in-jail"]
+    for name in names:
+        assert legation(home, "policy", "init", f"{name}.yaml", "--starter", name).returncode == 0
+    assert legation(home, "policy", "check", ".").returncode == 0
+    assert (
+        legation(home, "policy", "init", "-", "--starter", "read-only").stdout
+        == (home / "read-only.yaml").read_text()
+    )
+
+
+def test_check_lists_every_problem_and_ends_with_2(home: Path) -> None:
+    (home / "p.yaml").write_text("name: p\nrules:\n- action: denny\n- {action: allow, tools: '['}\n")
+    done = legation(home, "policy", "check", "p.yaml")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "legation: cannot use the policies; correct this:\n"
+        "- p.yaml:3: unknown action 'denny'; did you mean 'deny'?\n"
+        "- p.yaml:4: malformed glob '[': a `[` without its `]`\n"
+    )
+
+
+def test_a_call_is_explained_from_json(home: Path) -> None:
+    legation(home, "policy", "init", "--starter", "overnight")
+    call = {
+        "agent": "claude",
+        "tool": "Bash",
+        "kind": "execute",
+        "params": {"command": "git status; rm -rf ~"},
+    }
+    (home / "call.json").write_text(json.dumps(call))
+    for argv, stdin in ((("call.json",), ""), (("-",), json.dumps(call))):
+        (found,) = json_lines(legation(home, "policy", "explain", *argv, "--json", stdin=stdin).stdout)
+        assert (found["action"], found["name"]) == ("supervisor", "overnight:rest")
+        assert {step["part"] for step in found["steps"]} == {"git status", "rm -rf ~"}
+
+
+def test_a_call_is_explained_from_flags(home: Path) -> None:
+    (home / "p.yaml").write_text(
+        "name: p\nrules:\n- {tools: refund, action: allow, when: {amount: {'<': 5}}}\n"
+    )
+    argv = ("policy", "explain", "--policy", "p.yaml", "--tool", "refund", "--agent", "a")
+    assert legation(home, *argv, "--param", "amount=4").stdout.splitlines()[-2] == "allow by p:rule-1"
+    text = legation(home, *argv, "--param", 'amount="4"').stdout
+    assert "amount < 5: is '4' (text) -> unknown" in text
+    assert text.splitlines()[-2] == "deny by default:no-match"
+
+
+@pytest.mark.parametrize(
+    ("argv", "stdin", "expected"),
+    [
+        (("-",), "[1]", "it is no JSON object"),
+        (("-",), '{"toll": 1}', "has an unknown key 'toll'"),
+        (("--param", "x"), "", "cannot read a --param without `=`"),
+        (("--kind", "raed"), "", "unknown kind 'raed'"),
+    ],
+)
+def test_a_call_that_cannot_be_read_is_refused(
+    home: Path, argv: tuple[str, ...], stdin: str, expected: str
+) -> None:
+    legation(home, "policy", "init")
+    done = legation(home, "policy", "explain", *argv, stdin=stdin)
+    assert done.returncode == 2
+    assert expected in done.stderr
+
+
+def test_an_explanation_holds_no_control_sequence(home: Path) -> None:
+    legation(home, "policy", "init")
+    done = legation(home, "policy", "explain", "--tool", "\x1b]0;evil\x07", "--command", "echo \x1b[2J")
+    assert "\x1b" not in done.stdout
