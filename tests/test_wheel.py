@@ -27,6 +27,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "legation/py.typed" in names
+    assert "legation/store/database/migrations/0001_spine.sql" in names
+    assert "legation/server/assets/sign_in/sign-in.html" in names
+    assert "legation/approvals/policy/starters/careful.yaml" in names
     assert "legation/agents/rehearsal/__main__.py" in names
     assert {name.split("/")[0] for name in names} == {
         "legation",

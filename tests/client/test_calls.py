@@ -227,7 +227,7 @@ def assert_no_token(error: LegationError) -> None:
 
 @both
 def test_an_error_carries_the_data_and_the_request_id(driver: Driver) -> None:
-    reply = problem(400, "legation/invalid-params", "cannot", {"path": "$.x"}, x_request_id="req_7")
+    reply = problem(400, "legation/invalid-params", "cannot", {"path": "$.x"}, request_id="req_7")
     with serving(in_turn(reply)) as server, pytest.raises(InvalidParams) as caught:
         driver.call(server.url, lambda one: one.users.create(""))
     assert caught.value.data == {"path": "$.x", "requestId": "req_7"}
