@@ -1,0 +1,204 @@
+"""100,000 approvals on record, 10,000 of them pending: a page, an answer, and what a decision costs the trace.
+
+The pending ones are asked for as they would be, with sealed arguments and their steps; the history is copied in SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bench.measure import Sample, Stopwatch, emit
+from legation.approvals import trace_entries
+from legation.approvals.approval import Answer, Approval, Proposal, new_approval_id
+from legation.approvals.approval_life import Approvals
+from legation.approvals.approval_pages import Wanted, page, views
+from legation.approvals.chain import Chain, Ledger
+from legation.approvals.trace import Call, Draft, StepKind, decided, new_trace_id, proposed
+from legation.approvals.trace_entries import Filter
+from legation.secret import Secret
+from legation.store.database.postgres import PostgresDatabase
+from legation.store.database.queries import parse
+from legation.store.database.sqlite import SqliteDatabase
+from legation.store.database.transaction import Transaction
+from legation.store.keys import KeyRing, make_key, new_key_text
+from legation.store.sealing import Sealer
+from legation.wire.action import Action
+from legation.wire.principal import Principal
+
+PENDING = 10_000
+HISTORY = 90_000
+AT_ONCE = 200  # approvals in one transaction while filling
+PAGE = 100
+TIMES = 60
+DECISIONS = 2_000
+CALLERS = 50
+NOW = 1_700_000_000_000
+DAY = 86_400_000
+PERSON = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset({"approve"}), level=2)
+
+_COPIED = """trace_id, waiter, requester_kind, requester, agent, tool, kind, action_digest, policy_version, policy_rule,
+  verdict, needs, injection_risk, argument_bytes, argument_names, content_owner, group_key, created_at, expires_at"""
+SQL = {
+    query.name: query
+    for query in parse(
+        f"""
+-- name: workspace
+insert into workspace (id, name, created_at) values ('local', 'local', 0);
+-- name: history [sqlite]
+with recursive n(i) as (select 1 union all select i + 1 from n where i < :count)
+insert into approval (id, workspace_id, status, resolved_at, {_COPIED})
+select printf('apr_%07d', i), workspace_id, case i % 3 when 0 then 'denied' else 'approved' end, created_at, {_COPIED}
+from n cross join (select * from approval limit 1) as one;
+-- name: history [postgres]
+insert into approval (id, workspace_id, status, resolved_at, {_COPIED})
+select 'apr_' || lpad(cast(i as text), 7, '0'), workspace_id,
+  case i % 3 when 0 then 'denied' else 'approved' end, created_at, {_COPIED}
+from generate_series(1, cast(:count as integer)) as i cross join (select * from approval limit 1) as one;
+-- name: used
+update approval set consumed_at = resolved_at where status = 'approved';
+-- name: analyze
+analyze;
+"""
+    )
+}
+
+
+def action(number: int) -> Action:
+    tool = ("filesystem.write_file", "filesystem.read_file", "gmail.send", "shell.run")[number % 4]
+    params = {"path": f"/home/user/project/{number}.py", "content": "x" * 400}
+    return Action(agent="claude", tool=tool, kind="edit", params=params)
+
+
+def proposal(number: int) -> Proposal:
+    return Proposal(
+        id=new_approval_id(NOW + number),
+        trace_id=new_trace_id(),
+        workspace="local",
+        waiter="ins_1",
+        requester_kind="token",
+        requester="tok_1",
+        action=action(number),
+        verdict="supervisor",
+        policy_version="v1",
+        policy_rule="claude:rule-2",
+        expires_at=NOW + DAY,
+    )
+
+
+def fill(approvals: Approvals, numbers: Sequence[int]) -> Transaction[None]:
+    for number in numbers:
+        yield from approvals.propose(proposal(number), NOW + number)
+
+
+def run(name: str, **args: int) -> Transaction[None]:
+    yield SQL[name](**args)
+
+
+def decision(number: int) -> list[Draft]:
+    """A call that the policy allows: what the hot path writes."""
+    wanted = action(number)
+    call = Call(trace_id=new_trace_id(), agent=wanted.agent, tool=wanted.tool, session_id="ses_1")
+    return [
+        proposed(call, wanted, wanted.digest("v1")),
+        decided(call, "allow", "claude:rule-1", "v1"),
+        Draft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=5),
+    ]
+
+
+async def median_ms(work: Callable[[], Awaitable[object]], times: int = TIMES) -> float:
+    spent = []
+    for _ in range(times):
+        started = time.perf_counter()
+        await work()
+        spent.append(time.perf_counter() - started)
+    return statistics.median(spent) * 1000
+
+
+async def measure(database: SqliteDatabase | PostgresDatabase) -> Sample:
+    sealer = Sealer(KeyRing(make_key(Secret(new_key_text(), "vault-key"))))
+    chain = Chain("bench", sealer, at_once=database.dialect == "postgres")
+    ledger, approvals = Ledger(database, chain), Approvals(chain)
+    await database.transact(run, "workspace")
+    for start in range(0, PENDING, AT_ONCE):
+        await ledger.transact("local", fill, approvals, range(start, start + AT_ONCE))
+    await database.transact(run, "history", count=HISTORY)
+    await database.transact(run, "used")
+    await database.transact(run, "analyze")
+
+    async def listed(after: str | None = None, **wanted: str) -> list[Approval]:
+        return (await database.read(page, "local", Wanted(**wanted), NOW + DAY // 2, PAGE, after)).items
+
+    async def shown(**wanted: str) -> None:
+        found = await listed(**wanted)
+        assert len(found) == PAGE
+        await views(database, sealer, "local", found, NOW)
+
+    pending = [approval for start in (None,) for approval in await listed(start, status="pending")]
+
+    async def resolve() -> None:
+        approval = pending.pop()
+        answer = Answer(approve=True, reasoning="in the project", confidence=0.9)
+        await ledger.transact("local", approvals.resolve, PERSON, approval.id, answer, NOW + DAY // 2)
+
+    async def decide() -> None:
+        await ledger.append("local", decision(1), NOW)
+
+    async def decide_many() -> None:
+        for number in range(DECISIONS // CALLERS):
+            await ledger.append("local", decision(number), NOW + number)
+
+    sample = {
+        "page ms": await median_ms(lambda: shown(status="pending")),
+        "glob page ms": await median_ms(lambda: shown(status="pending", tool="gmail.*")),
+        "history page ms": await median_ms(shown_history(database)),
+        "resolve ms": await median_ms(resolve),
+        "decision ms": await median_ms(decide),
+    }
+    stopwatch = Stopwatch()
+    await asyncio.gather(*[decide_many() for _ in range(CALLERS)])
+    spent = stopwatch.stop()
+    sample["decisions/s"] = DECISIONS / spent.wall
+    sample["CPU µs/decision"] = spent.cpu / DECISIONS * 1e6
+    sample["traces page ms"] = await median_ms(
+        lambda: trace_entries.entries(database, sealer, "local", Filter(), PAGE)
+    )
+    return sample
+
+
+def shown_history(database: SqliteDatabase | PostgresDatabase) -> Callable[[], Awaitable[object]]:
+    """Of every status, from the middle."""
+    return lambda: database.read(page, "local", Wanted(), NOW, PAGE, "apr_0050000")
+
+
+@asynccontextmanager
+async def opened(kind: str, scratch: Path) -> AsyncIterator[SqliteDatabase | PostgresDatabase]:
+    if kind == "sqlite":
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+            async with SqliteDatabase(Path(folder) / "legation.db") as sqlite:
+                await sqlite.migrate()
+                yield sqlite
+        return
+    from tests.postgres import (
+        running_postgres,
+    )  # without fsync: its figures are the statements', not the disk's
+
+    with running_postgres() as server:
+        async with PostgresDatabase(server.new_database()) as postgres:
+            await postgres.migrate()
+            yield postgres
+
+
+async def main(kind: str, scratch: Path) -> None:
+    async with opened(kind, scratch) as database:
+        emit(await measure(database))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

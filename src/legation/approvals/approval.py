@@ -1,0 +1,246 @@
+"""An approval: one pending decision, bound to one exact action.
+
+    pending ── approve ──► approved ── consume ──► approved, consumed: its one effect may happen
+       │                      │
+       ├── deny ──► denied    ├── expire, supersede, cancel ──► expired, superseded, cancelled
+       └── expire, supersede, cancel ──► expired, superseded, cancelled
+
+INV-1  Only `pending` can be answered, and only once: the first answer stands.
+INV-2  Only `approved` can be consumed, and only once; what was consumed never changes again.
+INV-3  Every other end is a refusal. Silence is one.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from legation.approvals.trace import Call, must_be_name
+from legation.errors import AlreadyAnswered, InvalidParams
+from legation.ids import new_id
+from legation.store.database.transaction import Row
+from legation.wire.action import Action
+from legation.wire.principal import Principal
+
+LONGEST_WORDS: Final = 16_384  # characters of a reason or a message
+LONGEST_WAIT_MS: Final = 7 * 86_400_000  # the owner's time: a week of holidays
+MIN_USE_MS: Final = 60_000  # an approval in the last second still leaves its waiter this long to act
+
+Needs: TypeAlias = Literal["supervisor", "person"]
+Asked: TypeAlias = Literal["supervisor", "human_approval"]
+
+
+class Status(StrEnum):
+    PENDING = "pending"  # nobody has answered
+    APPROVED = "approved"  # may be consumed, once
+    DENIED = "denied"  # somebody said no
+    EXPIRED = "expired"  # nobody answered in time, or nobody used the answer in time
+    SUPERSEDED = "superseded"  # whoever waited is dead, or another approval stands in its place
+    CANCELLED = "cancelled"  # whoever asked has gone
+
+
+class Change(StrEnum):
+    APPROVE = "approve"
+    DENY = "deny"
+    EXPIRE = "expire"
+    SUPERSEDE = "supersede"
+    CANCEL = "cancel"
+    CONSUME = "consume"
+
+
+_ENDS: Final = {
+    Change.EXPIRE: Status.EXPIRED,
+    Change.SUPERSEDE: Status.SUPERSEDED,
+    Change.CANCEL: Status.CANCELLED,
+}
+
+# From a state, by a change, to a state. What is not here does not happen. Consumed approvals have no changes.
+TRANSITIONS: Final[dict[Status, dict[Change, Status]]] = {
+    Status.PENDING: {Change.APPROVE: Status.APPROVED, Change.DENY: Status.DENIED, **_ENDS},
+    Status.APPROVED: {Change.CONSUME: Status.APPROVED, **_ENDS},
+    Status.DENIED: {},
+    Status.EXPIRED: {},
+    Status.SUPERSEDED: {},
+    Status.CANCELLED: {},
+}
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `approval`; members are named as its columns. It holds nothing that anybody said."""
+
+    id: str
+    workspace_id: str
+    trace_id: str
+    waiter: str
+    session_id: str | None
+    turn_id: str | None
+    tool_call_id: str | None
+    requester_kind: str
+    requester: str
+    agent: str
+    tool: str
+    kind: str
+    action_digest: str
+    policy_version: str
+    policy_rule: str
+    verdict: Asked
+    needs: Needs
+    injection_risk: bool
+    argument_bytes: int
+    argument_names: str
+    content_owner: str
+    group_key: str
+    status: Status
+    created_at: int
+    expires_at: int
+    resolved_at: int | None
+    consumed_at: int | None
+    resolver_kind: str | None
+    resolver: str | None
+    resolver_user: str | None
+    resolver_level: int | None
+    confidence: float | None
+    claimed_by: str | None
+    claimed_level: int | None
+    claimed_until: int | None
+    escalated_at: int | None
+    escalated_by: str | None
+    replaces: str | None
+    replaced_by: str | None
+
+    @property
+    def call(self) -> Call:
+        return Call(
+            trace_id=self.trace_id,
+            agent=self.agent,
+            tool=self.tool,
+            approval_id=self.id,
+            session_id=self.session_id,
+            turn_id=self.turn_id,
+            tool_call_id=self.tool_call_id,
+        )
+
+    @property
+    def resolved_by(self) -> str | None:
+        """From the credential, never from what a caller wrote."""
+        return None if self.resolver is None else f"{self.resolver_kind}:{self.resolver}"
+
+    def status_at(self, now_ms: int) -> Status:
+        """What it is although nobody has written it down yet."""
+        open_still = self.status in (Status.PENDING, Status.APPROVED) and self.consumed_at is None
+        return Status.EXPIRED if open_still and self.expires_at <= now_ms else self.status
+
+
+_COLUMNS: Final = Approval.__struct_fields__
+
+
+def read(row: Row) -> Approval:
+    values = {name: row[name] for name in _COLUMNS}
+    values |= {"status": Status(row["status"]), "injection_risk": bool(row["injection_risk"])}
+    return Approval(**values)
+
+
+def moved(approval: Approval, change: Change, now_ms: int) -> Status:
+    """The state after a change; `AlreadyAnswered` where the table has no way."""
+    to = TRANSITIONS[approval.status].get(change) if approval.consumed_at is None else None
+    overdue = approval.expires_at <= now_ms and change not in _ENDS
+    if to is None or overdue:
+        status = "consumed" if approval.consumed_at is not None else str(approval.status_at(now_ms))
+        raise AlreadyAnswered(
+            f"cannot {change} approval {approval.id}: it is {status}; the first answer stands",
+            {"status": status},
+        )
+    return to
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked. `id` and `trace_id` are made outside the transaction: `new_approval_id`, `new_trace_id`."""
+
+    id: str
+    trace_id: str
+    workspace: str
+    waiter: str  # the instance of the process that waits, or the runner: whoever consumes
+    requester_kind: str  # the credential that asks: it never answers
+    requester: str
+    action: Action
+    verdict: Asked
+    policy_version: str
+    policy_rule: str
+    expires_at: int
+    session_id: str | None = None
+    turn_id: str | None = None
+    tool_call_id: str | None = None
+    injection_risk: bool = False
+    content_owner: str | None = None  # None: of the day
+
+    @property
+    def needs(self) -> Needs:
+        return "person" if self.verdict == "human_approval" else "supervisor"
+
+    @property
+    def call(self) -> Call:
+        return Call(
+            trace_id=self.trace_id,
+            agent=self.action.agent,
+            tool=self.action.tool,
+            approval_id=self.id,
+            session_id=self.session_id,
+            turn_id=self.turn_id,
+            tool_call_id=self.tool_call_id,
+        )
+
+    def check(self, now_ms: int) -> None:
+        for text, what in (
+            (self.id, "an approval's id"),
+            (self.waiter, "a waiter's id"),
+            (self.requester_kind, "a requester's kind"),
+            (self.requester, "a requester's id"),
+            (self.policy_version, "a policy's version"),
+            (self.policy_rule, "a rule's name"),
+        ):
+            must_be_name(text, what)
+        if not 0 < self.expires_at - now_ms <= LONGEST_WAIT_MS:
+            raise InvalidParams("cannot ask without an end: give an expiry after now and within a week")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """`claim` is the caller's word on who it is, kept as that and never believed."""
+
+    approve: bool
+    reasoning: str | None = None
+    confidence: float | None = None
+    message: str | None = None  # to the agent
+    claim: str | None = None
+
+    def __post_init__(self) -> None:
+        must_be_confidence(self.confidence)
+        for words in (self.reasoning, self.message, self.claim):
+            must_be_words(words)
+
+    @property
+    def change(self) -> Change:
+        return Change.APPROVE if self.approve else Change.DENY
+
+
+def must_be_confidence(value: object) -> None:
+    if value is None:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 <= value <= 1:  # type: ignore[arg-type, operator]
+        raise InvalidParams("cannot take that confidence: give a number from 0 to 1")
+
+
+def must_be_words(words: str | None) -> None:
+    if words is not None and len(words) > LONGEST_WORDS:
+        raise InvalidParams(f"cannot keep more than {LONGEST_WORDS} characters of words: shorten them")
+
+
+def new_approval_id(now_ms: int) -> str:
+    return new_id("apr", now_ms=now_ms)
+
+
+def label(principal: Principal) -> str:
+    return f"{principal.kind}:{principal.id}"

@@ -1,0 +1,220 @@
+"""How an approval ends: used once, or without an effect.
+
+INV-E1  `consume` checks again what was decided: the action, the policy, the waiter, the time. It succeeds once.
+INV-E2  What was consumed does not end any other way: whether its effect happened is for the trace to say.
+INV-E3  After a restart whatever a dead process waited for is superseded, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from legation.approvals.approval import Approval, Change, Status, moved, read
+from legation.approvals.chain import Chain, Ledger
+from legation.approvals.trace import ContentName, Draft, StepKind
+from legation.errors import AlreadyAnswered, Conflict, LegationError, NotFound
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Database, Rows, Transaction, only
+from legation.wire.principal import Principal
+
+MOST_OF_SESSION: Final = 10_000  # open approvals that a session has at once: more than any agent asks for
+BATCH: Final = 100  # approvals that end in one transaction: some milliseconds of work
+
+Reason: TypeAlias = Literal[
+    "unanswered",  # expired while pending
+    "unused",  # expired after it was approved
+    "waiter-dead",  # superseded: the process that waited is gone
+    "edited",  # superseded: by an approval of changed arguments
+    "caller-gone",
+    "turn-cancelled",
+    "session-closed",
+    "policy-changed",
+    "stopping",
+]
+
+_SQL: Final = Queries("approvals")
+_OPEN: Final = (Status.PENDING, Status.APPROVED)
+
+
+def get(workspace: str, approval_id: str) -> Transaction[Approval]:
+    """By the whole id."""
+    row = only((yield _SQL.get(workspace=workspace, id=approval_id)))
+    if row is None:
+        raise NotFound("cannot find the approval; list those of the workspace, and give the whole id")
+    return read(row)
+
+
+class Endings:
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+
+    def consume(
+        self, workspace: str, approval_id: str, waiter: str, digest: str, policy_version: str, now_ms: int
+    ) -> Transaction[Approval]:
+        """Right before acting. A second time, and for another action, policy or waiter, it is refused."""
+        rows = yield _SQL.consume(
+            workspace=workspace,
+            id=approval_id,
+            waiter=waiter,
+            action_digest=digest,
+            policy_version=policy_version,
+            now=now_ms,
+        )
+        former = yield from get(workspace, approval_id)
+        if not rows:
+            raise _unusable(former, waiter, digest, now_ms)
+        return (yield from self.changed(rows, former, StepKind.CONSUMED, None, now_ms))
+
+    def end_all(
+        self, workspace: str, ids: Iterable[str], change: Change, now_ms: int, reason: Reason | None = None
+    ) -> Transaction[list[Approval]]:
+        """Those of them that are still open; for `expire` those whose time is over. The others stay as they are."""
+        ended = []
+        for approval_id in ids:
+            row = only((yield _SQL.get(workspace=workspace, id=approval_id)))
+            if row is None:
+                continue
+            former = read(row)
+            is_open = former.status in _OPEN and former.consumed_at is None
+            if is_open and (change is not Change.EXPIRE or former.expires_at <= now_ms):
+                ended.append((yield from self.end(former, change, now_ms, reason)))
+        return ended
+
+    def cancel(
+        self, workspace: str, ids: Iterable[str], reason: Reason, now_ms: int
+    ) -> Transaction[list[Approval]]:
+        return (yield from self.end_all(workspace, ids, Change.CANCEL, now_ms, reason))
+
+    def cancel_session(
+        self, workspace: str, session: str, turn: str | None, reason: Reason, now_ms: int
+    ) -> Transaction[list[Approval]]:
+        """All open ones of a session, or of one of its turns."""
+        rows = yield _SQL.open_of_session(
+            workspace=workspace, session=session, turn=turn, limit=MOST_OF_SESSION
+        )
+        return (yield from self.cancel(workspace, [row["id"] for row in rows], reason, now_ms))
+
+    def end(
+        self,
+        former: Approval,
+        change: Change,
+        now_ms: int,
+        reason: Reason | None = None,
+        *,
+        by: Principal | None = None,
+        to: str | None = None,
+    ) -> Transaction[Approval]:
+        """Expire, supersede or cancel one that was read in this transaction and is open."""
+        status = moved(former, change, now_ms)
+        rows = yield _SQL.end_open(
+            workspace=former.workspace_id,
+            id=former.id,
+            status=status,
+            former=former.status,
+            replaced_by=to,
+            now=now_ms,
+        )
+        word = reason or ("unused" if former.status is Status.APPROVED else "unanswered")
+        return (yield from self.changed(rows, former, StepKind(status), by, now_ms, reason=word))
+
+    def changed(
+        self,
+        rows: Rows,
+        former: Approval,
+        step: StepKind,
+        by: Principal | None,
+        now_ms: int,
+        said: Mapping[ContentName, str | None] = {},
+        *,
+        reason: Reason | None = None,
+    ) -> Transaction[Approval]:
+        """The step of the trace that belongs to a conditional update; without a row somebody was faster."""
+        if not rows:
+            raise AlreadyAnswered(f"cannot change approval {former.id}: somebody was faster; read it again")
+        approval = read(rows[0])
+        draft = Draft(
+            step=step,
+            call=approval.call,
+            contents={name: words for name, words in said.items() if words is not None},
+            owner=approval.content_owner,
+            status=str(approval.status),
+            reason=reason,
+            by=by,
+            confidence=approval.confidence if step is StepKind.RESOLVED else None,
+            replaces=approval.replaced_by,
+        )
+        yield from self.chain.append(approval.workspace_id, [draft], now_ms)
+        return approval
+
+
+def _unusable(former: Approval, waiter: str, digest: str, now_ms: int) -> LegationError:
+    why = f"cannot use approval {former.id}: "
+    if former.waiter != waiter:
+        return Conflict(why + "another waits for it; ask for one of your own", {"reason": "waiter"})
+    try:
+        moved(former, Change.CONSUME, now_ms)
+    except AlreadyAnswered as error:
+        return Conflict(why + f"it is {(error.data or {})['status']}; ask again", error.data)
+    if former.action_digest != digest:
+        return Conflict(why + "it was given for another action; ask again", {"reason": "action"})
+    return Conflict(
+        why + "the policy changed since; ask again under the new one", {"reason": "policy-changed"}
+    )
+
+
+# Sweeps over all workspaces. Each batch is a transaction of its own, in the turn of its chain.
+
+
+async def expire_due(ledger: Ledger, endings: Endings, now_ms: int) -> list[Approval]:
+    """Whatever ran out of time. Call it often; it costs one look at an index when nothing did."""
+    ended: list[Approval] = []
+    while due := await ledger.database.read(_due, now_ms):
+        batch = await _end_batch(ledger, endings, due, Change.EXPIRE, now_ms, None)
+        ended += batch
+        if not batch:
+            break  # others ended them meanwhile
+    return ended
+
+
+async def supersede(ledger: Ledger, endings: Endings, dead: Iterable[str], now_ms: int) -> list[Approval]:
+    """Whatever these waiters waited for: at a start, those of processes that are gone."""
+    waiters = msgspec.json.encode(sorted(set(dead))).decode()
+    ended: list[Approval] = []
+    while left := await ledger.database.read(_open_of, waiters):
+        batch = await _end_batch(ledger, endings, left, Change.SUPERSEDE, now_ms, "waiter-dead")
+        ended += batch
+        if not batch:
+            break
+    return ended
+
+
+async def open_waiters(database: Database) -> list[str]:
+    """Whoever anything open waits for: the caller knows which of them live."""
+    return await database.read(_waiters)
+
+
+async def _end_batch(
+    ledger: Ledger, endings: Endings, rows: Rows, change: Change, now_ms: int, reason: Reason | None
+) -> list[Approval]:
+    ids: dict[str, list[str]] = {}
+    for row in rows:
+        ids.setdefault(row["workspace_id"], []).append(row["id"])
+    ended = []
+    for workspace, some in ids.items():
+        ended += await ledger.transact(workspace, endings.end_all, workspace, some, change, now_ms, reason)
+    return ended
+
+
+def _due(now_ms: int) -> Transaction[Rows]:
+    return (yield _SQL.due(now=now_ms, limit=BATCH))
+
+
+def _open_of(waiters: str) -> Transaction[Rows]:
+    return (yield _SQL.open_of_waiters(waiters=waiters, limit=BATCH))
+
+
+def _waiters() -> Transaction[list[str]]:
+    return [row["waiter"] for row in (yield _SQL.waiters())]

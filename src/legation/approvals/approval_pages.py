@@ -1,0 +1,94 @@
+"""Lists of approvals, and one approval as seed 001 shows it.
+
+Pending ones come oldest first, which are the most urgent; of any other status, and of all, newest first. Patterns on
+tools are Go's: they are matched against the names of the tools on record, and the database looks those up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, get_args
+
+import msgspec
+
+from legation.approvals.approval import Approval, Status, read
+from legation.approvals.approval_glob import Glob
+from legation.approvals.trace_content import Seals, contents_of
+from legation.errors import InvalidParams
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Database, Rows, Transaction
+from legation.store.identity.page import page_of
+from legation.store.sealing import Sealer
+from legation.wire.api.approvals import ApprovalStatus, ApprovalView, go_duration, rfc3339
+from legation.wire.api.shape import Page
+
+MOST: Final = 500  # in one page
+_LAST: Final = "~"  # after every id
+
+_SQL: Final = Queries("approvals")
+_STATUSES: Final = frozenset(get_args(ApprovalStatus))
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """`status` None is every status. A word that is no status, and a malformed pattern, are refused."""
+
+    status: str | None = None
+    tool: str | None = None
+    agent: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status is not None and self.status not in _STATUSES:
+            raise InvalidParams(f"cannot list approvals of that status: give one of {', '.join(Status)}")
+        if self.tool is not None:
+            Glob(self.tool)
+
+
+def page(
+    workspace: str, wanted: Wanted, now_ms: int, limit: int = 100, after: str | None = None
+) -> Transaction[Page[Approval]]:
+    """`after` is `next` of the page before."""
+    limit = max(1, min(limit, MOST))
+    tools = None
+    if wanted.tool is not None:
+        glob = Glob(wanted.tool)
+        found = yield _SQL.tools(workspace=workspace)
+        tools = msgspec.json.encode([row["tool"] for row in found if glob.matches(row["tool"])]).decode()
+    common = {"workspace": workspace, "agent": wanted.agent, "tools": tools, "limit": limit + 1}
+    if wanted.status == Status.PENDING:
+        rows = yield _SQL.pending_page(**common, after=after or "", now=now_ms)
+    elif wanted.status is not None:
+        rows = yield _SQL.status_page(**common, after=after or _LAST, status=wanted.status)
+    else:
+        rows = yield _SQL.page(**common, after=after or _LAST)
+    return page_of(rows, limit, read, lambda approval: approval.id)
+
+
+async def views(
+    database: Database, sealer: Sealer, workspace: str, approvals: Iterable[Approval], now_ms: int
+) -> list[ApprovalView]:
+    """With their arguments opened; whoever shows them to a supervisor hides content first where that is set."""
+    listed = list(approvals)
+    rows = await database.read(_params, workspace, [approval.trace_id for approval in listed])
+    seals = Seals(sealer, workspace)
+    params = {said.trace_id: said.value for said in map(seals.open, rows)}
+    return [view(approval, params.get(approval.trace_id), now_ms) for approval in listed]
+
+
+def view(approval: Approval, params: object, now_ms: int) -> ApprovalView:
+    status = approval.status_at(now_ms)
+    left = approval.expires_at - now_ms if status is Status.PENDING else 0
+    return ApprovalView(
+        id=approval.id,
+        agent_id=approval.agent,
+        tool=approval.tool,
+        params=params if isinstance(params, dict) else None,
+        policy_rule=approval.policy_rule,
+        status=status.value,
+        created_at=rfc3339(approval.created_at),
+        remaining=go_duration(left),
+        injection_risk=approval.injection_risk,
+    )
+
+
+def _params(workspace: str, traces: list[str]) -> Transaction[Rows]:
+    return (yield from contents_of(workspace, traces, ["params"]))

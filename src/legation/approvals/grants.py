@@ -1,0 +1,178 @@
+"""Grants: for a bounded time an agent may use some tools without asking.
+
+INV-G1  A grant ends: its duration is positive and at most the maximum. It lifts nothing once it ended or is revoked.
+INV-G2  Its patterns are well-formed, or it is not given.
+INV-G3  Only a person's credential gives or revokes one.
+
+A grant lifts `supervisor` and `human_approval`. Here one is only found: that it never lifts `deny`, and nothing where
+the injection signal fires, is for the door to decide. Why it was given is people's words: sealed, under a key of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from legation.approvals.approval import label, must_be_words
+from legation.approvals.approval_glob import Glob
+from legation.approvals.trace import must_be_name
+from legation.clock import Clock
+from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
+from legation.ids import new_id
+from legation.store.content import Content
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Dangling, Database, Row, Transaction, only
+from legation.store.identity.page import page_of
+from legation.store.sealing import Sealer
+from legation.wire import jsontext
+from legation.wire.acp.toolcall import TOOL_KINDS
+from legation.wire.action import Action
+from legation.wire.api.approvals import ActiveGrant, NewGrant, go_duration, rfc3339
+from legation.wire.api.shape import Page
+from legation.wire.principal import Principal
+
+MOST_MS: Final = 24 * 3_600_000  # the longest grant, unless the owner sets another
+MOST: Final = 500  # in one page
+_LAST: Final = "~"
+_REASON: Final = "reason"
+
+_SQL: Final = Queries("grants")
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `approval_grant`; members are named as its columns."""
+
+    id: str
+    workspace_id: str
+    agent: str
+    tools: str
+    kinds: tuple[str, ...] | None
+    created_at: int
+    expires_at: int
+    granted_kind: str
+    granted_by: str
+    granted_user: str | None
+    revoked_at: int | None
+    revoked_by: str | None
+
+    def covers(self, action: Action) -> bool:
+        return (
+            Glob(self.agent).matches(action.agent)
+            and Glob(self.tools).matches(action.tool)
+            and (self.kinds is None or action.kind in self.kinds)
+        )
+
+    def is_live(self, now_ms: int) -> bool:
+        return self.revoked_at is None and self.expires_at > now_ms
+
+    def shown(self, now_ms: int) -> ActiveGrant:
+        return ActiveGrant(
+            id=self.id,
+            agent=self.agent,
+            tools=self.tools,
+            expires_at=rfc3339(self.expires_at),
+            remaining=go_duration(self.expires_at - now_ms if self.is_live(now_ms) else 0),
+            granted_by=f"{self.granted_kind}:{self.granted_by}",
+        )
+
+
+class Grants:
+    def __init__(self, database: Database, sealer: Sealer, clock: Clock, *, most_ms: int = MOST_MS) -> None:
+        self._content = Content(database, sealer, clock)
+        self._most_ms = most_ms
+
+    def give(self, principal: Principal, new: NewGrant, *, grant: str, now_ms: int) -> Transaction[Grant]:
+        """`grant` is its id: `new_grant_id`."""
+        _must_be_person(principal, "give")
+        kinds = self._checked(new)
+        try:
+            rows = yield _SQL.give(
+                id=grant,
+                workspace=principal.workspace,
+                agent=new.agent,
+                tools=new.tools,
+                kinds=kinds,
+                now=now_ms,
+                expires_at=now_ms + new.duration * 1000,
+                granted_kind=principal.kind,
+                granted_by=principal.id,
+                granted_user=principal.user,
+            )
+        except Dangling:
+            raise NotFound("cannot give a grant there: there is no such workspace; create it first") from None
+        if new.reason is not None:
+            reason = jsontext.write(new.reason)
+            yield from self._content.append(principal.workspace, grant, _REASON, 1, 1, reason)
+        return _read(rows[0])
+
+    def revoke(self, principal: Principal, grant: str, now_ms: int) -> Transaction[Grant]:
+        _must_be_person(principal, "revoke")
+        rows = yield _SQL.revoke(workspace=principal.workspace, id=grant, now=now_ms, by=label(principal))
+        if rows:
+            return _read(rows[0])
+        yield from get(principal.workspace, grant)
+        raise Conflict("cannot revoke the grant: it is revoked already")
+
+    async def reason(self, workspace: str, grant: str) -> str | None:
+        pages = await self._content.read(workspace, grant, _REASON)
+        return str(jsontext.read(pages[0].plain)) if pages else None
+
+    def _checked(self, new: NewGrant) -> str | None:
+        Glob(must_be_name(new.agent, "a grant's agents"))
+        Glob(must_be_name(new.tools, "a grant's tools"))
+        if not 0 < new.duration * 1000 <= self._most_ms:
+            raise InvalidParams(
+                f"cannot grant for that long: give 1 to {self._most_ms // 1000} seconds",
+                {"mostSeconds": self._most_ms // 1000},
+            )
+        if new.kinds is not None and (not new.kinds or set(new.kinds) - set(TOOL_KINDS)):
+            raise InvalidParams(f"cannot grant those kinds: give some of {', '.join(TOOL_KINDS)}")
+        must_be_words(new.reason)
+        return None if new.kinds is None else msgspec.json.encode(sorted(set(new.kinds))).decode()
+
+
+def live(workspace: str, now_ms: int) -> Transaction[list[Grant]]:
+    return [_read(row) for row in (yield _SQL.live(workspace=workspace, now=now_ms))]
+
+
+def matching(workspace: str, action: Action, now_ms: int) -> Transaction[Grant | None]:
+    """The first given that covers the action, if any does."""
+    grants = yield from live(workspace, now_ms)
+    return next((grant for grant in grants if grant.covers(action)), None)
+
+
+def active_for(workspace: str, agent: str, now_ms: int) -> Transaction[list[Grant]]:
+    """Those that say anything about an agent: the context of an approval."""
+    grants = yield from live(workspace, now_ms)
+    return [grant for grant in grants if Glob(grant.agent).matches(agent)]
+
+
+def get(workspace: str, grant: str) -> Transaction[Grant]:
+    row = only((yield _SQL.get(workspace=workspace, id=grant)))
+    if row is None:
+        raise NotFound("cannot find the grant; list those of the workspace, and give the whole id")
+    return _read(row)
+
+
+def page(workspace: str, limit: int = 100, after: str | None = None) -> Transaction[Page[Grant]]:
+    """Every one on record, ended or not, the newest first."""
+    limit = max(1, min(limit, MOST))
+    rows = yield _SQL.page(workspace=workspace, after=after or _LAST, limit=limit + 1)
+    return page_of(rows, limit, _read, lambda grant: grant.id)
+
+
+def new_grant_id(now_ms: int) -> str:
+    return new_id("grt", now_ms=now_ms)
+
+
+def _must_be_person(principal: Principal, verb: str) -> None:
+    if principal.level < 2 or "approve" not in principal.scopes:
+        raise Forbidden(f"cannot {verb} a grant with this credential: it takes a person who may approve")
+
+
+def _read(row: Row) -> Grant:
+    values = {name: row[name] for name in Grant.__struct_fields__}
+    kinds = row["kinds"]
+    values["kinds"] = None if kinds is None else tuple(msgspec.json.decode(kinds, type=list[str]))
+    return Grant(**values)

@@ -1,0 +1,117 @@
+"""The trace on disk and for telemetry: one JSON line for each step, and attributes for OpenTelemetry.
+
+A line holds what was hashed, the hash, and beside them what was said: `content` has for each name the value as it was
+written, its salt and whether it is there. So an export can be verified without the database: `verify_lines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from legation.approvals.chain import Head
+from legation.approvals.chain_verify import Link, Report, Verifier
+from legation.approvals.trace import Step
+from legation.approvals.trace_content import Said, Seals
+from legation.approvals.trace_entries import read_step
+from legation.errors import InvalidParams
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Database, Rows, Transaction
+from legation.store.sealing import Sealer
+from legation.wire.api.approvals import TraceEntry
+
+BATCH: Final = 200  # steps in one read: their contents are in memory together
+
+_SQL: Final = Queries("traces")
+
+Attribute: TypeAlias = str | int | float | bool
+
+
+class Content(msgspec.Struct, frozen=True):
+    """`value` is the JSON as it was hashed, byte for byte."""
+
+    salt: str
+    value: msgspec.Raw
+
+
+class Line(msgspec.Struct, frozen=True):
+    step: Step
+    hash: str
+    content: Mapping[str, Content] = {}
+
+
+async def lines(
+    database: Database, sealer: Sealer, workspace: str, server: str, after: int = 0
+) -> AsyncIterator[bytes]:
+    """Every step after a number, each as one line. Content that was purged is left out."""
+    seals = Seals(sealer, workspace)
+    while True:
+        rows, contents = await database.read(_stretch, workspace, server, after)
+        if not rows:
+            return
+        said: dict[int, dict[str, Content]] = {}
+        for opened in map(seals.open, contents):
+            content = Content(opened.salt.hex(), msgspec.Raw(opened.plain))
+            said.setdefault(opened.seq, {})[opened.name] = content
+        for row in rows:
+            line = Line(read_step(row), row["hash"], said.get(row["seq"], {}))
+            yield msgspec.json.encode(line) + b"\n"
+        after = rows[-1]["seq"]
+
+
+def verify_lines(exported: Iterable[bytes], known: Head | None = None) -> Report:
+    """Of an export from its first step on. That the end is there only `known` can show."""
+    verifier = Verifier()
+    place = ("", "")
+    for raw in exported:
+        try:
+            line = msgspec.json.decode(raw, type=Line)
+            said = [_said(line.step, name, content) for name, content in line.content.items()]
+        except ValueError:
+            raise InvalidParams(
+                f"cannot read line {verifier.steps + 1} of the export: it is damaged; export it again"
+            ) from None
+        link = Link(line.step, line.hash)
+        verifier.link(link)
+        verifier.known(link, known)
+        verifier.contents(line.step, said, purged=not said)
+        place = (line.step.workspace_id, line.step.server)
+    verifier.end(verifier.last, known)
+    return verifier.report(*place)
+
+
+def otel_attributes(entry: TraceEntry) -> dict[str, Attribute]:
+    """The same entry as attributes of a span; what has no value is left out, and so are the arguments."""
+    named: dict[str, Attribute | None] = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.agent.id": entry.agent_id,
+        "gen_ai.tool.name": entry.tool,
+        "gen_ai.conversation.id": entry.session_id,
+        "legation.action.digest": entry.digest,
+        "legation.policy": entry.policy,
+        "legation.policy.rule": entry.policy_rule,
+        "legation.approval.id": entry.approval_id,
+        "legation.approval.status": entry.approval_status,
+        "legation.approval.by": entry.approved_by,
+        "legation.approval.ms": entry.approval_ms,
+        "legation.supervisor.reasoning": entry.supervisor_reasoning,
+        "legation.supervisor.confidence": entry.supervisor_confidence,
+        "http.response.status_code": entry.status_code,
+        "legation.latency.ms": entry.latency_ms,
+        "error.message": entry.error,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _said(step: Step, name: str, content: Content) -> Said:
+    salt = bytes.fromhex(content.salt)
+    return Said(step.server, step.seq, name, step.trace_id, salt, bytes(content.value))
+
+
+def _stretch(workspace: str, server: str, after: int) -> Transaction[tuple[Rows, Rows]]:
+    place = {"workspace": workspace, "server": server, "after": after}
+    rows = yield _SQL.steps_between(**place, last=2**53, limit=BATCH)
+    last = rows[-1]["seq"] if rows else after
+    return rows, (yield _SQL.contents_between(**place, last=last))

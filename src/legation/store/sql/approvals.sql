@@ -1,0 +1,137 @@
+-- name: propose
+-- A new one, pending.
+insert into approval (
+  id, workspace_id, trace_id, waiter, session_id, turn_id, tool_call_id, requester_kind, requester, agent, tool, kind,
+  action_digest, policy_version, policy_rule, verdict, needs, injection_risk, argument_bytes, argument_names,
+  content_owner, group_key, status, created_at, expires_at, replaces
+) values (
+  :id, :workspace, :trace_id, :waiter, :session_id, :turn_id, :tool_call_id, :requester_kind, :requester, :agent,
+  :tool, :kind, :action_digest, :policy_version, :policy_rule, :verdict, :needs, :injection_risk, :argument_bytes,
+  :argument_names, :content_owner, :group_key, 'pending', :now, :expires_at, :replaces
+) returning *;
+
+-- name: get
+-- By its whole id, of this workspace.
+select * from approval where workspace_id = :workspace and id = :id;
+
+-- name: claim
+-- Of a pending one that nobody holds any more, or that the caller holds, or that somebody of lower level holds.
+update approval set claimed_by = :by, claimed_level = :level, claimed_until = :until
+where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now
+and (claimed_until is null or claimed_until <= :now or claimed_by = :by or claimed_level < :level) returning *;
+
+-- name: escalate
+-- To a person. Whoever held it has given it away.
+update approval set needs = 'person', escalated_at = :now, escalated_by = :by,
+  claimed_by = null, claimed_level = null, claimed_until = null
+where workspace_id = :workspace and id = :id and status = 'pending' and needs = 'supervisor' and expires_at > :now
+returning *;
+
+-- name: resolve
+-- The first answer wins: only while it is pending, in time, and needs no more than the caller is.
+update approval set status = :status, resolved_at = :now, expires_at = :expires_at, confidence = :confidence,
+  resolver_kind = :resolver_kind, resolver = :resolver, resolver_user = :resolver_user, resolver_level = :level
+where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now
+and (needs = 'supervisor' or cast(:level as integer) >= 2) returning *;
+
+-- name: end_open
+-- Without an effect: only while it could still have one.
+update approval set status = :status, resolved_at = coalesce(resolved_at, :now), replaced_by = :replaced_by
+where workspace_id = :workspace and id = :id and status = :former and consumed_at is null returning *;
+
+-- name: consume
+-- Once, by the one that waits, for exactly the action and the policy that were decided on, in time.
+update approval set consumed_at = :now
+where workspace_id = :workspace and id = :id and status = 'approved' and consumed_at is null and waiter = :waiter
+and action_digest = :action_digest and policy_version = :policy_version and expires_at > :now returning *;
+
+-- name: due
+-- Open ones whose time is over, in every workspace.
+select * from approval
+where status in ('pending', 'approved') and consumed_at is null and expires_at <= :now
+order by expires_at limit :limit;
+
+-- name: open_of_waiters [sqlite]
+-- Open ones that some waiters wait for, in every workspace.
+select * from approval
+where status in ('pending', 'approved') and consumed_at is null
+and waiter in (select value from json_each(:waiters)) limit :limit;
+
+-- name: open_of_waiters [postgres]
+-- Open ones that some waiters wait for, in every workspace.
+select * from approval
+where status in ('pending', 'approved') and consumed_at is null
+and waiter = any (array(select json_array_elements_text(cast(:waiters as json)))) limit :limit;
+
+-- name: waiters
+-- Whoever waits for an open one, in any workspace.
+select distinct waiter from approval
+where status in ('pending', 'approved') and consumed_at is null order by waiter;
+
+-- name: open_of_session
+-- Open ones of a session, of all its turns or of one.
+select * from approval
+where workspace_id = :workspace and session_id = :session and (cast(:turn as text) is null or turn_id = :turn)
+and status in ('pending', 'approved') and consumed_at is null limit :limit;
+
+-- name: group
+-- Pending ones that ask for the very same.
+select * from approval
+where workspace_id = :workspace and group_key = :group_key and status = 'pending' order by id limit :limit;
+
+-- name: tools
+-- The tools that any approval on record is about: one step through the index for each, however many ask for it.
+with recursive found (tool) as (
+  select min(tool) from approval where workspace_id = :workspace
+  union all
+  select (select min(tool) from approval where workspace_id = :workspace and approval.tool > found.tool)
+  from found where found.tool is not null
+) select tool from found where tool is not null;
+
+-- name: pending_page [sqlite]
+-- The oldest first: they are the most urgent. `tools` is null, or the names to choose from.
+select * from approval
+where workspace_id = :workspace and status = 'pending' and id > :after and expires_at > :now
+and (:agent is null or agent = :agent)
+and (:tools is null or tool in (select value from json_each(:tools)))
+order by id limit :limit;
+
+-- name: pending_page [postgres]
+-- The oldest first: they are the most urgent. `tools` is null, or the names to choose from.
+select * from approval
+where workspace_id = :workspace and status = 'pending' and id > :after and expires_at > :now
+and (cast(:agent as text) is null or agent = :agent)
+and (cast(:tools as text) is null or tool = any (array(select json_array_elements_text(cast(:tools as json)))))
+order by id limit :limit;
+
+-- name: status_page [sqlite]
+-- Of any other status, the newest first.
+select * from approval
+where workspace_id = :workspace and status = :status and id < :after
+and (:agent is null or agent = :agent)
+and (:tools is null or tool in (select value from json_each(:tools)))
+order by id desc limit :limit;
+
+-- name: status_page [postgres]
+-- Of any other status, the newest first.
+select * from approval
+where workspace_id = :workspace and status = :status and id < :after
+and (cast(:agent as text) is null or agent = :agent)
+and (cast(:tools as text) is null or tool = any (array(select json_array_elements_text(cast(:tools as json)))))
+order by id desc limit :limit;
+
+-- name: page [sqlite]
+-- Of every status, the newest first.
+select * from approval
+where workspace_id = :workspace and id < :after
+and (:agent is null or agent = :agent)
+and (:tools is null or tool in (select value from json_each(:tools)))
+order by id desc limit :limit;
+
+-- name: page [postgres]
+-- Of every status, the newest first.
+select * from approval
+where workspace_id = :workspace and id < :after
+and (cast(:agent as text) is null or agent = :agent)
+and (cast(:tools as text) is null or tool = any (array(select json_array_elements_text(cast(:tools as json)))))
+order by id desc limit :limit;

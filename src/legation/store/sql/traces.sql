@@ -1,0 +1,171 @@
+-- name: head
+-- Where a chain ends.
+select seq, hash from trace_head where workspace_id = :workspace and server = :server;
+
+-- name: advance
+-- Only from where it ended; the first time it is made.
+insert into trace_head (workspace_id, server, seq, hash) values (:workspace, :server, :seq, :hash)
+on conflict (workspace_id, server) do update set seq = excluded.seq, hash = excluded.hash
+where trace_head.seq = :former returning seq;
+
+-- name: append
+-- One step; `hash` is over all the others.
+insert into trace_step (
+  workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
+  action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
+  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, hash
+) values (
+  :workspace_id, :server, :seq, :at, :step, :trace_id, :agent, :tool, :approval_id, :session_id, :turn_id,
+  :tool_call_id, :kind, :action_digest, :policy, :policy_rule, :policy_version, :status, :reason, :actor_kind,
+  :actor, :actor_user, :actor_level, :confidence, :status_code, :latency_ms, :replaces, :content_owner, :digests,
+  :prev_hash, :hash
+);
+
+-- name: append_at_once [sqlite]
+-- Many steps in one statement: a JSON array of rows.
+insert into trace_step (
+  workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
+  action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
+  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, hash
+) select
+  json_extract(value, '$.workspace_id'), json_extract(value, '$.server'), json_extract(value, '$.seq'),
+  json_extract(value, '$.at'), json_extract(value, '$.step'), json_extract(value, '$.trace_id'),
+  json_extract(value, '$.agent'), json_extract(value, '$.tool'), json_extract(value, '$.approval_id'),
+  json_extract(value, '$.session_id'), json_extract(value, '$.turn_id'), json_extract(value, '$.tool_call_id'),
+  json_extract(value, '$.kind'), json_extract(value, '$.action_digest'), json_extract(value, '$.policy'),
+  json_extract(value, '$.policy_rule'), json_extract(value, '$.policy_version'), json_extract(value, '$.status'),
+  json_extract(value, '$.reason'), json_extract(value, '$.actor_kind'), json_extract(value, '$.actor'),
+  json_extract(value, '$.actor_user'), json_extract(value, '$.actor_level'), json_extract(value, '$.confidence'),
+  json_extract(value, '$.status_code'), json_extract(value, '$.latency_ms'), json_extract(value, '$.replaces'),
+  json_extract(value, '$.content_owner'), json_extract(value, '$.digests'), json_extract(value, '$.prev_hash'),
+  json_extract(value, '$.hash')
+from json_each(:rows);
+
+-- name: append_at_once [postgres]
+-- Many steps in one statement: a JSON array of rows.
+insert into trace_step (
+  workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
+  action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
+  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, hash
+) select
+  workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
+  action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
+  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, hash
+from json_to_recordset(cast(:rows as json)) as r (
+  workspace_id text, server text, seq bigint, at bigint, step text, trace_id text, agent text, tool text,
+  approval_id text, session_id text, turn_id text, tool_call_id text, kind text, action_digest text, policy
+  text, policy_rule text, policy_version text, status text, reason text, actor_kind text, actor text, actor_user
+  text, actor_level bigint, confidence double precision, status_code bigint, latency_ms bigint, replaces text,
+  content_owner text, digests text, prev_hash text, hash text
+);
+
+-- name: add_contents [sqlite]
+-- Many sealed values in one statement: a JSON array of places, and all the bytes in one piece.
+insert into trace_content (workspace_id, server, seq, name, trace_id, owner, body)
+select :workspace, :server, json_extract(value, '$.seq'), json_extract(value, '$.name'), json_extract(value, '$.trace_id'), json_extract(value, '$.owner'),
+  substr(:bodies, json_extract(value, '$.start'), json_extract(value, '$.size'))
+from json_each(:rows);
+
+-- name: add_contents [postgres]
+-- Many sealed values in one statement: a JSON array of places, and all the bytes in one piece.
+insert into trace_content (workspace_id, server, seq, name, trace_id, owner, body)
+select :workspace, :server, r.seq, r.name, r.trace_id, r.owner, substr(cast(:bodies as bytea), r.start, r.size)
+from json_to_recordset(cast(:rows as json))
+  as r (seq bigint, name text, trace_id text, owner text, start integer, size integer);
+
+-- name: find_key
+-- The content key of an owner.
+select key_id, wrapped_key from content_key where workspace_id = :workspace and owner = :owner;
+
+-- name: add_key
+-- With the owner's first content. Another server may be faster: then there is one, and it is read again.
+insert into content_key (workspace_id, owner, key_id, wrapped_key, created_at)
+values (:workspace, :owner, :key_id, :wrapped_key, :now)
+on conflict (workspace_id, owner) do nothing returning owner;
+
+-- name: add_content
+-- One sealed value of a step.
+insert into trace_content (workspace_id, server, seq, name, trace_id, owner, body)
+values (:workspace, :server, :seq, :name, :trace_id, :owner, :body);
+
+-- name: contents_of [sqlite]
+-- What was said in some traces, with the keys it opens with; `names` are the wanted ones.
+select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
+from trace_content c join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
+where c.workspace_id = :workspace and c.trace_id in (select value from json_each(:traces))
+and c.name in (select value from json_each(:names)) order by c.server, c.seq;
+
+-- name: contents_of [postgres]
+-- What was said in some traces, with the keys it opens with; `names` are the wanted ones.
+select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
+from trace_content c join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
+where c.workspace_id = :workspace
+and c.trace_id = any (array(select json_array_elements_text(cast(:traces as json))))
+and c.name = any (array(select json_array_elements_text(cast(:names as json)))) order by c.server, c.seq;
+
+-- name: contents_between
+-- What was said in a stretch of a chain.
+select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
+from trace_content c join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
+where c.workspace_id = :workspace and c.server = :server and c.seq > :after and c.seq <= :last order by c.seq;
+
+-- name: steps_of [sqlite]
+-- Every step of some traces, in the order of time; steps of one server keep theirs.
+select * from trace_step
+where workspace_id = :workspace and trace_id in (select value from json_each(:traces))
+order by at, server, seq;
+
+-- name: steps_of [postgres]
+-- Every step of some traces, in the order of time; steps of one server keep theirs.
+select * from trace_step
+where workspace_id = :workspace
+and trace_id = any (array(select json_array_elements_text(cast(:traces as json))))
+order by at, server, seq;
+
+-- name: steps_between
+-- A stretch of a chain.
+select * from trace_step
+where workspace_id = :workspace and server = :server and seq > :after and seq <= :last order by seq limit :limit;
+
+-- name: keys_between
+-- Which content keys of a stretch are still there, and since when.
+select owner, created_at from content_key
+where workspace_id = :workspace and owner in (
+  select content_owner from trace_step
+  where workspace_id = :workspace and server = :server and seq > :after and seq <= :last
+);
+
+-- name: beyond
+-- The last step there is, which must be the one that the head names.
+select coalesce(max(seq), 0) as seq from trace_step where workspace_id = :workspace and server = :server;
+
+-- name: chains
+-- The servers that have a chain in a workspace; one whose head was removed counts by its first step.
+select server from trace_head where workspace_id = :workspace
+union select server from trace_step where workspace_id = :workspace and seq = 1 order by server;
+
+-- name: calls
+-- The newest calls before a place; a call begins with its proposal.
+select trace_id, at from trace_step
+where workspace_id = :workspace and step = 'proposed' and at >= :since and (at, trace_id) < (:at, :trace)
+order by at desc, trace_id desc limit :limit;
+
+-- name: calls_of_agent
+-- The same of one agent.
+select trace_id, at from trace_step
+where workspace_id = :workspace and step = 'proposed' and agent = :agent
+and at >= :since and (at, trace_id) < (:at, :trace)
+order by at desc, trace_id desc limit :limit;
+
+-- name: calls_of_tool
+-- The same of one tool, called by any agent or by one.
+select trace_id, at from trace_step
+where workspace_id = :workspace and step = 'proposed' and tool = :tool
+and (cast(:agent as text) is null or agent = :agent)
+and at >= :since and (at, trace_id) < (:at, :trace)
+order by at desc, trace_id desc limit :limit;
+
+-- name: purge_days
+-- The keys of the days before one, and by the foreign key all content under them. `day-` sorts as days do.
+delete from content_key
+where workspace_id = :workspace and owner >= 'day-' and owner < :before returning owner;

@@ -1,0 +1,131 @@
+"""An installation with approvals on a database, and the people around it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from tests.store.database.databases import Either
+from tests.store.installation import add_workspaces, new_sealer
+
+from legation.approvals import approval_pages, trace_entries
+from legation.approvals.approval import Answer, Approval, Proposal, new_approval_id
+from legation.approvals.approval_endings import get
+from legation.approvals.approval_life import Approvals
+from legation.approvals.approval_pages import Wanted
+from legation.approvals.chain import Chain, Ledger
+from legation.approvals.chain_verify import Report, verify
+from legation.approvals.trace import new_trace_id
+from legation.approvals.trace_entries import Filter
+from legation.store.database.queries import parse
+from legation.store.database.transaction import Rows, Transaction
+from legation.store.sealing import Sealer
+from legation.wire.action import Action
+from legation.wire.api.approvals import TraceEntry
+from legation.wire.principal import Level, Principal
+
+NOW = 1_700_000_000_000
+MINUTE = 60_000
+SERVER = "srv-1"
+WAITER = "ins_1"
+VERSION = "v1"
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def principal(kind: str, id: str, level: Level, workspace: str = "local") -> Principal:  # noqa: A002
+    scopes = frozenset({"read", "approve"}) if level else frozenset({"read"})
+    return Principal(kind=kind, id=id, workspace=workspace, scopes=scopes, level=level)  # type: ignore[arg-type]
+
+
+PERSON = principal("user", "usr_1", 2)
+SUPERVISOR = principal("agent", "supervisor", 1)
+SECOND = principal("token", "tok_2", 1)
+AGENT = principal("token", "tok_agent", 0)
+
+YES = Answer(approve=True)
+NO = Answer(approve=False)
+
+
+def write_file(
+    path: str = "/p/main.go", tool: str = "filesystem.write_file", agent: str = "claude"
+) -> Action:
+    return Action(agent=agent, tool=tool, kind="edit", params={"path": path, "content": "package main"})
+
+
+def proposal(action: Action | None = None, **given: Any) -> Proposal:
+    values: dict[str, Any] = {
+        "id": new_approval_id(NOW),
+        "trace_id": new_trace_id(),
+        "workspace": "local",
+        "waiter": WAITER,
+        "requester_kind": "token",
+        "requester": "tok_agent",
+        "action": action or write_file(),
+        "verdict": "supervisor",
+        "policy_version": VERSION,
+        "policy_rule": "claude:rule-2",
+        "expires_at": NOW + 5 * MINUTE,
+    }
+    return Proposal(**(values | given))
+
+
+@dataclass
+class Office:
+    database: Either
+    sealer: Sealer
+    ledger: Ledger = field(init=False)
+    approvals: Approvals = field(init=False)
+
+    def __post_init__(self) -> None:
+        chain = Chain(SERVER, self.sealer, at_once=self.database.dialect == "postgres")
+        self.ledger, self.approvals = Ledger(self.database, chain), Approvals(chain)
+
+    async def do(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.ledger.transact("local", work, *args, **kwargs)
+
+    async def ask(self, action: Action | None = None, now: int = NOW, **given: Any) -> Approval:
+        return await self.do(self.approvals.propose, proposal(action, **given), now)
+
+    async def answer(
+        self, approval: Approval, answer: Answer = YES, by: Principal = PERSON, now: int = NOW + 1
+    ) -> Approval:
+        return await self.do(self.approvals.resolve, by, approval.id, answer, now)
+
+    async def consume(self, approval: Approval, now: int = NOW + 2, **given: str) -> Approval:
+        return await self.do(
+            self.approvals.consume,
+            approval.workspace_id,
+            approval.id,
+            given.get("waiter", approval.waiter),
+            given.get("digest", approval.action_digest),
+            given.get("policy_version", approval.policy_version),
+            now,
+        )
+
+    async def get(self, approval: Approval) -> Approval:
+        return await self.database.read(get, approval.workspace_id, approval.id)
+
+    async def listed(self, now: int = NOW + 1, **wanted: str) -> list[str]:
+        page = await self.database.read(approval_pages.page, "local", Wanted(**wanted), now, 500)
+        return [approval.id for approval in page.items]
+
+    async def entries(self, **wanted: Any) -> list[TraceEntry]:
+        return (await trace_entries.entries(self.database, self.sealer, "local", Filter(**wanted))).items
+
+    async def verify(self) -> Report:
+        return await verify(self.database, self.sealer, "local", SERVER)
+
+    async def sql(self, text: str) -> Rows:
+        """As somebody who can write the database would."""
+        return await self.database.transact(raw, text)
+
+
+def raw(text: str) -> Transaction[Rows]:
+    (query,) = parse(f"-- name: raw\n{text}")
+    return (yield query())
+
+
+async def open_office(database: Either) -> Office:
+    await add_workspaces(database)
+    return Office(database, new_sealer())

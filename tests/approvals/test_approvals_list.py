@@ -1,0 +1,148 @@
+"""Lists: every status, Go's globs, pages that miss nothing."""
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.approvals.office import MINUTE, NO, NOW, Office, write_file
+from tests.store.database.databases import opened
+
+from legation.approvals import approval_pages
+from legation.approvals.approval import Status
+from legation.approvals.approval_endings import expire_due, supersede
+from legation.approvals.approval_glob import Glob
+from legation.approvals.approval_pages import Wanted
+from legation.errors import InvalidParams
+from legation.store.database.queries import Queries
+from legation.store.database.sqlite import SqliteDatabase
+from legation.wire.api.approvals import go_duration, rfc3339
+
+LISTS = {
+    "pending_page",
+    "status_page",
+    "page",
+    "due",
+    "calls",
+    "calls_of_agent",
+    "calls_of_tool",
+    "steps_between",
+}
+
+# Of Go's own table for path/filepath.Match on Unix, and the seed's.
+MATCHES = [
+    ("abc", "abc", True), ("*", "abc", True), ("*c", "abc", True), ("a*", "a", True), ("a*", "abc", True),
+    ("a*", "ab/c", False), ("a*/b", "abc/b", True), ("a*/b", "a/c/b", False),
+    ("a*b*c*d*e*/f", "axbxcxdxe/f", True), ("a*b*c*d*e*/f", "axbxcxdxexxx/f", True),
+    ("a*b*c*d*e*/f", "axbxcxdxe/xxx/f", False), ("a*b*c*d*e*/f", "axbxcxdxexxx/fff", False),
+    ("a*b?c*x", "abxbbxdbxebxczzx", True), ("a*b?c*x", "abxbbxdbxebxczzy", False),
+    ("ab[c]", "abc", True), ("ab[b-d]", "abc", True), ("ab[e-g]", "abc", False), ("ab[^c]", "abc", False),
+    ("ab[^b-d]", "abc", False), ("ab[^e-g]", "abc", True), ("a\\*b", "a*b", True), ("a\\*b", "ab", False),
+    ("a?b", "a☺b", True), ("a[^a]b", "a☺b", True), ("a???b", "a☺b", False), ("a[^a][^a][^a]b", "a☺b", False),
+    ("[a-ζ]*", "\u03b1", True), ("*[a-ζ]", "A", False), ("a?b", "a/b", False), ("a*b", "a/b", False),
+    ("[\\]a]", "]", True), ("[\\-]", "-", True), ("[x\\-]", "x", True), ("[x\\-]", "-", True),
+    ("[x\\-]", "z", False), ("[\\-x]", "x", True), ("[\\-x]", "-", True), ("[\\-x]", "a", False),
+    ("*x", "xxx", True), ("[z-a]", "m", False), ("[^x]", "/", True),
+    ("filesystem.*", "filesystem.write_file", True), ("filesystem.*", "filesystem", False),
+    ("gmail.*", "filesystem.read", False), ("*", "a/b", False), ("*", "", True), ("a", "", False),
+]  # fmt: skip
+MALFORMED = [
+    "[]a]", "[-]", "[x-]", "[-x]", "[a-b-c]", "[", "[^", "[^bc", "a[", "a\\", "[\\", "[a-", "[]", "", "x" * 257,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "name", "fits"), MATCHES)
+def test_a_glob_matches_as_in_go(pattern: str, name: str, fits: bool) -> None:
+    assert Glob(pattern).matches(name) is fits
+
+
+@pytest.mark.parametrize("pattern", MALFORMED)
+def test_a_malformed_glob_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidParams):
+        Glob(pattern)
+    with pytest.raises(InvalidParams):
+        Wanted(tool=pattern)
+
+
+def test_a_glob_of_many_stars_takes_no_long_time() -> None:
+    assert not Glob("*a" * 128).matches("a" * 250 + "b")
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(270_000, "4m30s"), (1_800_000, "30m0s"), (45_999, "45s"), (0, "0s"), (-5, "0s"), (3_600_000, "1h0m0s"),
+     (90_061_000, "25h1m1s")],
+)  # fmt: skip
+def test_durations_are_written_as_go_writes_them(ms: int, text: str) -> None:
+    assert go_duration(ms) == text
+
+
+def test_times_are_written_as_go_writes_them() -> None:
+    assert [rfc3339(1_775_831_400_000 + ms) for ms in (0, 5, 120)] == [
+        "2026-04-10T14:30:00Z", "2026-04-10T14:30:00.005Z", "2026-04-10T14:30:00.12Z"
+    ]  # fmt: skip
+
+
+async def test_d12_every_status_is_a_filter_and_no_other_word_is(office: Office) -> None:
+    made = {status: await office.ask(waiter=f"ins_{status}", expires_at=NOW + MINUTE) for status in Status}
+    await office.answer(made[Status.APPROVED])
+    await office.consume(made[Status.APPROVED])
+    await office.answer(made[Status.DENIED], NO)
+    await supersede(office.ledger, office.approvals, ["ins_superseded"], NOW + 1)
+    await office.do(office.approvals.cancel, "local", [made[Status.CANCELLED].id], "caller-gone", NOW + 1)
+    await office.sql(f"update approval set expires_at = {NOW} where id = '{made[Status.EXPIRED].id}'")
+    await expire_due(office.ledger, office.approvals, NOW + 1)
+    for status, approval in made.items():
+        assert await office.listed(status=status.value) == [approval.id]
+    assert await office.listed() == [approval.id for approval in reversed(made.values())]
+    for word in ("Pending", "open", "", "timeout", "pending "):
+        with pytest.raises(InvalidParams):
+            Wanted(status=word)
+
+
+async def test_tools_are_chosen_by_glob_and_agents_by_name(office: Office) -> None:
+    tools = ["filesystem.read", "filesystem.write", "gmail.send", "shell"]
+    made = [await office.ask(write_file(tool=tool, agent=agent)) for tool in tools for agent in ("a", "b")]
+    assert await office.listed(status="pending", tool="filesystem.*") == [each.id for each in made[:4]]
+    assert await office.listed(status="pending", tool="gmail.send", agent="b") == [made[5].id]
+    assert await office.listed(tool="*.read") == [made[1].id, made[0].id]
+    assert await office.listed(tool="nothing*") == []
+    assert await office.listed(status="approved", tool="*") == []
+    assert await office.listed(status="pending", agent="a*") == []
+
+
+@pytest.mark.parametrize("status", ["pending", None])
+async def test_pages_miss_nothing_and_repeat_nothing(office: Office, status: str | None) -> None:
+    made = [(await office.ask()).id for _ in range(7)]
+    seen: list[str] = []
+    after = None
+    while True:
+        page = await office.database.read(
+            approval_pages.page, "local", Wanted(status=status), NOW + 1, 3, after
+        )
+        seen += [approval.id for approval in page.items]
+        after = page.next
+        if after is None:
+            break
+    assert seen == (made if status else made[::-1])
+
+
+async def test_arguments_that_were_purged_are_null_and_the_rest_is_there(office: Office) -> None:
+    approval = await office.ask(content_owner="run_1")
+    await office.sql("delete from content_key where owner = 'run_1'")
+    (view,) = await approval_pages.views(office.database, office.sealer, "local", [approval], NOW)
+    assert (view.params, view.tool) == (None, "filesystem.write_file")
+
+
+async def test_d28_no_list_or_change_reads_or_sorts_a_whole_table(tmp_path: Path) -> None:
+    """By SQLite's plans: every one of them goes through an index, in its order."""
+    async with opened(SqliteDatabase(tmp_path / "legation.db")):
+        with closing(sqlite3.connect(tmp_path / "legation.db")) as connection:
+            for query in (*Queries("approvals"), *Queries("traces"), *Queries("grants")):
+                given = dict.fromkeys(query.parameters)
+                plan = [row[3] for row in connection.execute(f"explain query plan {query.sqlite}", given)]
+                scanned = [step for step in plan if re.match(r"SCAN (approval|trace_|c\b)", step)]
+                assert [step for step in scanned if "INDEX" not in step] == [], query.name
+                if query.name in LISTS:
+                    assert not [step for step in plan if "TEMP B-TREE" in step], query.name

@@ -1,0 +1,329 @@
+"""The chain finds whatever was changed, removed, put in or put elsewhere, and outlives the purge of content."""
+
+import asyncio
+from datetime import date
+
+import msgspec
+import pytest
+from tests.approvals.office import NOW, PERSON, SERVER, SUPERVISOR, Office
+from tests.approvals.test_trace import after, allowed
+from tests.store.database.databases import Either
+from tests.store.installation import add_workspaces, new_key, new_sealer
+
+from legation.approvals.approval import Answer
+from legation.approvals.approval_life import Approvals
+from legation.approvals.chain import Chain, Head, Ledger
+from legation.approvals.chain_verify import chains, verify
+from legation.approvals.trace import Call, ContentName, Draft, StepKind, new_trace_id
+from legation.approvals.trace_content import purge_days
+from legation.approvals.trace_entries import read_step, steps_of
+from legation.approvals.trace_export import lines, verify_lines
+from legation.clock import SystemClock
+from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, TooLarge
+from legation.store.content import Content
+from legation.store.database.transaction import Transaction
+from legation.store.keys import KeyRing
+from legation.store.rewrapping import Rewrapper
+from legation.store.sealing import Sealer
+from legation.wire.principal import Principal
+
+COLUMNS = [
+    "at", "step", "trace_id", "agent", "tool", "approval_id", "session_id", "turn_id", "tool_call_id", "kind",
+    "action_digest", "policy", "policy_rule", "policy_version", "status", "reason", "actor_kind", "actor",
+    "actor_user", "actor_level", "confidence", "status_code", "latency_ms", "replaces", "content_owner", "digests",
+    "prev_hash", "hash",
+]  # fmt: skip
+NUMBERS = {"at", "actor_level", "confidence", "status_code", "latency_ms"}
+
+
+async def some_history(office: Office) -> None:
+    """Ten steps."""
+    approval = await office.ask(session_id="ses_1")
+    await office.do(office.approvals.claim, SUPERVISOR, approval.id, 5000, NOW + 1)
+    await office.answer(approval, Answer(approve=True, reasoning="fine", confidence=0.9), SUPERVISOR)
+    await office.consume(approval)
+    await office.ledger.append("local", after(approval), NOW + 5)
+    await office.ledger.append("local", allowed(), NOW + 6)
+
+
+async def faults(office: Office) -> list[tuple[int, str]]:
+    return [(fault.seq, fault.what) for fault in (await office.verify()).faults]
+
+
+async def test_what_was_written_verifies(office: Office) -> None:
+    await some_history(office)
+    report = await office.verify()
+    assert (report.faults, report.steps, report.purged) == ((), 10, 0)
+    assert report.head.seq == 10
+    assert await office.database.read(chains, "local") == [SERVER]
+    empty = await verify(office.database, office.sealer, "other", SERVER)
+    assert (empty.ok, empty.steps) == (True, 0)
+
+
+async def test_every_changed_column_is_found(office: Office) -> None:
+    await some_history(office)
+    for column in COLUMNS:
+        (row,) = await office.sql(f"select {column} as was from trace_step where seq = 5")
+        other = 7 if column in NUMBERS else f"'{'[]' if column == 'content_owner' else '{}'}'"
+        await office.sql(f"update trace_step set {column} = {other} where seq = 5")
+        found = await faults(office)
+        assert found, column
+        assert {seq for seq, _what in found} <= {5, 6}, column
+        was = row["was"]
+        back = "null" if was is None else str(was) if column in NUMBERS else f"'{was}'"
+        await office.sql(f"update trace_step set {column} = {back} where seq = 5")
+        assert await faults(office) == []
+
+
+@pytest.mark.parametrize("seq", [5, 10])
+async def test_a_changed_step_with_a_hash_that_fits_it_is_found_by_what_follows_it(
+    office: Office, seq: int
+) -> None:
+    await some_history(office)
+    (row,) = await office.sql(f"select * from trace_step where seq = {seq}")
+    forged = msgspec.structs.replace(read_step(row), tool="harmless")
+    await office.sql(f"update trace_step set tool = 'harmless', hash = '{forged.hash}' where seq = {seq}")
+    expected = {5: (6, "it does not follow the step before it")}
+    assert await faults(office) == [
+        expected.get(seq, (10, "the chain should end with step 10, as its head says"))
+    ]
+
+
+async def test_digests_that_are_no_json_are_a_fault_like_any_other(office: Office) -> None:
+    await some_history(office)
+    await office.sql("update trace_step set digests = 'x' where seq = 1")
+    assert (1, "it was changed") in await faults(office)
+
+
+async def test_a_removed_step_is_found(office: Office) -> None:
+    await some_history(office)
+    await office.sql("delete from trace_step where seq = 4")
+    assert (5, "the steps before it, from 4 on, are missing") in await faults(office)
+
+
+@pytest.mark.parametrize("seq", [1, 10])
+async def test_a_removed_first_or_last_step_is_found(office: Office, seq: int) -> None:
+    await some_history(office)
+    await office.sql(f"delete from trace_step where seq = {seq}")
+    assert await faults(office)
+
+
+async def test_reordered_steps_are_found(office: Office) -> None:
+    await some_history(office)
+    for former, to in ((4, 99), (5, 4), (99, 5)):
+        await office.sql(f"update trace_step set seq = {to} where seq = {former}")
+    assert {seq for seq, _what in await faults(office)} >= {4, 5}
+
+
+async def test_an_inserted_step_is_found_at_the_end_and_in_the_middle(office: Office) -> None:
+    await some_history(office)
+    columns = "workspace_id, server, {}, at, step, trace_id, agent, tool, {}"
+    await office.sql(
+        f"insert into trace_step ({columns.format('seq', 'prev_hash, hash')}) "
+        f"select {columns.format('11', 'hash, hash')} from trace_step where seq = 10"
+    )
+    assert {seq for seq, _what in await faults(office)} == {11}
+    await office.sql("delete from trace_step where seq = 11")
+    for seq in range(10, 4, -1):
+        await office.sql(f"update trace_step set seq = {seq + 1} where seq = {seq}")
+    await office.sql(
+        f"insert into trace_step ({columns.format('seq', 'prev_hash, hash')}) "
+        f"select {columns.format('5', 'hash, hash')} from trace_step where seq = 4"
+    )
+    assert 5 in {seq for seq, _what in await faults(office)}
+
+
+async def test_a_cut_end_is_found_by_the_head_and_a_cut_head_by_who_kept_it(office: Office) -> None:
+    await some_history(office)
+    kept = (await office.verify()).head
+    (row,) = await office.sql("select hash from trace_step where seq = 8")
+    await office.sql("delete from trace_step where seq > 8")
+    await office.sql("delete from trace_content where seq > 8")
+    assert await faults(office) == [(8, "the chain should end with step 10, as its head says")]
+    await office.sql(f"update trace_head set seq = 8, hash = '{row['hash']}'")
+    assert await faults(office) == []  # what a chain alone cannot show
+    report = await verify(office.database, office.sealer, "local", SERVER, kept)
+    assert [fault.seq for fault in report.faults] == [10]
+    other = await verify(office.database, office.sealer, "local", SERVER, Head(5, "0" * 64))
+    assert [fault.seq for fault in other.faults] == [5]
+
+
+async def test_a_removed_head_or_a_removed_chain_is_found(office: Office) -> None:
+    await some_history(office)
+    await office.sql("delete from trace_head")
+    assert await faults(office)
+    assert await office.database.read(chains, "local") == [SERVER]
+    await office.sql("delete from trace_step")
+    report = await verify(office.database, office.sealer, "local", SERVER, Head(10, "0" * 64))
+    assert not report.ok
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "delete from trace_content where name = 'params' and seq = 1",
+        "update trace_content set name = 'result' where name = 'params' and seq = 1",
+        "update trace_content set seq = 2 where name = 'params' and seq = 1",
+        "update trace_content set body = (select body from trace_content where seq = 4) where seq = 1",
+        "update trace_content set seq = 77 where name = 'params' and seq = 1",
+    ],
+)
+async def test_changed_removed_or_moved_content_is_found(office: Office, tampering: str) -> None:
+    await some_history(office)
+    await office.sql(tampering)
+    assert {seq for seq, _what in await faults(office)} & {1, 2}
+
+
+async def test_the_chain_verifies_after_its_content_was_purged(office: Office) -> None:
+    await some_history(office)
+    day = "2023-11-14"
+    assert await office.database.transact(purge_days, "local", date.fromisoformat(day)) == []
+    gone = await office.database.transact(purge_days, "local", date.fromisoformat("2023-11-15"))
+    assert gone == [f"day-{day}"]
+    report = await office.verify()
+    assert (report.faults, report.steps, report.purged) == ((), 10, 4)
+    entries = await office.entries()
+    assert [entry.params for entry in entries] == [None, None]
+    assert entries[1].approved_by == "agent:supervisor"
+    # The same day goes on, under another key.
+    await office.ledger.append("local", allowed(), NOW + 7)
+    report = await office.verify()
+    assert (report.faults, report.purged) == ((), 4)
+
+
+async def test_content_of_a_run_goes_with_the_run(office: Office) -> None:
+    await office.ask(content_owner="run_1")
+    await office.ask()
+    content = Content(office.database, office.sealer, SystemClock())
+    assert await office.database.transact(content.delete, "local", "run_1")
+    assert (await office.verify()).purged == 1
+    assert [entry.params is None for entry in await office.entries()].count(True) == 1
+
+
+async def test_rotation_leaves_content_readable(database: Either) -> None:
+    former, current = new_key(), new_key()
+    await add_workspaces(database)
+    await some_history(Office(database, Sealer(KeyRing(former))))
+    await Rewrapper(database, Sealer(KeyRing(current, (former,)))).run(lambda _done: None)
+    report = await verify(database, Sealer(KeyRing(current)), "local", SERVER)
+    assert (report.ok, report.purged) == (True, 0)
+
+
+async def test_an_export_verifies_without_the_database_and_finds_every_change(office: Office) -> None:
+    await some_history(office)
+    exported = [line async for line in lines(office.database, office.sealer, "local", SERVER)]
+    head = (await office.verify()).head
+    report = verify_lines(exported, head)
+    assert (report.ok, report.steps, report.head) == (True, 10, head)
+    for number, line in enumerate(exported):
+        changed = [*exported]
+        changed[number] = line.replace(b'"tool":"filesystem', b'"tool":"gmail')
+        assert not verify_lines(changed, head).ok
+        assert not verify_lines([*exported[:number], *exported[number + 1 :]], head).ok
+    argument = [line.replace(b"package main", b"package evil") for line in exported]
+    assert {fault.seq for fault in verify_lines(argument).faults} == {1, 8}
+    with pytest.raises(InvalidParams):
+        verify_lines([exported[0][:-20]])
+
+
+async def test_a_state_change_and_its_step_are_one(office: Office) -> None:
+    """Never the one without the other: an error after the change takes both back."""
+    approval = await office.ask()
+
+    def change_and_fail() -> Transaction[None]:
+        yield from office.approvals.resolve(PERSON, approval.id, Answer(approve=True), NOW + 1)
+        raise Conflict("cannot go on")
+
+    with pytest.raises(Conflict):
+        await office.do(change_and_fail)
+    assert await office.get(approval) == approval
+    assert (await office.verify()).steps == 2
+
+
+async def test_every_state_change_has_its_step(office: Office) -> None:
+    await some_history(office)
+    rows = await office.sql("select step from trace_step order by seq")
+    assert [row["step"] for row in rows] == [
+        "proposed", "decided", "claimed", "resolved", "consumed", "executed", "returned",
+        "proposed", "decided", "returned",
+    ]  # fmt: skip
+
+
+async def test_each_server_has_a_chain_of_its_own(office: Office) -> None:
+    await some_history(office)
+    second = Chain("srv-2", office.sealer)
+    approval = await office.ask()
+    await Ledger(office.database, second).transact(
+        "local", Approvals(second).resolve, PERSON, approval.id, Answer(approve=True), NOW + 1
+    )
+    assert await office.database.read(chains, "local") == [SERVER, "srv-2"]
+    for server, steps in ((SERVER, 12), ("srv-2", 1)):
+        report = await verify(office.database, office.sealer, "local", server)
+        assert (report.ok, report.steps) == (True, steps)
+    newest = {entry.approval_id: entry for entry in await office.entries()}[approval.id]
+    assert (newest.approval_status, newest.approved_by) == ("approved", "user:usr_1")
+
+
+async def test_many_at_once_make_one_chain(office: Office) -> None:
+    asks = [office.ask() for _ in range(30)]
+    calls = [office.ledger.append("local", allowed(), NOW) for _ in range(60)]
+    async with asyncio.timeout(60):
+        await asyncio.gather(*asks, *calls)
+    report = await office.verify()
+    assert (report.faults, report.steps) == ((), 30 * 2 + 60 * 3)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_steps_are_the_same_however_they_are_written(office: Office, at_once: bool) -> None:
+    chain = Chain("srv-2", office.sealer, at_once=at_once)
+    who = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset(), level=2, user="usr_1")
+    call = Call(trace_id=new_trace_id(), agent="é\"'", tool="t", session_id="ses_1")
+    contents: dict[ContentName, object] = {"result": [1, "☺"], "error": "e" * 1000}
+    drafts = [
+        *allowed(),
+        Draft(step=StepKind.RESOLVED, call=call, by=who, confidence=1 / 3, owner="run_1", contents=contents),
+        Draft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=2**40, confidence=1.0),
+    ]
+    written = await office.database.transact(chain.append, "local", drafts, NOW)
+    read = await office.database.read(steps_of, "local", call.trace_id)
+    assert read == written[-2:]
+    report = await verify(office.database, office.sealer, "local", "srv-2")
+    assert (report.faults, report.steps, report.purged) == ((), 5, 0)
+    exported = [line async for line in lines(office.database, office.sealer, "local", "srv-2")]
+    assert verify_lines(exported, report.head).ok
+
+
+async def test_one_that_cannot_be_written_spoils_nothing_for_the_others(office: Office) -> None:
+    call = Call(trace_id=new_trace_id(), agent="claude", tool="t")
+    huge = [Draft(step=StepKind.RETURNED, call=call, contents={"result": "x" * (9 * 1024 * 1024)})]
+    batches = [allowed(), huge, allowed(), allowed()]
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(
+            *[office.ledger.append("local", drafts, NOW) for drafts in batches], return_exceptions=True
+        )
+    assert [isinstance(result, TooLarge) for result in results] == [False, True, False, False]
+    assert (await office.verify()).steps == 9
+
+
+async def test_one_that_goes_away_while_it_waits_spoils_nothing_for_the_others(office: Office) -> None:
+    tasks = [asyncio.create_task(office.ledger.append("local", allowed(), NOW)) for _ in range(6)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(len(result) == 3 for result in results[1::2])  # type: ignore[arg-type]
+    report = await office.verify()
+    assert report.ok
+    assert report.steps >= 9
+
+
+async def test_a_workspace_that_is_not_there_has_no_chain(office: Office) -> None:
+    with pytest.raises(NotFound):
+        await office.ledger.append("nowhere", allowed(), NOW)
+
+
+async def test_with_other_keys_nothing_opens(office: Office) -> None:
+    await some_history(office)
+    with pytest.raises(ConfigInvalid):
+        await verify(office.database, new_sealer(), "local", SERVER)

@@ -1,0 +1,139 @@
+"""A grant is bounded, well-formed, a person's, and ends."""
+
+import pytest
+from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office, principal, write_file
+
+from legation.approvals import grants
+from legation.approvals.grants import Grant, Grants, new_grant_id
+from legation.clock import SystemClock
+from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
+from legation.wire.api.approvals import NewGrant
+from legation.wire.principal import Principal
+
+HOUR = 3600
+
+
+async def give(
+    office: Office,
+    agent: str = "claude",
+    tools: str = "filesystem.*",
+    duration: int = HOUR,
+    by: Principal = PERSON,
+    **rest: object,
+) -> Grant:
+    new = NewGrant(agent=agent, tools=tools, duration=duration, **rest)  # type: ignore[arg-type]
+    give = Grants(office.database, office.sealer, SystemClock()).give
+    return await office.database.transact(give, by, new, grant=new_grant_id(NOW), now_ms=NOW)
+
+
+async def found(office: Office, now: int = NOW + 1, **action: str) -> str | None:
+    grant = await office.database.read(grants.matching, "local", write_file(**action), now)
+    return grant.id if grant else None
+
+
+async def test_a_grant_is_found_for_what_it_covers_while_it_lasts(office: Office) -> None:
+    grant = await give(office)
+    assert await found(office) == grant.id
+    assert await found(office, tool="gmail.send") is None
+    assert await found(office, agent="codex") is None
+    assert await found(office, now=NOW + HOUR * 1000 - 1) == grant.id
+    assert await found(office, now=NOW + HOUR * 1000) is None
+    assert grant.shown(NOW + 1000).remaining == "59m59s"
+    assert grant.shown(NOW).granted_by == "user:usr_1"
+
+
+async def test_a_grant_may_be_of_kinds(office: Office) -> None:
+    await give(office, tools="*", kinds=["read", "search"])
+    assert await found(office) is None
+    second = await give(office, tools="*", kinds=["edit"])
+    assert await found(office) == second.id
+
+
+@pytest.mark.parametrize("duration", [-HOUR, 0, 24 * HOUR + 1, 9000 * HOUR])
+async def test_d22_a_duration_is_positive_and_bounded(office: Office, duration: int) -> None:
+    with pytest.raises(InvalidParams):
+        await give(office, duration=duration)
+    assert await office.database.read(grants.live, "local", NOW) == []
+
+
+async def test_d22_the_maximum_can_be_set(office: Office) -> None:
+    short = Grants(office.database, office.sealer, SystemClock(), most_ms=60_000)
+    for duration, fits in ((60, True), (61, False)):
+        new = NewGrant(agent="*", tools="*", duration=duration)
+        work = office.database.transact(short.give, PERSON, new, grant=new_grant_id(NOW), now_ms=NOW)
+        if fits:
+            assert (await work).expires_at == NOW + 60_000
+        else:
+            with pytest.raises(InvalidParams):
+                await work
+
+
+@pytest.mark.parametrize("bad", ["[", "filesystem.[", "a\\", "", "x" * 300, "a\x00b"])
+async def test_d22_malformed_patterns_are_refused(office: Office, bad: str) -> None:
+    for given in ({"agent": bad}, {"tools": bad}):
+        with pytest.raises(InvalidParams):
+            await give(office, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kinds", [[], ["writing"], ["edit", "x"]])
+async def test_kinds_that_do_not_exist_are_refused(office: Office, kinds: list[str]) -> None:
+    with pytest.raises(InvalidParams):
+        await give(office, kinds=kinds)
+
+
+async def test_only_a_person_gives_and_revokes(office: Office) -> None:
+    grant = await give(office)
+    viewer = Principal(kind="user", id="u", workspace="local", scopes=frozenset({"read"}), level=2)
+    revoke = Grants(office.database, office.sealer, SystemClock()).revoke
+    for other in (SUPERVISOR, viewer):
+        with pytest.raises(Forbidden):
+            await give(office, by=other)
+        with pytest.raises(Forbidden):
+            await office.database.transact(revoke, other, grant.id, NOW)
+
+
+async def test_a_revoked_grant_lifts_nothing(office: Office) -> None:
+    grant = await give(office)
+    revoke = Grants(office.database, office.sealer, SystemClock()).revoke
+    stranger = principal("user", "usr_9", 2, "other")
+    for who, which in ((stranger, grant.id), (PERSON, grant.id[:-1]), (PERSON, "")):
+        with pytest.raises(NotFound):
+            await office.database.transact(revoke, who, which, NOW)
+    revoked = await office.database.transact(revoke, PERSON, grant.id, NOW + 1)
+    assert (revoked.revoked_at, revoked.revoked_by) == (NOW + 1, "user:usr_1")
+    assert await found(office) is None
+    with pytest.raises(Conflict):
+        await office.database.transact(revoke, PERSON, grant.id, NOW + 2)
+    assert (await office.database.read(grants.page, "local")).items == [revoked]
+
+
+async def test_grants_of_another_workspace_lift_nothing_here(office: Office) -> None:
+    await give(office, by=principal("user", "usr_9", 2, "other"))
+    assert await found(office) is None
+    assert (await office.database.read(grants.page, "local")).items == []
+
+
+async def test_the_context_of_an_approval_is_what_is_granted_to_its_agent(office: Office) -> None:
+    first, _other, third = (
+        await give(office),
+        await give(office, agent="codex"),
+        await give(office, agent="*"),
+    )
+    active = await office.database.read(grants.active_for, "local", "claude", NOW)
+    assert [grant.id for grant in active] == [first.id, third.id]
+
+
+async def test_why_it_was_given_can_be_read(office: Office) -> None:
+    grant = await give(office, reason="the migration tonight")
+    given = Grants(office.database, office.sealer, SystemClock())
+    assert await given.reason("local", grant.id) == "the migration tonight"
+    assert await given.reason("other", grant.id) is None
+    assert await given.reason("local", (await give(office)).id) is None
+
+
+async def test_pages_of_grants_miss_nothing(office: Office) -> None:
+    made = [(await give(office)).id for _ in range(5)]
+    first = await office.database.read(grants.page, "local", 3)
+    second = await office.database.read(grants.page, "local", 3, first.next)
+    assert [grant.id for grant in (*first.items, *second.items)] == made[::-1]
+    assert second.next is None

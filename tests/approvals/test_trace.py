@@ -1,0 +1,250 @@
+"""A call's entry says who decided what, when and why: in the API, on disk and for telemetry alike."""
+
+import json
+import shutil
+import subprocess
+
+import msgspec
+import pytest
+from tests.approvals.office import MINUTE, NO, NOW, PERSON, SECOND, SUPERVISOR, Office, proposal, write_file
+
+from legation.approvals import trace_entries
+from legation.approvals.approval import Answer, Approval
+from legation.approvals.trace import Call, Draft, StepKind, Verdict, decided, new_trace_id, proposed
+from legation.approvals.trace_entries import Filter
+from legation.approvals.trace_export import Line, lines, otel_attributes
+from legation.errors import InvalidParams
+from legation.store.content import MAX_PAGE
+
+JQ = {
+    "supervised": "[.[] | select(.supervisor_reasoning != null)]",
+    "average": "[.[] | select(.supervisor_confidence > 0) | .supervisor_confidence] | add / length",
+    "low": "[.[] | select(.supervisor_confidence > 0 and .supervisor_confidence < 0.85)]",
+}
+
+
+def after(approval: Approval, **given: object) -> list[Draft]:
+    """The tool was called and answered."""
+    result = {"contents": {"result": {"ok": True}}, "status_code": 200, "latency_ms": 42} | given
+    return [
+        Draft(step=StepKind.EXECUTED, call=approval.call),
+        Draft(step=StepKind.RETURNED, call=approval.call, **result),  # type: ignore[arg-type]
+    ]
+
+
+def allowed(
+    tool: str = "filesystem.read", at: str = "/p/a", agent: str = "claude", verdict: Verdict = "allow"
+) -> list[Draft]:
+    """A call that nobody was asked about."""
+    action = write_file(at, tool, agent)
+    call = Call(trace_id=new_trace_id(), agent=agent, tool=tool, session_id="ses_1")
+    drafts = [proposed(call, action, action.digest("v1")), decided(call, verdict, f"{agent}:rule-1", "v1")]
+    if verdict == "allow":
+        drafts.append(Draft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=7))
+    return drafts
+
+
+async def supervised(office: Office, answer: Answer, now: int = NOW) -> Approval:
+    approval = await office.ask(now=now, session_id="ses_1")
+    await office.answer(approval, answer, SUPERVISOR, now + 1500)
+    if answer.approve:
+        await office.consume(approval, now + 1501)
+        await office.ledger.append("local", after(approval), now + 1550)
+    return approval
+
+
+async def test_d6_an_approved_call_has_its_approver_reason_status_and_latency(office: Office) -> None:
+    said = Answer(approve=True, reasoning="in the project", confidence=0.95, claim="human:bob")
+    approval = await supervised(office, said)
+    (entry,) = await office.entries()
+    assert msgspec.to_builtins(entry) == {
+        "trace_id": approval.trace_id,
+        "session_id": "ses_1",
+        "agent_id": "claude",
+        "tool": "filesystem.write_file",
+        "params": {"path": "/p/main.go", "content": "package main"},
+        "digest": approval.action_digest,
+        "policy": "supervisor",
+        "policy_rule": "claude:rule-2",
+        "status_code": 200,
+        "latency_ms": 42,
+        "error": None,
+        "timestamp": "2023-11-14T22:13:20Z",
+        "approval_id": approval.id,
+        "approval_status": "approved",
+        "approved_by": "agent:supervisor",
+        "approval_ms": 1500,
+        "supervisor_reasoning": "in the project",
+        "supervisor_confidence": 0.95,
+    }
+
+
+async def test_d7_disk_api_and_telemetry_say_the_same(office: Office) -> None:
+    said = Answer(approve=True, reasoning="in the project", confidence=0.95)
+    approval = await supervised(office, said)
+    exported = [
+        msgspec.json.decode(line, type=Line)
+        async for line in lines(office.database, office.sealer, "local", "srv-1")
+    ]
+    assert [line.step.step for line in exported] == [
+        "proposed", "decided", "resolved", "consumed", "executed", "returned"
+    ]  # fmt: skip
+    words = {
+        (line.step.server, line.step.seq): {
+            name: json.loads(bytes(content.value)) for name, content in line.content.items()
+        }
+        for line in exported
+    }
+    (shown,) = await office.entries()
+    assert trace_entries.entry([line.step for line in exported], words) == shown
+    attributes = otel_attributes(shown)
+    assert attributes["legation.approval.by"] == "agent:supervisor"
+    assert attributes["legation.supervisor.reasoning"] == "in the project"
+    assert attributes["http.response.status_code"] == 200
+    assert attributes["legation.approval.id"] == approval.id
+    assert None not in attributes.values()
+    assert words[("srv-1", 6)] == {"result": {"ok": True}}
+
+
+async def test_a_pending_denied_expired_or_cancelled_call_says_so(office: Office) -> None:
+    pending, denied, cancelled = [await office.ask() for _ in range(3)]
+    await office.answer(denied, NO)
+    await office.do(office.approvals.cancel, "local", [cancelled.id], "caller-gone", NOW + 9)
+    shown = {entry.approval_id: entry for entry in await office.entries()}
+    assert [shown[each.id].approval_status for each in (pending, denied, cancelled)] == [
+        "pending", "denied", "cancelled"
+    ]  # fmt: skip
+    assert shown[denied.id].approved_by == "user:usr_1"
+    assert shown[cancelled.id].approved_by is None
+    assert shown[pending.id].approval_ms is None
+
+
+async def test_a_call_that_nobody_was_asked_about_has_no_approval(office: Office) -> None:
+    await office.ledger.append("local", allowed(), NOW)
+    await office.ledger.append("local", allowed(verdict="deny"), NOW + 1)
+    denied, entry = await office.entries()
+    assert (entry.policy, entry.policy_rule, entry.status_code) == ("allow", "claude:rule-1", 200)
+    assert (entry.approval_id, entry.approval_status, entry.approved_by) == (None, None, None)
+    assert (denied.policy, denied.status_code) == ("deny", None)
+
+
+async def test_a_failed_call_has_its_error_and_its_text_is_sealed(office: Office) -> None:
+    approval = await office.answer(await office.ask())
+    failed = after(approval, contents={"error": "backend said: no such file"}, status_code=502)
+    await office.ledger.append("local", failed, NOW + 5)
+    (entry,) = await office.entries()
+    assert (entry.error, entry.status_code) == ("backend said: no such file", 502)
+
+
+async def test_only_supervisors_words_stand_as_a_supervisors(office: Office) -> None:
+    """The seed's jq lines count whatever has supervisor fields: a person's reason is not one."""
+    person = await office.ask()
+    await office.answer(person, Answer(approve=True, reasoning="I looked", confidence=0.2), PERSON)
+    silent = await office.ask()
+    await office.answer(silent, Answer(approve=False), SECOND)
+    shown = {entry.approval_id: entry for entry in await office.entries()}
+    assert (shown[person.id].supervisor_reasoning, shown[person.id].supervisor_confidence) == (None, None)
+    assert (shown[silent.id].supervisor_reasoning, shown[silent.id].supervisor_confidence) == ("", None)
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed; get it with apt install jq")
+async def test_the_three_jq_lines_of_the_seed_give_the_right_answers(office: Office) -> None:
+    for number, confidence in enumerate((0.95, 0.8, 0.6)):
+        await supervised(office, Answer(approve=True, reasoning="r", confidence=confidence), NOW + number)
+    await office.answer(await office.ask(), Answer(approve=True, reasoning="mine", confidence=0.1), PERSON)
+    await office.ask()
+    await office.ledger.append("local", allowed(), NOW)
+    body = msgspec.json.encode(await office.entries())
+
+    def jq(line: str) -> object:
+        return json.loads(subprocess.run(["jq", line], input=body, capture_output=True, check=True).stdout)
+
+    answers = {name: jq(line) for name, line in JQ.items()}
+    assert len(answers["supervised"]) == 3  # type: ignore[arg-type]
+    assert answers["average"] == pytest.approx((0.95 + 0.8 + 0.6) / 3)
+    assert len(answers["low"]) == 2  # type: ignore[arg-type]
+
+
+async def test_traces_are_chosen_by_agent_tool_and_time(office: Office) -> None:
+    for number, (agent, tool) in enumerate([("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]):
+        await office.ledger.append("local", allowed(tool, agent=agent), NOW + number)
+    listed = {
+        "agent a": await office.entries(agent="a"),
+        "tool x": await office.entries(tool="x"),
+        "both": await office.entries(agent="b", tool="y"),
+        "since": await office.entries(since=NOW + 2),
+        "no pattern": await office.entries(tool="*"),
+    }
+    assert {name: [(entry.agent_id, entry.tool) for entry in found] for name, found in listed.items()} == {
+        "agent a": [("a", "y"), ("a", "x")],
+        "tool x": [("b", "x"), ("a", "x")],
+        "both": [("b", "y")],
+        "since": [("b", "y"), ("b", "x")],
+        "no pattern": [],
+    }
+
+
+async def test_pages_of_traces_miss_nothing_and_repeat_nothing(office: Office) -> None:
+    made = []
+    for number in range(8):
+        steps = await office.ledger.append("local", allowed(), NOW + number // 3)
+        made.append(steps[0].trace_id)
+    seen: list[str] = []
+    after_ = None
+    while True:
+        page = await trace_entries.entries(office.database, office.sealer, "local", Filter(), 3, after_)
+        seen += [entry.trace_id for entry in page.items]
+        if (after_ := page.next) is None:
+            break
+    assert len(seen) == 8
+    assert set(seen) == set(made)
+    assert (set(seen[:2]), set(seen[2:5]), set(seen[5:])) == (set(made[6:]), set(made[3:6]), set(made[:3]))
+
+
+@pytest.mark.parametrize("place", ["", "x", "12", "-abc", "1-a'b", "9" * 30 + "-ab"])
+async def test_a_place_that_no_page_named_is_refused(office: Office, place: str) -> None:
+    with pytest.raises(InvalidParams):
+        await trace_entries.entries(office.database, office.sealer, "local", Filter(), 3, place)
+
+
+async def test_the_recent_traces_of_an_agent_hold_no_arguments(office: Office) -> None:
+    for number in range(12):
+        await office.ledger.append("local", allowed(), NOW + number)
+    await office.ledger.append("local", allowed(agent="codex"), NOW + 99)
+    recent = await office.database.read(trace_entries.recent, "local", "claude")
+    assert len(recent) == 10
+    assert recent[0].timestamp == "2023-11-14T22:13:20.011Z"
+    assert recent[0].__struct_fields__ == ("trace_id", "tool", "policy", "timestamp")
+
+
+async def test_another_workspaces_traces_are_not_there(office: Office) -> None:
+    steps = await office.ledger.append("other", allowed(), NOW)
+    assert await office.entries() == []
+    assert await office.database.read(trace_entries.steps_of, "local", steps[0].trace_id) == []
+    assert await office.database.read(trace_entries.steps_of, "other", steps[0].trace_id) == steps
+
+
+async def test_an_edited_call_is_two_entries_and_the_new_one_names_the_old(office: Office) -> None:
+    old = await office.ask()
+    new = await office.do(
+        office.approvals.edit, PERSON, old.id, proposal(write_file("/p/safe.go")), NOW + MINUTE
+    )
+    await office.answer(new, now=NOW + MINUTE)
+    second, first = await office.entries()
+    assert (first.approval_status, second.approval_status) == ("superseded", "approved")
+    steps = await office.database.read(trace_entries.steps_of, "local", new.trace_id)
+    assert steps[0].replaces == old.id
+
+
+async def test_words_and_arguments_of_every_kind_come_back_as_they_were(office: Office) -> None:
+    params = {"lone": "a\ud800", "big": 2**70, "deep": [{"x": None}], "é": "☺", "nul": "\x00"}
+    await office.ask(write_file().__class__(agent="claude", tool="t", params=params))
+    (entry,) = await office.entries()
+    assert entry.params == params
+
+
+async def test_a_value_that_is_too_large_is_refused_and_nothing_is_written(office: Office) -> None:
+    huge = write_file("x" * (MAX_PAGE + 1))
+    with pytest.raises(InvalidParams):
+        await office.ask(huge)
+    assert (await office.entries(), (await office.verify()).steps) == ([], 0)

@@ -1,0 +1,38 @@
+"""Asks, is answered, consumes and acts, several at a time, until it is killed. argv: folder key waiter."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from tests.approvals.office import NOW, Office
+from tests.approvals.test_trace import after
+
+from legation.secret import Secret
+from legation.store.database.sqlite import SqliteDatabase
+from legation.store.keys import KeyRing, make_key
+from legation.store.sealing import Sealer
+
+AT_ONCE = 4
+
+
+async def act(office: Office, waiter: str, effects: int) -> None:
+    while True:
+        approval = await office.ask(waiter=waiter)
+        approved = await office.answer(approval)
+        await office.consume(approved)
+        os.write(effects, f"{approval.id}\n".encode())  # the effect, counted
+        await office.ledger.append("local", after(approval), NOW + 3)
+
+
+async def main() -> None:
+    folder, key, waiter = sys.argv[1:]
+    effects = os.open(Path(folder) / "effects", os.O_WRONLY | os.O_APPEND)
+    async with SqliteDatabase(Path(folder) / "legation.db") as database:
+        office = Office(database, Sealer(KeyRing(make_key(Secret(key, "vault-key")))))
+        sys.stdout.write("acting\n")
+        sys.stdout.flush()
+        await asyncio.gather(*[act(office, waiter, effects) for _ in range(AT_ONCE)])
+
+
+asyncio.run(main())
