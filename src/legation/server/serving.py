@@ -166,6 +166,7 @@ def _config(app: ASGIApp, tls: Tls | None, trusted_proxies: Sequence[str]) -> uv
         http=BoundedHttp,
         ws="none",
         interface="asgi3",
+        lifespan="off",  # nothing begins or ends with the application; a forced end would leave its task behind
         log_config=None,
         access_log=False,
         server_header=False,
