@@ -1,8 +1,11 @@
 from pathlib import Path
 
+import pytest
 from tests.cli.cli import AtTerminal, legation
 
 from legation.cli import demo
+
+pytestmark = pytest.mark.heavy
 
 
 def test_check_holds_every_line(home: Path) -> None:

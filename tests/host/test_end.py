@@ -30,6 +30,8 @@ from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.wire.ask import DenyAll
 
+pytestmark = pytest.mark.heavy
+
 DISPOSE_LIMIT = 20.0  # seconds in which a host must be gone, whatever its agents and its disk do
 
 

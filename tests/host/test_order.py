@@ -2,10 +2,13 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from tests.host.rig import Hand, events, go, of_type, play, rig, until_type
 
 from legation.host.router import EARLY_KEPT
 from legation.store.jsonl import JsonlBackend
+
+pytestmark = pytest.mark.heavy
 
 CHUNKS = 2000
 

@@ -20,6 +20,8 @@ from legation.wire.acp.mcp import McpServer
 from legation.wire.ask import ApproveAll
 from legation.wire.hoststream import SessionUpdated
 
+pytestmark = pytest.mark.heavy
+
 LOADS = """
 send(id=serve("initialize"), result={"protocolVersion": 1, "agentCapabilities": {"loadSession": True}})
 """

@@ -8,6 +8,8 @@ from tests.host.rig import events, go, of_type, play, rig
 
 from legation.wire.acp.content import Text
 
+pytestmark = pytest.mark.heavy
+
 SKIPPED = ("text", "null", "number", "array", "string", "half-line", "nan")
 KEPT = ("invalid-utf8", "lone-surrogate", "depth", "2**80")
 

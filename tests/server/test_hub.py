@@ -22,6 +22,8 @@ from legation.store.stream import Stream
 from legation.testing.clock import FakeClock
 from legation.wire.events import Draft, Event
 
+pytestmark = pytest.mark.heavy
+
 LIMIT = 20.0  # seconds for anything a test waits for
 
 

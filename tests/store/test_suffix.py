@@ -14,6 +14,8 @@ from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.events import Draft
 
+pytestmark = pytest.mark.heavy
+
 BOUND = 20.0  # seconds until a subscriber that hangs is a failure
 
 batch_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=12)

@@ -9,6 +9,8 @@ from tests.programs import needs_git
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def demo(work: Path) -> Path:

@@ -17,6 +17,8 @@ from legation.approvals.policy.verdict import Limits, Loop, Spend
 from legation.errors import ConfigInvalid
 from legation.wire.action import Action
 
+pytestmark = pytest.mark.heavy
+
 STRICT = ["allow", "supervisor", "human_approval", "deny"]
 Params = dict[str, Any]
 
