@@ -48,8 +48,13 @@ class Troubles:
 async def _note(services: Services, change: Literal["server.started", "server.stopped"]) -> None:
     actor, now = services.process_tokens.principal, services.clock.now_ms()
     details = {"version": legation.__version__}
-    async with asyncio.timeout(FIRST_WRITE_LIMIT):
-        await services.database.transact(record, actor, change, "server", details, now)
+    try:
+        async with asyncio.timeout(FIRST_WRITE_LIMIT):
+            await services.database.transact(record, actor, change, "server", details, now)
+    except TimeoutError:
+        raise StorageFailed(
+            "cannot write to the audit log: the database does not take it; check its disk"
+        ) from None
 
 
 @asynccontextmanager

@@ -263,3 +263,18 @@ async def test_an_unreachable_postgres_is_named_without_its_password(postgres: P
                 pass
         assert "canary" not in str(caught.value)
         assert caught.value.__cause__ is None
+
+
+async def test_nothing_ends_the_writer_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SqliteDatabase(tmp_path / "legation.db") as database:
+        await database.migrate()
+
+        def out_of_memory(_: object) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(database, "_work", out_of_memory)
+            with pytest.raises(MemoryError):
+                await database.transact(put, "a")
+        await database.transact(put, "b")
+        assert await database.read(names) == ["b"]

@@ -212,7 +212,7 @@ class SqliteDatabase:
                 self._writer.execute("commit")
                 self._failed_at = None
                 return outcomes
-        except StorageFailed as error:
+        except BaseException as error:  # noqa: BLE001 - the thread's boundary: dead, it would leave everybody waiting
             self._failed_at = self._clock.monotonic()
             with suppress(sqlite3.Error):
                 self._writer.execute("rollback")
