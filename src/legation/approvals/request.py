@@ -1,0 +1,103 @@
+"""What comes to the door, and how it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from legation.approvals.policy.facts import Facts
+from legation.approvals.trace import Verdict, new_trace_id
+from legation.wire.action import Action
+from legation.wire.ask import Decision, Outcome
+from legation.wire.principal import Principal
+
+LimitName: TypeAlias = Literal["per-minute", "total", "spend", "loop"]
+POLICY: Final = "policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call that wants to pass. Whoever brings it, the door sees nothing but this.
+
+    `principal` is the credential that asks: it never answers. Its workspace is the call's.
+    """
+
+    principal: Principal
+    action: Action
+    facts: Facts
+    approval_id: str | None = None  # the permission's, where there is one
+    trace_id: str = field(default_factory=new_trace_id)
+    session_id: str | None = None
+    turn_id: str | None = None
+    tool_call_id: str | None = None
+    content_owner: str | None = None  # whose key seals what is said; None: of the day
+    editable: bool = False  # whoever asks can act on other arguments than it asked for
+    timeout: float | None = None  # seconds: the asker's own bound on waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """How a request leaves the door. Only `approved` may act, once, and on `action`."""
+
+    outcome: Outcome
+    by: str  # `policy`, `grant:grt_...`, or the credential that decided
+    policy: Verdict
+    rule: str  # policy:rule-id
+    reason: str  # without anything that was said
+    trace_id: str
+    action: Action
+    message: str | None = None  # for the agent
+    approval_id: str | None = None
+    limit: LimitName | None = None
+    retry_after: float | None = None  # seconds, where a limit stopped it and time will help
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "approved"
+
+    @property
+    def decision(self) -> Decision:
+        return Decision(self.outcome, self.by, f"{self.rule}: {self.reason}", message=self.message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consideration:
+    """What would happen to a call, and why: nothing was run, counted or recorded."""
+
+    policy: Verdict
+    rule: str
+    version: str
+    reason: str
+    message: str | None = None
+    injection_risk: bool = False
+    grant: str | None = None
+    limit: LimitName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """What became of an effect. `status_code` as HTTP has it: 200, 502 where the tool failed, 504 where it was slow.
+
+    `result` is a JSON value; `error` is words for the agent, and is sealed as the result is.
+    """
+
+    status_code: int
+    result: object = None
+    error: str | None = None
+
+
+Execute: TypeAlias = "Callable[[Action, Token], Awaitable[Returned]]"
+"""The effect, once: it is called at most once for a request, right after that was written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Names the one effect, for tools that know how not to do a thing twice."""
+
+    trace_id: str
+    approval_id: str | None
+
+    @property
+    def key(self) -> str:
+        return self.approval_id or self.trace_id
