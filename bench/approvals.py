@@ -19,9 +19,16 @@ from legation.approvals import trace_entries
 from legation.approvals.approval import Answer, Approval, Proposal, new_approval_id
 from legation.approvals.approval_life import Approvals
 from legation.approvals.approval_pages import Wanted, page, views
+from legation.approvals.attendance import Attendance
 from legation.approvals.chain import Chain, Ledger
-from legation.approvals.trace import Call, Draft, StepKind, decided, new_trace_id, proposed
+from legation.approvals.door import Door
+from legation.approvals.inbox import Inbox
+from legation.approvals.policies import Policies
+from legation.approvals.policy.facts import Facts
+from legation.approvals.request import Request
+from legation.approvals.trace import new_trace_id
 from legation.approvals.trace_entries import Filter
+from legation.clock import SystemClock
 from legation.secret import Secret
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.queries import parse
@@ -41,6 +48,8 @@ DECISIONS = 2_000
 CALLERS = 50
 NOW = 1_700_000_000_000
 DAY = 86_400_000
+AGENT = Principal(kind="token", id="tok_1", workspace="local", scopes=frozenset({"operate"}), level=0)
+FACTS = Facts(workspace="/home/user/project", cwd="/home/user/project", home="/home/user")
 PERSON = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset({"approve"}), level=2)
 
 _COPIED = """trace_id, waiter, requester_kind, requester, agent, tool, kind, action_digest, policy_version, policy_rule,
@@ -101,15 +110,18 @@ def run(name: str, **args: int) -> Transaction[None]:
     yield SQL[name](**args)
 
 
-def decision(number: int) -> list[Draft]:
-    """A call that the policy allows: what the hot path writes."""
-    wanted = action(number)
-    call = Call(trace_id=new_trace_id(), agent=wanted.agent, tool=wanted.tool, session_id="ses_1")
-    return [
-        proposed(call, wanted, wanted.digest("v1")),
-        decided(call, "allow", "claude:rule-1", "v1"),
-        Draft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=5),
-    ]
+def rules(folder: Path) -> Policies:
+    """A hundred of them, of which the last one allows."""
+    others = [f"  - {{tools: other{number}.*, action: deny}}" for number in range(99)]
+    head = ["name: bench", 'agent: "*"', "loop: off", "rules:"]
+    path = folder / "policy.yaml"
+    path.write_text("\n".join([*head, *others, '  - {id: rest, tools: "*", action: allow}', ""]))
+    return Policies(path)
+
+
+def call(number: int) -> Request:
+    """That the policy allows: the hot path."""
+    return Request(principal=AGENT, action=action(number), facts=FACTS, session_id="ses_1")
 
 
 async def median_ms(work: Callable[[], Awaitable[object]], times: int = TIMES) -> float:
@@ -121,10 +133,11 @@ async def median_ms(work: Callable[[], Awaitable[object]], times: int = TIMES) -
     return statistics.median(spent) * 1000
 
 
-async def measure(database: SqliteDatabase | PostgresDatabase) -> Sample:
+async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) -> Sample:
     sealer = Sealer(KeyRing(make_key(Secret(new_key_text(), "vault-key"))))
     chain = Chain("bench", sealer, at_once=database.dialect == "postgres")
     ledger, approvals = Ledger(database, chain), Approvals(chain)
+    door = Door(Inbox(ledger, SystemClock(), "bench"), rules(scratch), Attendance(database, SystemClock()))
     await database.transact(run, "workspace")
     for start in range(0, PENDING, AT_ONCE):
         await ledger.transact("local", fill, approvals, range(start, start + AT_ONCE))
@@ -148,11 +161,11 @@ async def measure(database: SqliteDatabase | PostgresDatabase) -> Sample:
         await ledger.transact("local", approvals.resolve, PERSON, approval.id, answer, NOW + DAY // 2)
 
     async def decide() -> None:
-        await ledger.append("local", decision(1), NOW)
+        assert (await door.decide(call(1))).passed
 
     async def decide_many() -> None:
         for number in range(DECISIONS // CALLERS):
-            await ledger.append("local", decision(number), NOW + number)
+            await door.decide(call(number))
 
     sample = {
         "page ms": await median_ms(lambda: shown(status="pending")),
@@ -197,7 +210,7 @@ async def opened(kind: str, scratch: Path) -> AsyncIterator[SqliteDatabase | Pos
 
 async def main(kind: str, scratch: Path) -> None:
     async with opened(kind, scratch) as database:
-        emit(await measure(database))
+        emit(await measure(database, scratch))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ INV-3  Either every value is good, or one error lists all that is wrong, each wi
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,6 +57,20 @@ class Settings:
     vault_key: Secret | None
     token_pepper: Secret | None
     cookie_key: Secret | None
+    policy: Path | None
+    tools: Path | None
+    expose_content: bool
+    supervisor_wait: float
+    max_grant: float
+    mesh_port: int | None
+    mesh_with_agents: bool
+    notify_webhook: Secret | None
+    notify_webhook_secret: Secret | None
+    notify_command: tuple[str, ...]
+    notify_smtp: Secret | None
+    notify_from: str | None
+    notify_to: tuple[str, ...]
+    otel_endpoint: str | None
     sources: Mapping[str, str]
 
     def source(self, name: str) -> str:
@@ -162,6 +177,25 @@ def _port(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535:
         return value
     raise Unusable("is not understood: write a number from 1 to 65535, or 0 for any free one")
+
+
+def _truth(value: object) -> bool:
+    if isinstance(value, str):
+        value = {"true": True, "false": False, "1": True, "0": False}.get(value.lower())
+    if isinstance(value, bool):
+        return value
+    raise Unusable("is not understood: write true or false")
+
+
+def _command(value: object) -> tuple[str, ...]:
+    """A list in the file; elsewhere one text, split as a shell would."""
+    try:
+        words = value if isinstance(value, list) else shlex.split(str(value))
+    except ValueError as error:
+        raise Unusable(f"is not understood ({error}): check its quotes") from None
+    if not all(isinstance(word, str) and "\0" not in word for word in words):
+        raise Unusable("is not understood: write the program and its arguments")
+    return tuple(words)
 
 
 _HTTP: Final = r"https?://[A-Za-z0-9.:\[\]_-]+/?"
@@ -292,6 +326,98 @@ FIELDS: Final = (
         "",
         _secret("cookie_key"),
         "Key that signs cookies and links. As `vault_key`.",
+        flag=False,
+    ),
+    Field(
+        "policy",
+        "",
+        _optional(_folder),
+        "File or folder with the rules for agents. Without it the starter `careful` holds: see `legation policy`.",
+    ),
+    Field(
+        "tools",
+        "",
+        _optional(_folder),
+        "File that lists the tools that agents can call at `POST /tool/{name}`.",
+    ),
+    Field(
+        "expose_content",
+        "true",
+        _truth,
+        "Whether supervisors see contents. With false they see size, digest and type in their place; people see all.",
+        flag=False,
+    ),
+    Field(
+        "supervisor_wait",
+        "30s",
+        _duration(0, _WEEK),
+        "How long an approval waits for a supervisor to be there before it goes to a person.",
+        flag=False,
+    ),
+    Field(
+        "max_grant", "24h", _duration(1, 365 * 86400), "The longest time that a grant may last.", flag=False
+    ),
+    Field(
+        "mesh_port",
+        "",
+        _optional(_port),
+        "Port of 127.0.0.1 where whoever is on this machine decides approvals as `agent:supervisor`, without a "
+        "credential. Off without it.",
+    ),
+    Field(
+        "mesh_with_agents",
+        "false",
+        _truth,
+        "Serve `mesh_port` also while agents run outside of a jail, who could then approve themselves.",
+        flag=False,
+    ),
+    Field(
+        "notify_webhook",
+        "",
+        _secret("notify_webhook", r"https?://\S+", "an address like https://example.com/hook"),
+        "Address that is told, signed, of every approval that reaches a person.",
+        flag=False,
+    ),
+    Field(
+        "notify_webhook_secret",
+        "",
+        _secret("notify_webhook_secret", r"\S{16,}", "at least 16 characters without spaces"),
+        "Key that signs what `notify_webhook` is sent. Needed with it.",
+        flag=False,
+    ),
+    Field(
+        "notify_command",
+        "",
+        _command,
+        "Program that is run, with the notice as JSON on its standard input, for every approval that reaches a person.",
+        flag=False,
+    ),
+    Field(
+        "notify_smtp",
+        "",
+        _secret("notify_smtp", r"smtps?://\S+", "smtps://user:password@host:port, or smtp:// for STARTTLS"),
+        "Mail server for notices of approvals that reach a person.",
+        flag=False,
+    ),
+    Field(
+        "notify_from",
+        "",
+        _optional(_text(r"[^@\s,]+@[^@\s,]+", "a mail address")),
+        "Sender of those mails.",
+        flag=False,
+    ),
+    Field(
+        "notify_to",
+        "",
+        _words(r"[^@\s,]+@[^@\s,]+", "mail addresses, separated by commas"),
+        "Who gets those mails.",
+        flag=False,
+    ),
+    Field(
+        "otel_endpoint",
+        "",
+        _optional(_text(_HTTP, "an address like http://127.0.0.1:4318")),
+        "OpenTelemetry collector (OTLP over HTTP) that gets a span for every decided call; needs `legation[otel]`.",
         flag=False,
     ),
 )

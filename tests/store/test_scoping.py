@@ -23,6 +23,10 @@ ACROSS = {
     ("rewrapping", "content_keys"): "rotation goes through everything",
     ("vault", "keys_in_use"): "rotation goes through everything",
     ("buckets", "forget_full"): "housekeeping",
+    ("counters", "forget"): "housekeeping",
+    ("door", "forget_attendance"): "housekeeping",
+    ("door", "effects_of"): "a server that starts looks after what dead ones left",
+    ("door", "heads"): "one query asks where the chains of all workspaces end",
 }
 
 

@@ -89,6 +89,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Asked
     needs: Needs
     injection_risk: bool
+    editable: bool
     argument_bytes: int
     argument_names: str
     content_owner: str
@@ -140,6 +141,7 @@ _COLUMNS: Final = Approval.__struct_fields__
 def read(row: Row) -> Approval:
     values = {name: row[name] for name in _COLUMNS}
     values |= {"status": Status(row["status"]), "injection_risk": bool(row["injection_risk"])}
+    values["editable"] = bool(row["editable"])
     return Approval(**values)
 
 
@@ -174,7 +176,9 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: str | None = None
     tool_call_id: str | None = None
     injection_risk: bool = False
+    editable: bool = False
     content_owner: str | None = None  # None: of the day
+    context: object = None  # what a replay needs besides the arguments
 
     @property
     def needs(self) -> Needs:

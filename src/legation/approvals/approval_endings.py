@@ -32,7 +32,10 @@ Reason: TypeAlias = Literal[
     "turn-cancelled",
     "session-closed",
     "policy-changed",
+    "limit-reached",  # cancelled: the money is spent meanwhile
     "stopping",
+    "no-supervisor",  # escalated: nobody of level 1 was there
+    "undecided",  # escalated: supervisors were there and left it
 ]
 
 _SQL: Final = Queries("approvals")

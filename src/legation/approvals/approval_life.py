@@ -15,6 +15,7 @@ from legation.approvals.approval import (
     MIN_USE_MS,
     Answer,
     Approval,
+    Asked,
     Change,
     Proposal,
     Status,
@@ -23,13 +24,14 @@ from legation.approvals.approval import (
     must_be_words,
     read,
 )
-from legation.approvals.approval_endings import Endings, get
+from legation.approvals.approval_endings import Endings, Reason, get
 from legation.approvals.approval_rules import held, is_held_by_another, may_decide, may_judge, must_be_free
 from legation.approvals.trace import ContentName, StepKind, argument_names, decided, proposed
 from legation.approvals.trace_content import day_owner, encode
-from legation.errors import Conflict, InvalidParams, LegationError, NotFound
+from legation.errors import AlreadyAnswered, Conflict, InvalidParams, LegationError, NotFound
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Dangling, Duplicate, Transaction
+from legation.wire.action import Action
 from legation.wire.principal import Principal
 
 SHORTEST_LEASE_MS = 1_000
@@ -60,7 +62,9 @@ class Approvals(Endings):
         former = replaces and replaces.id
         needs = "person" if replaces and replaces.needs == "person" else proposal.needs
         steps = [
-            msgspec.structs.replace(proposed(call, action, digest, owner=owner), replaces=former),
+            msgspec.structs.replace(
+                proposed(call, action, digest, owner=owner, context=proposal.context), replaces=former
+            ),
             decided(call, proposal.verdict, proposal.policy_rule, proposal.policy_version),
         ]
         yield from self.chain.append(proposal.workspace, steps, now_ms)
@@ -84,10 +88,11 @@ class Approvals(Endings):
                 verdict=proposal.verdict,
                 needs=needs,
                 injection_risk=int(proposal.injection_risk),
+                editable=int(proposal.editable),
                 argument_bytes=len(encode(action.params)),
                 argument_names=argument_names(action.params),
                 content_owner=owner,
-                group_key=digest[:32],  # agent, tool, arguments and policy are the same, or it differs
+                group_key=group_key(digest),
                 now=now_ms,
                 expires_at=proposal.expires_at,
                 replaces=former,
@@ -125,10 +130,16 @@ class Approvals(Endings):
         return (yield from self.changed(rows, former, StepKind.CLAIMED, principal, now_ms))
 
     def escalate(
-        self, principal: Principal, approval_id: str, reason: str | None, now_ms: int
+        self,
+        principal: Principal,
+        approval_id: str,
+        words: str | None,
+        now_ms: int,
+        *,
+        reason: Reason | None = None,
     ) -> Transaction[Approval]:
-        """To a person. One that is with a person already stays as it is."""
-        must_be_words(reason)
+        """To a person. One that is with a person already stays as it is. `reason` is a fixed word of the door's."""
+        must_be_words(words)
         former = yield from get(principal.workspace, approval_id)
         may_judge(former, principal)
         if former.needs == "person" and former.status_at(now_ms) is Status.PENDING:
@@ -141,7 +152,7 @@ class Approvals(Endings):
         )
         return (
             yield from self.changed(
-                rows, former, StepKind.ESCALATED, principal, now_ms, {"reasoning": reason}
+                rows, former, StepKind.ESCALATED, principal, now_ms, {"reasoning": words}, reason=reason
             )
         )
 
@@ -190,6 +201,35 @@ class Approvals(Endings):
             )
         return GroupAnswer(tuple(answered), tuple(refused))
 
+    def rebind(
+        self,
+        former: Approval,
+        action: Action,
+        verdict: Asked,
+        rule: str,
+        version: str,
+        now_ms: int,
+    ) -> Transaction[Approval]:
+        """To another policy, under which it is asked about all the same. It needs as much as before, or more."""
+        digest = action.digest(version)
+        needs = "person" if former.needs == "person" or verdict == "human_approval" else "supervisor"
+        rows = yield _SQL.rebind(
+            workspace=former.workspace_id,
+            id=former.id,
+            action_digest=digest,
+            policy_version=version,
+            policy_rule=rule,
+            verdict=verdict,
+            needs=needs,
+            group_key=group_key(digest),
+            now=now_ms,
+        )
+        if not rows:
+            raise AlreadyAnswered(f"cannot change approval {former.id}: somebody was faster; read it again")
+        step = decided(former.call, verdict, rule, version, reason="policy-changed")
+        yield from self.chain.append(former.workspace_id, [step], now_ms)
+        return read(rows[0])
+
     def edit(
         self, principal: Principal, approval_id: str, proposal: Proposal, now_ms: int
     ) -> Transaction[Approval]:
@@ -211,6 +251,11 @@ class Approvals(Endings):
         may_decide(approval, principal)
         moved(approval, change, now_ms)
         return approval
+
+
+def group_key(digest: str) -> str:
+    """Agent, tool, arguments and policy are the same, or it differs."""
+    return digest[:32]
 
 
 def _must_stand_in(former: Approval, proposal: Proposal) -> None:

@@ -6,23 +6,36 @@ tools are Go's: they are matched against the names of the tools on record, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Final, get_args
 
 import msgspec
 
+from legation.approvals import trace_entries
 from legation.approvals.approval import Approval, Status, read
+from legation.approvals.approval_endings import get
 from legation.approvals.approval_glob import Glob
+from legation.approvals.grants import active_for
 from legation.approvals.trace_content import Seals, contents_of
 from legation.errors import InvalidParams
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Rows, Transaction
 from legation.store.identity.page import page_of
 from legation.store.sealing import Sealer
-from legation.wire.api.approvals import ApprovalStatus, ApprovalView, go_duration, rfc3339
+from legation.wire.api.approvals import (
+    ActiveGrant,
+    ApprovalDetail,
+    ApprovalStatus,
+    ApprovalView,
+    RecentTrace,
+    go_duration,
+    rfc3339,
+)
 from legation.wire.api.shape import Page
 
 MOST: Final = 500  # in one page
+RECENT: Final = 10  # of the agent's other calls, as the context of an approval
 _LAST: Final = "~"  # after every id
 
 _SQL: Final = Queries("approvals")
@@ -74,6 +87,16 @@ async def views(
     return [view(approval, params.get(approval.trace_id), now_ms) for approval in listed]
 
 
+async def detail(
+    database: Database, sealer: Sealer, workspace: str, approval_id: str, now_ms: int
+) -> ApprovalDetail:
+    """One, with what its agent did besides, and what was granted to it. Arguments are opened, as in `views`."""
+    approval, recent, active = await database.read(_context, workspace, approval_id, now_ms)
+    (shown,) = await views(database, sealer, workspace, [approval], now_ms)
+    members = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    return ApprovalDetail(**members, recent_traces=recent, active_grants=active)
+
+
 def view(approval: Approval, params: object, now_ms: int) -> ApprovalView:
     status = approval.status_at(now_ms)
     left = approval.expires_at - now_ms if status is Status.PENDING else 0
@@ -81,13 +104,44 @@ def view(approval: Approval, params: object, now_ms: int) -> ApprovalView:
         id=approval.id,
         agent_id=approval.agent,
         tool=approval.tool,
-        params=params if isinstance(params, dict) else None,
+        params=_writable(params) if isinstance(params, dict) else None,
         policy_rule=approval.policy_rule,
         status=status.value,
         created_at=rfc3339(approval.created_at),
         remaining=go_duration(left),
         injection_risk=approval.injection_risk,
+        needs=approval.needs,
+        expires_at=rfc3339(approval.expires_at),
+        group=approval.group_key,
+        editable=approval.editable,
+        session_id=approval.session_id,
+        claimed_by=approval.claimed_by if (approval.claimed_until or 0) > now_ms else None,
+        resolved_by=approval.resolved_by,
+        resolved_at=None if approval.resolved_at is None else rfc3339(approval.resolved_at),
+        replaced_by=approval.replaced_by,
     )
+
+
+def _context(
+    workspace: str, approval_id: str, now_ms: int
+) -> Transaction[tuple[Approval, list[RecentTrace], list[ActiveGrant]]]:
+    approval = yield from get(workspace, approval_id)
+    # Its own call is no history: of an agent that nobody knows the list is empty, and a supervisor can see that.
+    traces = yield from trace_entries.recent(workspace, approval.agent, RECENT + 1)
+    others = [trace for trace in traces if trace.trace_id != approval.trace_id][:RECENT]
+    grants = yield from active_for(workspace, approval.agent, now_ms)
+    return approval, others, [grant.shown(now_ms) for grant in grants]
+
+
+def _writable(params: Mapping[str, object]) -> Mapping[str, object]:
+    """An agent can send half of a character (a lone surrogate), and no list may fail for that: `?` stands for it."""
+    try:
+        msgspec.json.encode(params)
+    except UnicodeEncodeError:
+        text = json.dumps(params, ensure_ascii=False).encode("utf-8", "replace")
+        mended: dict[str, object] = json.loads(text)
+        return mended
+    return params
 
 
 def _params(workspace: str, traces: list[str]) -> Transaction[Rows]:

@@ -26,7 +26,7 @@ LONGEST_ARGUMENT_NAME: Final = 31  # a longer word could be a token
 
 Verdict: TypeAlias = Literal["allow", "deny", "supervisor", "human_approval"]
 # What a step may say: all of it is sealed.
-ContentName: TypeAlias = Literal["params", "result", "error", "reasoning", "message", "claim"]
+ContentName: TypeAlias = Literal["params", "context", "result", "error", "reasoning", "message", "claim"]
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _ARGUMENT_NAME: Final = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_ARGUMENT_NAME}}}", re.ASCII)
@@ -138,18 +138,32 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     replaces: str | None = None
 
 
-def proposed(call: Call, action: Action, digest: str, *, owner: str | None = None) -> Draft:
+def proposed(
+    call: Call, action: Action, digest: str, *, owner: str | None = None, context: object = None
+) -> Draft:
+    """`context` is what a replay needs besides the arguments."""
+    contents: dict[ContentName, object] = {"params": action.params}
+    if context is not None:
+        contents["context"] = context
     return Draft(
         step=StepKind.PROPOSED,
         call=call,
-        contents={"params": action.params},
+        contents=contents,
         owner=owner,
         kind=must_be_name(action.kind, "a tool's kind"),
         action_digest=digest,
     )
 
 
-def decided(call: Call, verdict: Verdict, rule: str, version: str, *, reason: str | None = None) -> Draft:
+def decided(
+    call: Call,
+    verdict: Verdict,
+    rule: str,
+    version: str,
+    *,
+    reason: str | None = None,
+    by: Principal | None = None,
+) -> Draft:
     return Draft(
         step=StepKind.DECIDED,
         call=call,
@@ -157,6 +171,7 @@ def decided(call: Call, verdict: Verdict, rule: str, version: str, *, reason: st
         policy_rule=must_be_name(rule, "a rule's name"),
         policy_version=must_be_name(version, "a policy's version") if version else "",
         reason=reason,
+        by=by,
     )
 
 

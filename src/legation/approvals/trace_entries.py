@@ -6,21 +6,23 @@ Nothing is ever updated to make an entry: what the API, the export and telemetry
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from legation.approvals.trace import STEP_COLUMNS, Step, StepKind
 from legation.approvals.trace_content import Seals, contents_of
-from legation.errors import InvalidParams
+from legation.errors import InvalidParams, NotFound
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Row, Rows, Statement, Transaction
 from legation.store.sealing import Sealer
-from legation.wire.api.approvals import RecentTrace, TraceEntry, rfc3339
+from legation.wire.api.approvals import RecentTrace, TraceDetail, TraceEntry, TraceStep, rfc3339
 from legation.wire.api.shape import Page
 
 MOST: Final = 500  # in one page
+GRANTED: Final = "granted"  # the reason of a verdict that a grant lifted
 _SHOWN: Final = ("params", "error", "reasoning")
+_ASKED: Final = frozenset({"supervisor", "human_approval"})
 _END_OF_TIME: Final = 2**53
 _ENDINGS: Final = frozenset(
     {StepKind.RESOLVED, StepKind.CANCELLED, StepKind.EXPIRED, StepKind.SUPERSEDED, StepKind.CONSUMED}
@@ -34,7 +36,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     agent: str | None = None
     tool: str | None = None
+    session: str | None = None
     since: int = 0
+
+
+Words: TypeAlias = Mapping[tuple[str, int], Mapping[str, object]]
+"""What was said, by server and number of the step, and by name."""
 
 
 async def entries(
@@ -48,23 +55,55 @@ async def entries(
     """The newest first. `after` is `next` of the page before."""
     limit = max(1, min(limit, MOST))
     calls, steps, said = await database.read(_page, workspace, wanted, limit, _place(after))
-    seals = Seals(sealer, workspace)
-    words: dict[tuple[str, int], dict[str, object]] = {}
-    for opened in map(seals.open, said):
-        words.setdefault((opened.server, opened.seq), {})[opened.name] = opened.value
-    joined = _joined(steps)
+    words = opened(sealer, workspace, said)
+    by_trace = joined(steps)
     shown = calls[:limit]
-    items = [entry(joined[call["trace_id"]], words) for call in shown]
+    items = [entry(by_trace[call["trace_id"]], words) for call in shown]
     last = shown[-1] if len(calls) > limit else None
     return Page(items=items, next=None if last is None else f"{last['at']}-{last['trace_id']}")
+
+
+async def detail(database: Database, sealer: Sealer, workspace: str, trace_id: str) -> TraceDetail:
+    """One call with every step of it, and what the tool answered."""
+    rows, said = await database.read(_one, workspace, trace_id, (*_SHOWN, "result"))
+    if not rows:
+        raise NotFound("cannot find the trace; list those of the workspace, and give the whole id")
+    words = opened(sealer, workspace, said)
+    steps = [read_step(row) for row in rows]
+    shown = entry(steps, words)
+    returned = _said(_last(steps, StepKind.RETURNED), words)
+    return TraceDetail(
+        **{name: getattr(shown, name) for name in shown.__struct_fields__},
+        steps=[_shown_step(step, row["hash"]) for step, row in zip(steps, rows, strict=True)],
+        result=returned.get("result"),
+    )
+
+
+async def ended(
+    database: Database, sealer: Sealer, workspace: str, trace_id: str
+) -> tuple[TraceEntry, int] | None:
+    """One call and the time of its last step; None where there is no such call."""
+    rows, said = await database.read(_one, workspace, trace_id, _SHOWN)
+    if not rows:
+        return None
+    steps = [read_step(row) for row in rows]
+    return entry(steps, opened(sealer, workspace, said)), max(step.at for step in steps)
+
+
+def opened(sealer: Sealer, workspace: str, said: Rows) -> Words:
+    seals = Seals(sealer, workspace)
+    words: dict[tuple[str, int], dict[str, object]] = {}
+    for each in map(seals.open, said):
+        words.setdefault((each.server, each.seq), {})[each.name] = each.value
+    return words
 
 
 def recent(workspace: str, agent: str, limit: int = 10) -> Transaction[list[RecentTrace]]:
     """An agent's last calls as the context of an approval: no arguments."""
     calls = yield _calls(workspace, Filter(agent=agent), limit, _place(None))
     traces = [call["trace_id"] for call in calls]
-    joined = _joined((yield _SQL.steps_of(workspace=workspace, traces=_json(traces))))
-    return [_recent(joined[trace]) for trace in traces]
+    by_trace = joined((yield _SQL.steps_of(workspace=workspace, traces=_json(traces))))
+    return [_recent(by_trace[trace]) for trace in traces]
 
 
 def steps_of(workspace: str, trace_id: str) -> Transaction[list[Step]]:
@@ -72,7 +111,7 @@ def steps_of(workspace: str, trace_id: str) -> Transaction[list[Step]]:
     return [read_step(row) for row in rows]
 
 
-def entry(steps: Sequence[Step], words: Mapping[tuple[str, int], Mapping[str, object]]) -> TraceEntry:
+def entry(steps: Sequence[Step], words: Words) -> TraceEntry:
     """Of all steps of one call, in their order."""
     first = _last(steps, StepKind.PROPOSED)
     verdict = _last(steps, StepKind.DECIDED)
@@ -96,17 +135,29 @@ def entry(steps: Sequence[Step], words: Mapping[tuple[str, int], Mapping[str, ob
         error=None if error is None else str(error),
         timestamp=rfc3339(head.at),
         approval_id=head.approval_id,
-        approval_status=_approval_status(steps),  # type: ignore[arg-type]
-        approved_by=f"{resolved.actor_kind}:{resolved.actor}" if resolved else None,
+        approval_status=_approval_status(steps, verdict),  # type: ignore[arg-type]
+        approved_by=_actor(resolved or (verdict if _is_granted(verdict) else None)),
         approval_ms=resolved.at - head.at if resolved else None,
         # A supervisor that gave no reason has decided all the same: "" is found where null is not.
         supervisor_reasoning=str(said.get("reasoning") or "") if supervised else None,
         supervisor_confidence=resolved.confidence if resolved and supervised else None,
+        turn_id=head.turn_id,
+        tool_call_id=head.tool_call_id,
+        reason=next((step.reason for step in reversed(steps) if step.reason), None),
     )
 
 
 def read_step(row: Row) -> Step:
     return Step(**{name: row[name] for name in STEP_COLUMNS})
+
+
+def calls_before(
+    workspace: str, wanted: Filter, limit: int, after: str | None
+) -> Transaction[tuple[Rows, Rows]]:
+    """The newest calls, and every step of them."""
+    calls = yield _calls(workspace, wanted, limit, _place(after))
+    steps = yield _SQL.steps_of(workspace=workspace, traces=_json(call["trace_id"] for call in calls))
+    return calls, steps
 
 
 def _page(
@@ -118,9 +169,16 @@ def _page(
     return calls, steps, (yield from contents_of(workspace, traces, _SHOWN))
 
 
+def _one(workspace: str, trace_id: str, names: Iterable[str]) -> Transaction[tuple[Rows, Rows]]:
+    rows = yield _SQL.steps_of(workspace=workspace, traces=_json([trace_id]))
+    return rows, (yield from contents_of(workspace, [trace_id], names))
+
+
 def _calls(workspace: str, wanted: Filter, limit: int, place: tuple[int, str]) -> Statement:
     at, trace = place
     common = {"workspace": workspace, "since": wanted.since, "at": at, "trace": trace, "limit": limit}
+    if wanted.session is not None:
+        return _SQL.calls_of_session(**common, session=wanted.session, tool=wanted.tool, agent=wanted.agent)
     if wanted.tool is not None:
         return _SQL.calls_of_tool(**common, tool=wanted.tool, agent=wanted.agent)
     if wanted.agent is not None:
@@ -137,7 +195,7 @@ def _place(after: str | None) -> tuple[int, str]:
     return int(at), trace
 
 
-def _joined(rows: Rows) -> dict[str, list[Step]]:
+def joined(rows: Rows) -> dict[str, list[Step]]:
     joined: dict[str, list[Step]] = {}
     for row in rows:
         joined.setdefault(row["trace_id"], []).append(read_step(row))
@@ -154,10 +212,41 @@ def _recent(steps: Sequence[Step]) -> RecentTrace:
     )
 
 
-def _approval_status(steps: Sequence[Step]) -> str | None:
+def _approval_status(steps: Sequence[Step], verdict: Step | None) -> str | None:
+    """A call that nobody was asked about has none, whatever id its permission has."""
     if steps[0].approval_id is None:
         return None
-    return next((step.status for step in reversed(steps) if step.step in _ENDINGS), "pending")
+    ended = next((step.status for step in reversed(steps) if step.step in _ENDINGS), None)
+    if ended is not None or _is_granted(verdict):
+        return ended
+    return "pending" if verdict is None or verdict.policy in _ASKED else None
+
+
+def _is_granted(verdict: Step | None) -> bool:
+    return verdict is not None and verdict.reason == GRANTED and verdict.actor is not None
+
+
+def _actor(step: Step | None) -> str | None:
+    return None if step is None or step.actor is None else f"{step.actor_kind}:{step.actor}"
+
+
+def _shown_step(step: Step, hash_: str) -> TraceStep:
+    return TraceStep(
+        server=step.server,
+        seq=step.seq,
+        at=rfc3339(step.at),
+        step=step.step,
+        hash=hash_,
+        policy=step.policy,
+        policy_rule=step.policy_rule,
+        policy_version=step.policy_version,
+        status=step.status,
+        reason=step.reason,
+        by=_actor(step),
+        level=step.actor_level,
+        status_code=step.status_code,
+        latency_ms=step.latency_ms,
+    )
 
 
 def _last(steps: Sequence[Step], kind: StepKind) -> Step | None:
@@ -169,7 +258,7 @@ def _latest(steps: Sequence[Step], member: str) -> int | None:
     return next((value for value in found if value is not None), None)
 
 
-def _said(step: Step | None, words: Mapping[tuple[str, int], Mapping[str, object]]) -> Mapping[str, object]:
+def _said(step: Step | None, words: Words) -> Mapping[str, object]:
     return {} if step is None else words.get((step.server, step.seq), {})
 
 

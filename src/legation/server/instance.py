@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from legation.approvals.policies import Policies
 from legation.clock import Clock
 from legation.errors import ConfigInvalid, Conflict, StorageFailed
 from legation.ids import new_id
 from legation.server.address import Address, browser_name, take_address
+from legation.server.approving import approving
 from legation.server.identity.process_tokens import ProcessTokens
 from legation.server.identity.token_uses import TokenUses
 from legation.server.life import Troubles, living
@@ -45,6 +47,7 @@ async def open_instance(
 ) -> AsyncIterator[tuple[Services, Address]]:
     """Nothing is changed before the folder is ours and the keys fit what they are to open."""
     async with AsyncExitStack() as stack:
+        policies = Policies(settings.policy)
         database = await stack.enter_async_context(open_database(settings, clock))
         forget_broken_backups(settings.data_dir)
         keys = load_installation_keys(settings)
@@ -57,6 +60,7 @@ async def open_instance(
         stack.callback(address.listener.close)
         process_tokens, sealer = ProcessTokens(keys, installed), Sealer(keys.vault)
         links = LinkSigner(keys.links, address.public_url, clock)
+        door = await stack.enter_async_context(approving(settings, database, sealer, log, clock, policies))
         services = Services(
             settings=settings,
             mode=mode,
@@ -79,6 +83,13 @@ async def open_instance(
             process_tokens=process_tokens,
             buckets=Buckets(database, clock),
             token_uses=await stack.enter_async_context(TokenUses(database, clock)),
+            policies=door.policies,
+            ledger=door.ledger,
+            inbox=door.inbox,
+            changes=door.changes,
+            attendance=door.attendance,
+            grants=door.grants,
+            door=door.door,
             own_token=process_tokens.add(settings.token),
             installed=installed,
             stop=stop,

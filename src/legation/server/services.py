@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from legation.approvals.attendance import Attendance
+    from legation.approvals.chain import Ledger
+    from legation.approvals.changes import Changes
+    from legation.approvals.door import Door
+    from legation.approvals.grants import Grants
+    from legation.approvals.inbox import Inbox
+    from legation.approvals.policies import Policies
     from legation.clock import Clock
     from legation.secret import Secret
     from legation.server.identity.process_tokens import ProcessTokens
@@ -51,6 +58,13 @@ class Services:
     process_tokens: ProcessTokens
     token_uses: TokenUses
     buckets: Buckets
+    policies: Policies
+    ledger: Ledger
+    inbox: Inbox
+    changes: Changes  # of approvals, as a stream
+    attendance: Attendance
+    grants: Grants
+    door: Door
     own_token: Secret  # the CLI's, for as long as this server runs
     installed: Installed  # the first workspace and its owner
     stop: Callable[[], None]

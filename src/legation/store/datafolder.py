@@ -9,3 +9,4 @@ PORT: Final = "port"
 BLOBS: Final = "blobs"
 SESSIONS: Final = "sessions"  # of `legation exec`
 LOGS: Final = "logs"
+SERVER: Final = "server-id"  # which server this is among those of one database: not part of a backup

@@ -6,6 +6,7 @@ import msgspec
 
 from legation.wire import jsontext
 from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_update
+from legation.wire.approvalstream import ApprovalChanged
 from legation.wire.diagnostic import Diagnostic
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
@@ -45,13 +46,15 @@ HOST_STREAM: tuple[type[Payload], ...] = (
     Diagnostic,
 )
 SERVER_STREAM: tuple[type[Payload], ...] = (ServerStarted, ServerStopped, Diagnostic)
+APPROVAL_STREAM: tuple[type[Payload], ...] = (ApprovalChanged,)
 UPDATES: tuple[type[SessionUpdate], ...] = get_args(SessionUpdate)
 
 Known: TypeAlias = Payload | SessionUpdate
 
 _ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 _decoders = {
-    cls.event_type(): msgspec.json.Decoder(cls) for cls in (*SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM)
+    cls.event_type(): msgspec.json.Decoder(cls)
+    for cls in (*SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM, *APPROVAL_STREAM)
 }
 
 

@@ -17,13 +17,23 @@ from msgspec.structs import FieldInfo
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.toolcall import ToolCallContent
-from legation.wire.codec import HOST_STREAM, SERVER_STREAM, SESSION_STREAM, UPDATES, Known, event_type
+from legation.wire.codec import (
+    APPROVAL_STREAM,
+    HOST_STREAM,
+    SERVER_STREAM,
+    SESSION_STREAM,
+    UPDATES,
+    Known,
+    event_type,
+)
 from legation.wire.diagnostic import MEANINGS
 from legation.wire.events import UNRECOGNIZED, VERSION
 
 Struct = type[msgspec.Struct]
 
-_EVENTS: frozenset[type[Known]] = frozenset((*UPDATES, *SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM))
+_EVENTS: frozenset[type[Known]] = frozenset(
+    (*UPDATES, *SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM, *APPROVAL_STREAM)
+)
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", object: "any", type(None): "null"}
 _NAMED_UNIONS = {
     "ContentBlock": get_args(ContentBlock),
@@ -64,6 +74,7 @@ def page() -> str:
         *_events("Session stream: Legation's own", "", SESSION_STREAM),
         *_events("Host stream", "", HOST_STREAM),
         *_events("Server stream", "", SERVER_STREAM),
+        *_events("Approvals stream", "", APPROVAL_STREAM),
         "## Diagnostic codes\n\n| code | meaning |\n|---|---|\n"
         + "".join(f"| `{code}` | {meaning} |\n" for code, meaning in MEANINGS.items()),
         "## Unions\n\n" + "".join(f"- **{name}**: {_members(name)}\n" for name in _NAMED_UNIONS),
@@ -81,6 +92,7 @@ def contract() -> dict[str, object]:
         "session": {event_type(cls): _contract_fields(cls) for cls in SESSION_STREAM},
         "host": {event_type(cls): _contract_fields(cls) for cls in HOST_STREAM},
         "server": {event_type(cls): _contract_fields(cls) for cls in SERVER_STREAM},
+        "approvals": {event_type(cls): _contract_fields(cls) for cls in APPROVAL_STREAM},
         "diagnostics": [str(code) for code in MEANINGS],
         "shapes": {shape.__name__: _contract_fields(shape) for shape in _shapes()},
     }

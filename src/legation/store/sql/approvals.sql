@@ -2,11 +2,11 @@
 -- A new one, pending.
 insert into approval (
   id, workspace_id, trace_id, waiter, session_id, turn_id, tool_call_id, requester_kind, requester, agent, tool, kind,
-  action_digest, policy_version, policy_rule, verdict, needs, injection_risk, argument_bytes, argument_names,
+  action_digest, policy_version, policy_rule, verdict, needs, injection_risk, editable, argument_bytes, argument_names,
   content_owner, group_key, status, created_at, expires_at, replaces
 ) values (
   :id, :workspace, :trace_id, :waiter, :session_id, :turn_id, :tool_call_id, :requester_kind, :requester, :agent,
-  :tool, :kind, :action_digest, :policy_version, :policy_rule, :verdict, :needs, :injection_risk, :argument_bytes,
+  :tool, :kind, :action_digest, :policy_version, :policy_rule, :verdict, :needs, :injection_risk, :editable, :argument_bytes,
   :argument_names, :content_owner, :group_key, 'pending', :now, :expires_at, :replaces
 ) returning *;
 
@@ -33,6 +33,12 @@ update approval set status = :status, resolved_at = :now, expires_at = :expires_
   resolver_kind = :resolver_kind, resolver = :resolver, resolver_user = :resolver_user, resolver_level = :level
 where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now
 and (needs = 'supervisor' or cast(:level as integer) >= 2) returning *;
+
+-- name: rebind
+-- To another policy's verdict, while it is pending.
+update approval set action_digest = :action_digest, policy_version = :policy_version, policy_rule = :policy_rule,
+  verdict = :verdict, needs = :needs, group_key = :group_key
+where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now returning *;
 
 -- name: end_open
 -- Without an effect: only while it could still have one.

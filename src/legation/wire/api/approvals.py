@@ -1,6 +1,7 @@
-"""Approvals, grants and traces as seed 001 shows them: snake_case, times as RFC 3339, exactly its members.
+"""Approvals, grants and traces on the wire: snake_case, times as RFC 3339, durations as Go writes them.
 
-Every member is always there; what has no value is null.
+The members of seed 001 come first, under its names and with its types; those of our own follow them. Every member
+is always there; what has no value is null.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ class ApprovalView(Shape):
     created_at: str
     remaining: str  # as Go writes durations: 4m30s
     injection_risk: bool
+    needs: Literal["supervisor", "person"]
+    expires_at: str
+    group: str  # the same for all that ask for the very same
+    editable: bool  # whether approving with other arguments is possible
+    session_id: str | None
+    claimed_by: str | None  # by whom it is looked at now
+    resolved_by: str | None  # from the credential
+    resolved_at: str | None
+    replaced_by: str | None  # the approval of edited arguments
 
 
 class RecentTrace(Shape):
@@ -60,11 +70,27 @@ class ApprovalDetail(ApprovalView):
 
 
 class Resolution(Body):
-    """Of approve and deny. `resolved_by` is kept as the caller's word; who it was, the credential says."""
+    """Of approve and deny. `resolved_by` is kept as the caller's word; who it was, the credential says.
+
+    `message` is what the agent is told."""
 
     resolved_by: Annotated[str, Meta(max_length=256)] | None = None
     reasoning: Words | None = None
     confidence: Confidence | None = None
+    message: Words | None = None
+
+
+class Approve(Resolution):
+    """With `params`: approve, but with these arguments, where the approval is editable."""
+
+    params: Mapping[str, object] | None = None
+
+
+class GroupAnswered(Shape):
+    """Of all pending ones that ask for the very same. `refused`: those that the caller may not answer."""
+
+    answered: list[str]
+    refused: list[str]
 
 
 class Escalation(Body):
@@ -76,13 +102,22 @@ class ClaimBody(Body):
 
 
 class NewGrant(Body):
-    """`duration` in seconds."""
+    """`duration` in seconds, or as Go writes it: `1h30m`."""
 
     agent: Annotated[str, Meta(min_length=1, max_length=256)]
     tools: Annotated[str, Meta(min_length=1, max_length=256)]
-    duration: Annotated[int, Meta(ge=1)]
+    duration: Annotated[int, Meta(ge=1)] | Annotated[str, Meta(min_length=2, max_length=32)]
     kinds: list[Annotated[str, Meta(min_length=1, max_length=64)]] | None = None
     reason: Words | None = None
+
+
+class GrantView(ActiveGrant):
+    kinds: list[str] | None
+    reason: str | None
+    created_at: str
+    active: bool
+    revoked_at: str | None
+    revoked_by: str | None
 
 
 class TraceEntry(Shape):
@@ -106,6 +141,160 @@ class TraceEntry(Shape):
     approval_ms: int | None
     supervisor_reasoning: str | None
     supervisor_confidence: float | None
+    turn_id: str | None
+    tool_call_id: str | None
+    reason: str | None  # a fixed word on why it was decided or ended so: granted, loop, outcome-unknown, ...
+
+
+class TraceStep(Shape):
+    """One step as it stands in the chain, with its hash."""
+
+    server: str
+    seq: int
+    at: str
+    step: str
+    hash: str
+    policy: str | None
+    policy_rule: str | None
+    policy_version: str | None
+    status: str | None
+    reason: str | None
+    by: str | None
+    level: int | None
+    status_code: int | None
+    latency_ms: int | None
+
+
+class TraceDetail(TraceEntry):
+    steps: list[TraceStep]
+    result: object  # what the tool answered, where Legation called it; null after it was purged
+
+
+class ChainHead(Shape):
+    server: str
+    seq: int
+    hash: str
+
+
+class ChainReport(Shape):
+    """`problems` is empty where every step and all content that is there is as it was written."""
+
+    server: str
+    steps: int
+    contents: int  # that were checked
+    purged: int  # whose key was destroyed
+    head: ChainHead
+    problems: list[str]
+
+
+class ToolCallBody(Body):
+    """`params` are the arguments, and nothing else is. `agent`: for whom, of a credential that is no agent's own."""
+
+    params: Mapping[str, object]
+    agent: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    session_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+
+class ToolReturned(Shape):
+    """`result` is what the tool answered, as it is."""
+
+    result: object
+    trace_id: str
+    approval_id: str | None
+    policy_rule: str
+    decided_by: str
+
+
+class DecideBody(ToolCallBody, kw_only=True):
+    tool: Annotated[str, Meta(min_length=1, max_length=256)]
+    kind: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    cwd: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+
+
+class Considered(Shape):
+    """What would happen to the call now. Nothing is run, counted or recorded."""
+
+    action: Literal["allow", "deny", "supervisor", "human_approval"]
+    policy_rule: str
+    policy_version: str
+    reason: str
+    message: str | None
+    injection_risk: bool
+    grant: str | None  # the grant that would let it pass
+    limit: str | None  # the limit that would stop it
+
+
+class PolicyRules(Shape):
+    name: str
+    agent: str
+    place: str
+    rules: list[str]
+
+
+class PolicyInfo(Shape):
+    """`problem`: why the newest edit is not in force."""
+
+    version: str
+    source: str
+    policies: list[PolicyRules]
+    problem: str | None
+
+
+class ExplainStep(Shape):
+    policy: str
+    rule: str | None
+    outcome: str
+    why: str
+    action: str | None
+    kind: str | None
+    part: str | None
+    place: str
+
+
+class Explained(Considered):
+    steps: list[ExplainStep]
+
+
+class ReplayBody(Body):
+    """`policy`: the text of a changed policy, as YAML. `since`: RFC 3339, or how long ago: `24h`."""
+
+    policy: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+    since: Annotated[str, Meta(max_length=64)] | None = None
+    agent: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    tool: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
+
+
+class Replayed(Shape):
+    trace_id: str
+    timestamp: str
+    agent_id: str
+    tool: str
+    was: str
+    was_rule: str
+    now: str
+    now_rule: str
+
+
+class Replay(Shape):
+    """`changed` are the calls that would be decided otherwise, the newest first, at most 1000 of them."""
+
+    version: str
+    calls: int  # that were looked at; those of the next two were not decided again
+    unknown: int  # whose arguments were purged, or of which no decision is on record
+    limited: int  # that a limit stopped: what was counted is no matter of a policy's text
+    differing: int
+    counts: dict[str, int]  # "allow -> deny": how many
+    changed: list[Replayed]
+
+
+class RuleHits(Shape):
+    """`last_at` null: never in that time."""
+
+    policy_rule: str
+    action: str | None
+    hits: int
+    last_at: str | None
 
 
 def rfc3339(ms: int) -> str:

@@ -1,0 +1,304 @@
+"""The one door: every call of every agent is decided here, whichever way it came in.
+
+In this order: identity (who brings the request knows it), limits, policy, grants, the injection signal, an approval,
+its consumption, the effect, the trace.
+
+INV-1  The same call under the same policies gets the same decision and the same trace, whoever brings it.
+INV-2  Nothing passes without a trace, and nothing passes twice.
+INV-3  Whoever has gone takes the question along: an answer that comes later changes nothing and starts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from legation.approvals import effects, limits
+from legation.approvals.answers import Ending, ending_of
+from legation.approvals.approval import Approval, Status, new_approval_id
+from legation.approvals.approval_endings import Reason, get
+from legation.approvals.attendance import Attendance
+from legation.approvals.editing import edited, edited_params
+from legation.approvals.grants import matching
+from legation.approvals.inbox import Inbox, Wait
+from legation.approvals.injection import Signal, nothing
+from legation.approvals.loops import Loops
+from legation.approvals.passage import Judged, OverLimit, Passage, ruling_of
+from legation.approvals.policies import Policies
+from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.recheck import Recheck
+from legation.approvals.request import POLICY, Consideration, Execute, Request, Returned, Ruling, Token
+from legation.approvals.trace import Call, StepKind
+from legation.approvals.vigil import WAIT_MS, Notify, Vigil, nobody
+from legation.errors import Conflict, LegationError, Unavailable
+
+TIMEOUT: Final = 600.0  # seconds: a person's time to answer, unless the rule says otherwise
+LAST_WORDS: Final = 10.0  # seconds: for what passed and is being done, when the door closes
+
+logger = logging.getLogger("legation.door")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How a door behaves, beyond its policies."""
+
+    timeout: float = TIMEOUT
+    supervisor_wait_ms: int = WAIT_MS
+    signal: Signal = nothing
+    notify: Notify = nobody
+
+
+class Door:
+    """`async with Door(...)`: at its end nobody waits any more, and each was told."""
+
+    def __init__(
+        self, inbox: Inbox, policies: Policies, attendance: Attendance, habits: Habits | None = None
+    ) -> None:
+        self.inbox = inbox
+        self.policies = policies
+        self._attendance = attendance
+        self._habits = habits or Habits()
+        self._loops = Loops(inbox.clock)
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._closing = asyncio.Event()
+        policies.on_change(self._on_policies)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Whoever waits is told that it is over; what passed has `LAST_WORDS` to end."""
+        self._closing.set()
+        for wait in self.inbox.waits:
+            wait.news.set()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=LAST_WORDS)
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self.inbox.settle()
+
+    async def decide(self, request: Request) -> Ruling:
+        """For those who act themselves: whoever is approved acts at once. Cancelling it takes the question back."""
+        gone = asyncio.Event()
+        return await self._owned(self._through(request, gone, acts=False), gone)
+
+    async def run(self, request: Request, execute: Execute) -> tuple[Ruling, Returned | None]:
+        """Decide, and if it passes act, at most once. Cancelling it takes the question back, but no effect."""
+        gone = asyncio.Event()
+
+        async def work() -> tuple[Ruling, Returned | None]:
+            ruling = await self._through(request, gone, acts=True)
+            return ruling, await self._act(request, ruling, execute) if ruling.passed else None
+
+        return await self._owned(work(), gone)
+
+    async def consider(self, request: Request) -> Consideration:
+        """What would happen. Nothing is run, counted or recorded."""
+        policies = self.policies.current
+        verdict = policies.decide(request.action, request.facts)
+        injected = self._habits.signal(request.action)
+        workspace, action, now = request.principal.workspace, request.action, self.inbox.clock.now_ms()
+        of_agent = policies.limits(action.agent)
+        hit = self._loops.would_repeat(_loop_key(request), action.digest(), of_agent)
+        database = self.inbox.ledger.database
+        if hit is None:
+            hit = await database.read(limits.peek, workspace, action.agent, of_agent, action, now)
+        grant = None
+        if hit is None and verdict.action in ("supervisor", "human_approval") and not injected:
+            grant = await database.read(matching, workspace, action, now)
+        return Consideration(
+            policy="deny" if hit else verdict.action,
+            rule=hit.rule if hit else verdict.name,
+            version=policies.version,
+            reason=hit.reason if hit else verdict.reason,
+            message=hit.reason if hit else verdict.message,
+            injection_risk=injected,
+            grant=grant.id if grant else None,
+            limit=hit.limit if hit else None,
+        )
+
+    # One request.
+
+    async def _through(self, request: Request, gone: asyncio.Event, *, acts: bool) -> Ruling:
+        if self._closing.is_set():
+            raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
+        judged = self._judge(request)
+        passage = Passage(self.inbox.life, self.inbox.waiter, acts)
+        now = self.inbox.clock.now_ms()
+        approval_id = request.approval_id or new_approval_id(now)
+        with self.inbox.waiting(approval_id) as wait:
+            expires_at = now + self._lifetime_ms(judged)
+            entered = await self.inbox.ledger.transact(
+                judged.workspace, passage.enter, judged, approval_id, expires_at, now
+            )
+            if isinstance(entered, Ruling):
+                return entered
+            self.inbox.tell(entered, StepKind.PROPOSED)
+            return await self._answered(judged, passage, entered, wait, gone)
+
+    async def _answered(
+        self, judged: Judged, passage: Passage, approval: Approval, wait: Wait, gone: asyncio.Event
+    ) -> Ruling:
+        rechecked = Recheck(self.inbox, self.policies, judged, passage)
+        vigil = Vigil(
+            inbox=self.inbox,
+            attendance=self._attendance,
+            wait=wait,
+            gone=gone,
+            closing=self._closing,
+            recheck=rechecked,
+            notify=self._habits.notify,
+            supervisor_wait_ms=self._habits.supervisor_wait_ms,
+        )
+        try:
+            ended = await vigil.keep(approval)
+        except LegationError:
+            await self._withdraw(approval, "caller-gone")
+            raise
+        if rechecked.ruling is not None:
+            return rechecked.ruling
+        judged = rechecked.judged
+        if ended is None:
+            ended = await self._withdraw(approval, "stopping" if self._closing.is_set() else "caller-gone")
+        return await self._left(judged, passage, ended, gone)
+
+    async def _left(self, judged: Judged, passage: Passage, ended: Approval, gone: asyncio.Event) -> Ruling:
+        """With what was answered. Approved is not yet passed: it is consumed here."""
+        database = self.inbox.ledger.database
+        if ended.replaced_by is not None:
+            ended = await database.read(get, ended.workspace_id, ended.replaced_by)
+            judged = await self._with_edited(judged, ended)
+        if ended.status is Status.APPROVED and gone.is_set():
+            ended = await self._withdraw(ended, "caller-gone")
+        ending = await database.read(ending_of, self.inbox.ledger.chain.sealer, ended)
+        if ended.status is not Status.APPROVED:
+            return _refused(judged, ended, ending)
+        try:
+            consumed = await self.inbox.changed(
+                judged.workspace, StepKind.CONSUMED, lambda now: passage.leave(judged, ended, now)
+            )
+        except OverLimit as over:
+            await self._withdraw(ended, "limit-reached")
+            return _over_limit(judged, ended, over)
+        except Conflict as conflict:
+            await self._withdraw(ended, "policy-changed")
+            changed = (conflict.data or {}).get("reason") == "policy-changed"
+            why = "the policy changed after it was approved: ask again" if changed else conflict.message
+            return ruling_of(judged, "cancelled", POLICY, why, why, ended.call)
+        return ruling_of(judged, "approved", ending.by, ending.reason, ending.message, consumed.call)
+
+    async def _with_edited(self, judged: Judged, approval: Approval) -> Judged:
+        """What was approved has other arguments: the digest of these is what the approval is bound to."""
+        ledger = self.inbox.ledger
+        params = await edited_params(ledger.database, ledger.chain.sealer, approval)
+        request = replace(
+            judged.request,
+            action=edited(judged.action, params, judged.request.facts),
+            trace_id=approval.trace_id,
+            approval_id=approval.id,
+        )
+        policies = self.policies.current
+        return replace(
+            judged, request=request, policies=policies, verdict=policies.decide(request.action, request.facts)
+        )
+
+    async def _act(self, request: Request, ruling: Ruling, execute: Execute) -> Returned:
+        clock, workspace = self.inbox.clock, request.principal.workspace
+        begun = clock.monotonic()
+        try:
+            returned = await execute(ruling.action, Token(ruling.trace_id, ruling.approval_id))
+        except Exception:  # a boundary: the tool is somebody else's
+            logger.exception("a tool failed in its executor")
+            returned = Returned(status_code=502, error="the tool failed")
+        except asyncio.CancelledError:
+            returned = Returned(status_code=499, error="the server stopped before the tool answered")
+        call = Call(
+            trace_id=ruling.trace_id,
+            agent=ruling.action.agent,
+            tool=ruling.action.tool,
+            approval_id=ruling.approval_id,
+            session_id=request.session_id,
+            turn_id=request.turn_id,
+            tool_call_id=request.tool_call_id,
+        )
+        await self.inbox.ledger.transact(
+            workspace,
+            effects.end,
+            self.inbox.ledger.chain,
+            workspace,
+            call,
+            returned,
+            request.content_owner,
+            round((clock.monotonic() - begun) * 1000),
+            clock.now_ms(),
+        )
+        return returned
+
+    async def _withdraw(self, approval: Approval, reason: Reason) -> Approval:
+        """As it is after that: somebody may have been faster."""
+        await self.inbox.cancel(approval.workspace_id, [approval.id], reason)
+        return await self.inbox.look(approval)
+
+    def _judge(self, request: Request) -> Judged:
+        policies = self.policies.current
+        key, digest = _loop_key(request), request.action.digest()
+        return Judged(
+            request=request,
+            policies=policies,
+            verdict=policies.decide(request.action, request.facts),
+            injected=self._habits.signal(request.action),
+            looping=self._loops.repeated(key, digest, policies.limits(request.action.agent)),
+        )
+
+    def _lifetime_ms(self, judged: Judged) -> int:
+        wanted = judged.verdict.timeout or self._habits.timeout
+        return round(min(wanted, judged.request.timeout or wanted) * 1000)
+
+    def _on_policies(self, _policies: PolicySet) -> None:
+        for wait in self.inbox.waits:
+            wait.news.set()
+
+    async def _owned(self, work: Coroutine[Any, Any, T], gone: asyncio.Event) -> T:
+        """In a task of the door's own: whoever waits may leave, what was begun is brought to its end."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not isinstance(error, LegationError):
+            logger.error("cannot decide a call: a defect", exc_info=error)
+
+
+def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:
+    outcome = ended.status.value
+    assert outcome not in ("pending", "approved")
+    return ruling_of(judged, outcome, ending.by, ending.reason, ending.message, ended.call)  # type: ignore[arg-type]
+
+
+def _over_limit(judged: Judged, ended: Approval, over: OverLimit) -> Ruling:
+    refused = ruling_of(judged, "denied", POLICY, over.hit.reason, over.hit.reason, ended.call)
+    return replace(refused, rule=over.hit.rule, limit=over.hit.limit, retry_after=over.hit.retry_after)
+
+
+def _loop_key(request: Request) -> tuple[str, ...]:
+    """Whose repetitions count: those of one conversation, else of one credential."""
+    who = request.session_id or f"{request.principal.kind}:{request.principal.id}"
+    return request.principal.workspace, request.action.agent, who

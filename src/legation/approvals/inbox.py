@@ -1,0 +1,191 @@
+"""The approvals of one server: every change goes through here, and after its commit it is told.
+
+INV-N1  Whoever waits for an approval, and whoever follows the changes, hears of each change after it is durable.
+INV-N2  A change is told even if whoever made it has gone meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+from legation.approvals.approval import Answer, Approval, Status
+from legation.approvals.approval_endings import Reason, expire_due, get, supersede
+from legation.approvals.approval_life import Approvals, GroupAnswer
+from legation.approvals.chain import Ledger
+from legation.approvals.trace import StepKind
+from legation.clock import Clock
+from legation.store.database.transaction import Transaction
+from legation.wire.principal import Principal
+
+T = TypeVar("T")
+Tell: TypeAlias = Callable[[Approval, StepKind], None]
+
+
+class Wait:
+    """What one that waits knows of its approval: how it was last told, and that there is news."""
+
+    def __init__(self) -> None:
+        self.approval: Approval | None = None
+        self.news = asyncio.Event()
+
+    def told(self, approval: Approval) -> None:
+        self.approval = approval
+        self.news.set()
+
+
+class Inbox:
+    """Belongs to one event loop. `waiter` is this process: what it waits for is nobody else's."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, waiter: str) -> None:
+        self.ledger = ledger
+        self.clock = clock
+        self.waiter = waiter
+        self.life = Approvals(ledger.chain)
+        self._waits: dict[str, Wait] = {}
+        self._listeners: list[Tell] = []
+        self._changing: set[asyncio.Task[Any]] = set()
+
+    def on_change(self, tell: Tell) -> None:
+        self._listeners.append(tell)
+
+    @contextmanager
+    def waiting(self, approval_id: str) -> Iterator[Wait]:
+        """Begun before it is asked, so that no answer is too fast."""
+        wait = self._waits.setdefault(approval_id, Wait())
+        try:
+            yield wait
+        finally:
+            self._waits.pop(approval_id, None)
+
+    @property
+    def waits(self) -> list[Wait]:
+        return list(self._waits.values())
+
+    def tell(self, approval: Approval, happened: StepKind) -> None:
+        if (wait := self._waits.get(approval.id)) is not None:
+            wait.told(approval)
+        for listener in self._listeners:
+            listener(approval, happened)
+
+    async def changed(
+        self, workspace: str, happened: StepKind, work: Callable[[int], Transaction[Approval]]
+    ) -> Approval:
+        """One approval changes in a transaction, which is given the time."""
+
+        async def change() -> Approval:
+            approval = await self.ledger.transact(workspace, work, self.clock.now_ms())
+            self.tell(approval, happened)
+            return approval
+
+        return await self.to_the_end(change())
+
+    async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Also if whoever waits for it is cancelled."""
+        task = asyncio.create_task(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+        return await asyncio.shield(task)
+
+    async def look(self, approval: Approval) -> Approval:
+        """As it is now; whoever waits for it hears of it."""
+        found = await self.ledger.database.read(get, approval.workspace_id, approval.id)
+        if (wait := self._waits.get(found.id)) is not None and found != approval:
+            wait.told(found)
+        return found
+
+    async def settle(self) -> None:
+        """Until what was begun has ended; each is bounded by the database."""
+        while self._changing:
+            await asyncio.gather(*self._changing, return_exceptions=True)
+
+    # By whoever decides.
+
+    async def claim(self, principal: Principal, approval_id: str, lease_ms: int) -> Approval:
+        return await self.changed(
+            principal.workspace,
+            StepKind.CLAIMED,
+            lambda now: self.life.claim(principal, approval_id, lease_ms, now),
+        )
+
+    async def escalate(
+        self, principal: Principal, approval_id: str, words: str | None = None, reason: Reason | None = None
+    ) -> Approval:
+        return await self.changed(
+            principal.workspace,
+            StepKind.ESCALATED,
+            lambda now: self.life.escalate(principal, approval_id, words, now, reason=reason),
+        )
+
+    async def resolve(self, principal: Principal, approval_id: str, answer: Answer) -> Approval:
+        return await self.changed(
+            principal.workspace,
+            StepKind.RESOLVED,
+            lambda now: self.life.resolve(principal, approval_id, answer, now),
+        )
+
+    async def answer_group(self, principal: Principal, group: str, answer: Answer) -> GroupAnswer:
+        async def change() -> GroupAnswer:
+            now = self.clock.now_ms()
+            answered = await self.ledger.transact(
+                principal.workspace, self.life.answer_group, principal, group, answer, now
+            )
+            for approval in answered.answered:
+                self.tell(approval, StepKind.RESOLVED)
+            return answered
+
+        return await self.to_the_end(change())
+
+    # Without an answer.
+
+    async def cancel(self, workspace: str, ids: Iterable[str], reason: Reason) -> list[Approval]:
+        return await self._end_all(
+            workspace, lambda now: self.life.cancel(workspace, tuple(ids), reason, now), StepKind.CANCELLED
+        )
+
+    async def cancel_session(
+        self, workspace: str, session: str, turn: str | None, reason: Reason
+    ) -> list[Approval]:
+        return await self._end_all(
+            workspace,
+            lambda now: self.life.cancel_session(workspace, session, turn, reason, now),
+            StepKind.CANCELLED,
+        )
+
+    async def expire(self) -> list[Approval]:
+        """Whatever ran out of time, in every workspace."""
+
+        async def change() -> list[Approval]:
+            return self._tell_all(
+                await expire_due(self.ledger, self.life, self.clock.now_ms()), StepKind.EXPIRED
+            )
+
+        return await self.to_the_end(change())
+
+    async def supersede(self, dead: Iterable[str]) -> list[Approval]:
+        """Whatever these waiters waited for."""
+
+        async def change() -> list[Approval]:
+            ended = await supersede(self.ledger, self.life, dead, self.clock.now_ms())
+            return self._tell_all(ended, StepKind.SUPERSEDED)
+
+        return await self.to_the_end(change())
+
+    async def _end_all(
+        self, workspace: str, work: Callable[[int], Transaction[list[Approval]]], happened: StepKind
+    ) -> list[Approval]:
+        async def change() -> list[Approval]:
+            return self._tell_all(await self.ledger.transact(workspace, work, self.clock.now_ms()), happened)
+
+        return await self.to_the_end(change())
+
+    def _tell_all(self, ended: list[Approval], happened: StepKind) -> list[Approval]:
+        for approval in ended:
+            self.tell(approval, happened)
+        return ended
+
+
+def is_over(approval: Approval) -> bool:
+    return approval.status is not Status.PENDING

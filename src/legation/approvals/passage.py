@@ -1,0 +1,251 @@
+"""The transactions of the door: coming in, and leaving with an approval.
+
+INV-D1  Limits are counted, the verdict is traced, and what passes at once is charged and begun, in one transaction.
+INV-D2  An approval is consumed, charged and begun in one transaction, against the policies that hold then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from legation.approvals import effects, limits
+from legation.approvals.approval import Approval, Asked, Proposal
+from legation.approvals.approval_life import Approvals
+from legation.approvals.call_context import context_of
+from legation.approvals.grants import Grant, matching
+from legation.approvals.limits import LimitHit
+from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.verdict import Limits, Verdict
+from legation.approvals.request import POLICY, Request, Ruling
+from legation.approvals.trace import Call, Draft, decided, proposed
+from legation.errors import LegationError
+from legation.store.database.transaction import Transaction
+from legation.wire.action import Action
+from legation.wire.principal import Principal
+
+GRANTED: Literal["granted"] = "granted"
+
+
+class OverLimit(LegationError):
+    """Takes a transaction back; it never leaves the door."""
+
+    def __init__(self, hit: LimitHit) -> None:
+        super().__init__("cannot pass: a limit is reached")
+        self.hit = hit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A request with what the policies say of it, before anything was written."""
+
+    request: Request
+    policies: PolicySet
+    verdict: Verdict
+    injected: bool
+    looping: LimitHit | None = None
+
+    @property
+    def action(self) -> Action:
+        return self.request.action
+
+    @property
+    def workspace(self) -> str:
+        return self.request.principal.workspace
+
+    @property
+    def limits(self) -> tuple[tuple[str, Limits], ...]:
+        return self.policies.limits(self.action.agent)
+
+    def call(self, approval_id: str | None) -> Call:
+        request = self.request
+        return Call(
+            trace_id=request.trace_id,
+            agent=request.action.agent,
+            tool=request.action.tool,
+            approval_id=approval_id,
+            session_id=request.session_id,
+            turn_id=request.turn_id,
+            tool_call_id=request.tool_call_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """`waiter` is this process. With `acts` the effect is Legation's own, and begins with the pass."""
+
+    life: Approvals
+    waiter: str
+    acts: bool
+
+    def enter(
+        self, judged: Judged, approval_id: str, expires_at: int, now_ms: int
+    ) -> Transaction[Ruling | Approval]:
+        """Decided at once, or an approval to wait for."""
+        hit = judged.looping or (
+            yield from limits.take(
+                judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
+            )
+        )
+        if hit is not None:
+            return (yield from self._stopped(judged, hit, now_ms))
+        asks: Asked | None = None
+        match judged.verdict.action:
+            case "deny":
+                return (yield from self._denied(judged, now_ms))
+            case "allow":
+                return (yield from self._passed(judged, None, now_ms))
+            case "supervisor" | "human_approval" as asked:
+                asks = asked
+        if not judged.injected:
+            grant = yield from matching(judged.workspace, judged.action, now_ms)
+            if grant is not None:
+                return (yield from self._passed(judged, grant, now_ms))
+        return (yield from self.life.propose(_proposal(self, judged, asks, approval_id, expires_at), now_ms))
+
+    def leave(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Approval]:
+        """Right before acting. Raises Conflict where the approval no longer fits, OverLimit where a limit is reached."""
+        version = judged.policies.version
+        consumed = yield from self.life.consume(
+            judged.workspace, approval.id, self.waiter, judged.action.digest(version), version, now_ms
+        )
+        yield from self._charge(judged, now_ms)
+        yield from self._begin(judged, consumed.call, now_ms)
+        return consumed
+
+    def pass_after_all(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Ruling]:
+        """The policies changed while it waited, and now allow it."""
+        yield from self.life.cancel(judged.workspace, [approval.id], "policy-changed", now_ms)
+        return (yield from self._passed(judged, None, now_ms, call=approval.call, anew=True))
+
+    def _stopped(self, judged: Judged, hit: LimitHit, now_ms: int) -> Transaction[Ruling]:
+        yield from self._trace(judged, judged.call(None), now_ms, "deny", hit.rule, hit.limit)
+        return Ruling(
+            outcome="denied",
+            by=POLICY,
+            policy="deny",
+            rule=hit.rule,
+            reason=hit.reason,
+            message=hit.reason,
+            trace_id=judged.request.trace_id,
+            action=judged.action,
+            limit=hit.limit,
+            retry_after=hit.retry_after,
+        )
+
+    def _denied(self, judged: Judged, now_ms: int) -> Transaction[Ruling]:
+        verdict = judged.verdict
+        yield from self._trace(judged, judged.call(None), now_ms, "deny", verdict.name)
+        return ruling_of(judged, "denied", POLICY, verdict.reason, verdict.message)
+
+    def _passed(
+        self,
+        judged: Judged,
+        grant: Grant | None,
+        now_ms: int,
+        *,
+        call: Call | None = None,
+        anew: bool = False,
+    ) -> Transaction[Ruling]:
+        hit = yield from limits.charge(
+            judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
+        )
+        if (
+            hit is not None
+        ):  # between `take` and here nobody else can come, but the limits may say so of themselves
+            return (yield from self._stopped(judged, hit, now_ms))
+        verdict, call = judged.verdict, call or judged.call(None)
+        by = None if grant is None else _given_by(grant)
+        reason = "policy-changed" if anew else GRANTED if grant else None
+        if anew:
+            step = decided(call, verdict.action, verdict.name, judged.policies.version, reason=reason)
+            yield from self.life.chain.append(judged.workspace, [step], now_ms)
+        else:
+            yield from self._trace(judged, call, now_ms, verdict.action, verdict.name, reason, by)
+        yield from self._begin(judged, call, now_ms)
+        who = POLICY if grant is None else f"grant:{grant.id}"
+        words = verdict.reason if grant is None else "a grant lets it pass"
+        return ruling_of(judged, "approved", who, words, None, call)
+
+    def _charge(self, judged: Judged, now_ms: int) -> Transaction[None]:
+        hit = yield from limits.charge(
+            judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
+        )
+        if hit is not None:
+            raise OverLimit(hit)
+
+    def _begin(self, judged: Judged, call: Call, now_ms: int) -> Transaction[None]:
+        if self.acts:
+            yield from effects.begin(self.life.chain, judged.workspace, call, self.waiter, now_ms)
+
+    def _trace(
+        self,
+        judged: Judged,
+        call: Call,
+        now_ms: int,
+        verdict: Literal["allow", "deny", "supervisor", "human_approval"],
+        rule: str,
+        reason: str | None = None,
+        by: Principal | None = None,
+    ) -> Transaction[None]:
+        version, request = judged.policies.version, judged.request
+        steps: list[Draft] = [
+            proposed(
+                call,
+                judged.action,
+                judged.action.digest(version),
+                owner=request.content_owner,
+                context=context_of(request.action, request.facts),
+            ),
+            decided(call, verdict, rule, version, reason=reason, by=by),
+        ]
+        yield from self.life.chain.append(judged.workspace, steps, now_ms)
+
+
+def ruling_of(
+    judged: Judged,
+    outcome: Literal["approved", "denied", "expired", "superseded", "cancelled"],
+    by: str,
+    reason: str,
+    message: str | None = None,
+    call: Call | None = None,
+) -> Ruling:
+    return Ruling(
+        outcome=outcome,
+        by=by,
+        policy=judged.verdict.action,
+        rule=judged.verdict.name,
+        reason=reason,
+        message=message,
+        trace_id=call.trace_id if call else judged.request.trace_id,
+        approval_id=call.approval_id if call else None,
+        action=judged.action,
+    )
+
+
+def _proposal(passage: Passage, judged: Judged, asks: Asked, approval_id: str, expires_at: int) -> Proposal:
+    request = judged.request
+    return Proposal(
+        id=approval_id,
+        trace_id=request.trace_id,
+        workspace=judged.workspace,
+        waiter=passage.waiter,
+        requester_kind=request.principal.kind,
+        requester=request.principal.id,
+        action=request.action,
+        verdict=asks,
+        policy_version=judged.policies.version,
+        policy_rule=judged.verdict.name,
+        expires_at=expires_at,
+        session_id=request.session_id,
+        turn_id=request.turn_id,
+        tool_call_id=request.tool_call_id,
+        injection_risk=judged.injected,
+        editable=request.editable,
+        content_owner=request.content_owner,
+        context=context_of(request.action, request.facts),
+    )
+
+
+def _given_by(grant: Grant) -> Principal:
+    return Principal(kind="grant", id=grant.id, workspace=grant.workspace_id, scopes=frozenset(), level=0)

@@ -1,0 +1,141 @@
+"""A door on a real database, with policies in a file and a clock moved by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.approvals.office import Office
+from tests.server.rig import RigClock
+
+from legation.approvals.approval import Answer, Approval
+from legation.approvals.attendance import Attendance
+from legation.approvals.door import Door, Habits
+from legation.approvals.inbox import Inbox
+from legation.approvals.policies import Policies
+from legation.approvals.policy.facts import Facts, as_named
+from legation.approvals.request import Request, Returned, Token
+from legation.approvals.trace import StepKind
+from legation.wire.action import Action
+from legation.wire.principal import Principal
+
+LIMIT = 20.0  # seconds: the door's time to come to what a test waits for
+
+POLICY = """
+name: p
+agent: "*"
+loop: off
+rules:
+  - {id: reads, tools: fs.read, action: allow}
+  - {id: writes, tools: fs.write, action: supervisor}
+  - {id: mails, tools: mail.send, action: human_approval}
+  - {id: rm, tools: fs.rm, action: deny, message: Leave it.}
+"""
+
+ASKER = Principal(kind="token", id="tok_agent", workspace="local", scopes=frozenset({"operate"}), level=0)
+FACTS = Facts(workspace="/w", cwd="/w", home="/home/you", resolve=as_named)
+
+
+def call(tool: str = "fs.write", agent: str = "claude", **params: Any) -> Action:
+    return Action(agent=agent, tool=tool, params=params or {"path": "/w/a"})
+
+
+def request(tool: str = "fs.write", **given: Any) -> Request:
+    action = given.pop("action", None) or call(tool)
+    return Request(principal=ASKER, action=action, facts=FACTS, **given)
+
+
+@dataclass
+class Counter:
+    """An executor that counts."""
+
+    calls: list[tuple[Action, Token]] = field(default_factory=list)
+    answer: Callable[[], Awaitable[Returned]] | None = None
+
+    async def __call__(self, action: Action, token: Token) -> Returned:
+        self.calls.append((action, token))
+        return await self.answer() if self.answer else Returned(status_code=200, result={"done": True})
+
+
+@dataclass
+class Rig:
+    office: Office
+    clock: RigClock
+    inbox: Inbox
+    door: Door
+    policies: Policies
+    attendance: Attendance
+    path: Path
+    told: list[tuple[str, str, str]]
+    changes: list[tuple[str, str]]
+
+    async def pending(self, count: int = 1) -> list[Approval]:
+        async def look() -> list[Approval]:
+            ids = await self.office.listed(self.clock.now_ms(), status="pending")
+            return [await self.inbox.look(await self.get(id_)) for id_ in ids]
+
+        return await self.until(look, lambda found: len(found) >= count)
+
+    async def get(self, approval_id: str) -> Approval:
+        from legation.approvals.approval_endings import get
+
+        return await self.office.database.read(get, "local", approval_id)
+
+    async def until(self, look: Callable[[], Awaitable[Any]], good: Callable[[Any], bool]) -> Any:
+        async with asyncio.timeout(LIMIT):
+            while not good(found := await look()):
+                await asyncio.sleep(0.005)
+        return found
+
+    async def steps(self, trace_id: str) -> list[str]:
+        rows = await self.office.sql(
+            f"select step, reason from trace_step where trace_id = '{trace_id}' order by server, seq"
+        )
+        return [f"{row['step']}/{row['reason']}" if row["reason"] else row["step"] for row in rows]
+
+    def edit(self, text: str) -> None:
+        self.path.write_text(text)
+        self.policies.poll()
+        assert self.policies.poll(), "the edit is not in force"
+
+    async def pass_time(self, seconds: float) -> None:
+        """In small steps, so that whoever waits does what is due in its order."""
+        left = seconds
+        while left > 0:
+            step = min(left, 5.0)
+            await self.settle()
+            self.clock.advance(step)
+            left -= step
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Until everything sleeps that will."""
+        for _ in range(5):
+            await asyncio.sleep(0.002)
+        await self.inbox.settle()
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def open_door(
+    office: Office, folder: Path, policy: str = POLICY, waiter: str = "prc_1", **habits: Any
+) -> AsyncIterator[Rig]:
+    path = folder / "policy.yaml"
+    path.write_text(policy)
+    clock, policies = RigClock(), Policies(path)
+    inbox = Inbox(office.ledger, clock, waiter)
+    attendance = Attendance(office.database, clock)
+    told: list[tuple[str, str, str]] = []
+    changes: list[tuple[str, str]] = []
+    inbox.on_change(lambda approval, step: changes.append((approval.id, str(StepKind(step)))))
+    chosen = replace(
+        Habits(notify=lambda approval, moment, why: told.append((approval.id, moment, why))), **habits
+    )
+    async with Door(inbox, policies, attendance, chosen) as door:
+        yield Rig(office, clock, inbox, door, policies, attendance, path, told, changes)
+
+
+YES = Answer(approve=True, reasoning="fine", confidence=0.9)
+NO = Answer(approve=False, reasoning="not today")

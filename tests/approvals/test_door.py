@@ -1,0 +1,348 @@
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.approvals.doors import ASKER, NO, POLICY, YES, Counter, Rig, call, open_door, request
+from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office
+
+from legation.approvals.approval import Answer, Status
+from legation.approvals.editing import approve_edited
+from legation.approvals.grants import new_grant_id
+from legation.approvals.request import Returned
+from legation.errors import AlreadyAnswered, Conflict, Forbidden, Unavailable
+from legation.wire.api.approvals import NewGrant
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture
+async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_door(office, tmp_path) as opened:
+        yield opened
+
+
+async def test_what_is_allowed_passes_at_once_and_is_traced(rig: Rig) -> None:
+    asked = request("fs.read")
+    ruling = await rig.door.decide(asked)
+    assert (ruling.outcome, ruling.by, ruling.rule) == ("approved", "policy", "p:reads")
+    assert await rig.steps(asked.trace_id) == ["proposed", "decided"]
+
+
+async def test_what_is_denied_says_its_rule_and_message(rig: Rig) -> None:
+    ruling, returned = await rig.door.run(request("fs.rm"), counter := Counter())
+    assert (ruling.outcome, ruling.rule, ruling.message) == ("denied", "p:rm", "Leave it.")
+    assert returned is None
+    assert counter.calls == []
+
+
+async def test_what_no_rule_names_is_denied(rig: Rig) -> None:
+    assert (await rig.door.decide(request("fs.format"))).rule == "default:no-match"
+
+
+async def test_an_approved_call_runs_once_and_the_trace_has_every_step(rig: Rig) -> None:
+    asked, counter = request("fs.write"), Counter()
+    running = asyncio.create_task(rig.door.run(asked, counter))
+    [approval] = await rig.pending()
+    await rig.inbox.resolve(SUPERVISOR, approval.id, YES)
+    ruling, returned = await running
+    assert (ruling.outcome, ruling.by) == ("approved", "agent:supervisor")
+    assert returned == Returned(status_code=200, result={"done": True})
+    assert [token.approval_id for _, token in counter.calls] == [approval.id]
+    steps = ["proposed", "decided", "resolved", "consumed", "executed", "returned"]
+    assert await rig.steps(asked.trace_id) == steps
+    [entry] = await rig.office.entries()
+    assert (
+        entry.approved_by,
+        entry.supervisor_reasoning,
+        entry.supervisor_confidence,
+        entry.status_code,
+    ) == (
+        "agent:supervisor",
+        "fine",
+        0.9,
+        200,
+    )
+    assert [step for _, step in rig.changes] == ["proposed", "resolved", "consumed"]
+    assert (await rig.office.verify()).ok
+
+
+async def test_a_denied_call_never_runs_and_the_agent_hears_why(rig: Rig) -> None:
+    running = asyncio.create_task(rig.door.run(request("mail.send"), counter := Counter()))
+    [approval] = await rig.pending()
+    await rig.inbox.resolve(PERSON, approval.id, NO)
+    ruling, returned = await running
+    assert (ruling.outcome, ruling.by, ruling.message) == ("denied", "user:usr_1", "not today")
+    assert returned is None
+    assert counter.calls == []
+
+
+async def test_silence_is_no_consent(rig: Rig) -> None:
+    asked = request("mail.send", timeout=60)
+    running = asyncio.create_task(rig.door.run(asked, counter := Counter()))
+    [approval] = await rig.pending()
+    await rig.pass_time(61)
+    ruling, _ = await running
+    assert ruling.outcome == "expired"
+    assert counter.calls == []
+    assert (await rig.get(approval.id)).status is Status.EXPIRED
+    assert await rig.steps(asked.trace_id) == ["proposed", "decided", "expired/unanswered"]
+
+
+async def test_d13_whoever_has_gone_takes_the_question_along(rig: Rig) -> None:
+    asked, counter = request("mail.send"), Counter()
+    running = asyncio.create_task(rig.door.run(asked, counter))
+    [approval] = await rig.pending()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await rig.until(lambda: rig.get(approval.id), lambda found: found.status is Status.CANCELLED)
+    with pytest.raises(AlreadyAnswered):
+        await rig.inbox.resolve(PERSON, approval.id, YES)
+    assert counter.calls == []
+    assert await rig.steps(asked.trace_id) == ["proposed", "decided", "cancelled/caller-gone"]
+
+
+async def test_an_effect_that_began_is_brought_to_its_end_although_the_caller_left(rig: Rig) -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> Returned:
+        began.set()
+        await go_on.wait()
+        return Returned(status_code=200, result=1)
+
+    asked = request("fs.read")
+    running = asyncio.create_task(rig.door.run(asked, Counter(answer=slow)))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    go_on.set()
+    await rig.until(
+        lambda: rig.steps(asked.trace_id),
+        lambda steps: steps == ["proposed", "decided", "executed", "returned"],
+    )
+
+
+async def test_a_tool_that_raises_is_a_failed_tool(rig: Rig) -> None:
+    async def broken() -> Returned:
+        raise ValueError("secret words")
+
+    asked = request("fs.read")
+    ruling, returned = await rig.door.run(asked, Counter(answer=broken))
+    assert ruling.passed
+    assert returned is not None
+    assert (returned.status_code, returned.error) == (502, "the tool failed")
+
+
+async def test_a_grant_lifts_what_would_be_asked_but_never_a_denial(rig: Rig) -> None:
+    from legation.approvals.grants import Grants
+
+    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    given = await rig.office.do(
+        grants.give,
+        PERSON,
+        NewGrant(agent="claude", tools="*", duration=60),
+        grant=new_grant_id(NOW),
+        now_ms=rig.clock.now_ms(),
+    )
+    asked = request("mail.send")
+    ruling = await rig.door.decide(asked)
+    assert (ruling.outcome, ruling.by, ruling.policy) == ("approved", f"grant:{given.id}", "human_approval")
+    assert await rig.steps(asked.trace_id) == ["proposed", "decided/granted"]
+    [entry] = await rig.office.entries()
+    assert entry.approved_by == f"grant:{given.id}"
+    assert (await rig.door.decide(request("fs.rm"))).outcome == "denied"
+    assert (await rig.door.consider(request("mail.send"))).grant == given.id
+    rig.clock.advance(61)
+    running = asyncio.create_task(rig.door.decide(request("mail.send")))
+    assert len(await rig.pending()) == 1
+    running.cancel()
+
+
+async def test_a_grant_lifts_nothing_where_the_injection_signal_fires(office: Office, tmp_path: Path) -> None:
+    from legation.approvals.grants import Grants
+
+    async with open_door(office, tmp_path, signal=lambda action: "approve me" in str(action.params)) as rig:
+        grants = Grants(office.database, office.sealer, rig.clock)
+        grant = NewGrant(agent="*", tools="*", duration=60)
+        await office.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
+        assert (await rig.door.decide(request("mail.send"))).passed
+        bad = replace(request("mail.send"), action=call("mail.send", body="approve me"))
+        running = asyncio.create_task(rig.door.decide(bad))
+        [approval] = await rig.pending()
+        assert approval.injection_risk
+        running.cancel()
+
+
+async def test_edited_arguments_are_a_new_approval_and_are_what_runs(rig: Rig) -> None:
+    asked, counter = request("fs.write", editable=True), Counter()
+    running = asyncio.create_task(rig.door.run(asked, counter))
+    [approval] = await rig.pending()
+    new = await approve_edited(
+        rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/w/b"}, Answer(approve=True)
+    )
+    ruling, _ = await running
+    assert ruling.passed
+    assert ruling.approval_id == new.id
+    assert ruling.trace_id == new.trace_id
+    assert [(action.params, action.paths) for action, _ in counter.calls] == [({"path": "/w/b"}, ("/w/b",))]
+    old = await rig.get(approval.id)
+    assert (old.status, old.replaced_by) == (Status.SUPERSEDED, new.id)
+    assert await rig.steps(new.trace_id) == [
+        "proposed",
+        "decided",
+        "resolved",
+        "consumed",
+        "executed",
+        "returned",
+    ]
+
+
+async def test_arguments_cannot_be_edited_where_the_agent_acts_on_its_own(rig: Rig) -> None:
+    running = asyncio.create_task(rig.door.decide(request("fs.write")))
+    [approval] = await rig.pending()
+    with pytest.raises(Conflict):
+        await approve_edited(
+            rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/b"}, Answer(approve=True)
+        )
+    assert (await rig.get(approval.id)).status is Status.PENDING
+    running.cancel()
+
+
+async def test_edited_arguments_that_the_policy_denies_stay_denied(office: Office, tmp_path: Path) -> None:
+    text = POLICY.replace(
+        "  - {id: writes",
+        "  - {id: etc, tools: fs.write, action: deny, when: {paths: {under: /etc}}}\n  - {id: writes",
+    )
+    async with open_door(office, tmp_path, text) as rig:
+        running = asyncio.create_task(rig.door.decide(request("fs.write", editable=True)))
+        [approval] = await rig.pending()
+        with pytest.raises(Forbidden):
+            await approve_edited(
+                rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/etc/x"}, Answer(approve=True)
+            )
+        running.cancel()
+
+
+async def test_an_edit_of_the_rules_decides_anew_what_is_pending(rig: Rig) -> None:
+    """Still asked: bound to the new rules. Allowed: passes. Denied: is refused."""
+    tasks = {tool: asyncio.create_task(rig.door.decide(request(tool))) for tool in ("fs.write", "mail.send")}
+    first = {approval.tool: approval for approval in await rig.pending(2)}
+    rig.edit(POLICY.replace("tools: fs.write, action: supervisor", "tools: fs.write, action: human_approval"))
+    bound = rig.policies.current.version
+    await rig.until(
+        lambda: rig.get(first["fs.write"].id),
+        lambda found: (found.policy_version, found.needs) == (bound, "person"),
+    )
+    rig.edit(
+        POLICY.replace("tools: fs.write, action: supervisor", "tools: fs.write, action: allow").replace(
+            "tools: mail.send, action: human_approval", "tools: mail.send, action: deny"
+        )
+    )
+    written, mailed = await tasks["fs.write"], await tasks["mail.send"]
+    assert (written.outcome, written.by) == ("approved", "policy")
+    assert (mailed.outcome, mailed.rule) == ("denied", "p:mails")
+    for approval in first.values():
+        assert (await rig.get(approval.id)).status is Status.CANCELLED
+
+
+async def test_a_rebound_approval_is_consumed_under_the_new_rules(rig: Rig) -> None:
+    running = asyncio.create_task(rig.door.decide(request("fs.write")))
+    [approval] = await rig.pending()
+    rig.edit(POLICY + "  - {id: other, tools: x.y, action: allow}\n")
+    await rig.until(
+        lambda: rig.get(approval.id),
+        lambda found: found.policy_version == rig.policies.current.version,
+    )
+    await rig.inbox.resolve(SUPERVISOR, approval.id, YES)
+    assert (await running).passed
+
+
+async def test_d5_limits_stop_a_call_before_its_policy(office: Office, tmp_path: Path) -> None:
+    async with open_door(office, tmp_path, POLICY.replace("loop: off", "loop: off\nmax_total: 2")) as rig:
+        outcomes = [(await rig.door.decide(request("fs.read"))).limit for _ in range(3)]
+        assert outcomes == [None, None, "total"]
+        considered = await rig.door.consider(request("fs.read"))
+        assert (considered.policy, considered.limit, considered.rule) == ("deny", "total", "p:max-total")
+
+
+async def test_d4_the_same_call_again_and_again_is_a_loop_on_every_way_in(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path, POLICY.replace("loop: off\n", "")) as rig:
+        assert [(await rig.door.decide(request("fs.read"))).limit for _ in range(2)] == [None, None]
+        ruling, _ = await rig.door.run(request("fs.read"), counter := Counter())
+        assert ruling.limit == "loop"
+        assert counter.calls == []
+        assert (await rig.door.consider(request("fs.read"))).limit == "loop"
+
+
+async def test_money_is_spent_when_a_call_passes_and_not_when_it_is_asked_about(
+    office: Office, tmp_path: Path
+) -> None:
+    text = """
+name: p
+agent: "*"
+loop: off
+spend: {field: amount, per: total, limit: 100}
+rules: [{id: pay, tools: pay, action: human_approval}]
+"""
+    async with open_door(office, tmp_path, text) as rig:
+        asked = [request(action=call("pay", amount=60, to=name)) for name in ("ann", "bob")]
+        tasks = [asyncio.create_task(rig.door.decide(each)) for each in asked]
+        for approval in await rig.pending(2):
+            await rig.inbox.resolve(PERSON, approval.id, YES)
+        rulings = [await task for task in tasks]
+        assert sorted(ruling.outcome for ruling in rulings) == ["approved", "denied"]
+        [stopped] = [ruling for ruling in rulings if not ruling.passed]
+        assert (stopped.limit, stopped.rule) == ("spend", "p:spend")
+
+
+async def test_considering_runs_counts_and_records_nothing(rig: Rig) -> None:
+    before = await rig.office.sql("select count(*) as n from trace_step")
+    considered = await rig.door.consider(request("fs.write"))
+    assert (considered.policy, considered.rule) == ("supervisor", "p:writes")
+    assert await rig.office.sql("select count(*) as n from trace_step") == before
+    assert (
+        await rig.office.sql("select * from approval") == await rig.office.sql("select * from counter") == []
+    )
+
+
+async def test_a_closing_door_tells_everybody_who_waits(office: Office, tmp_path: Path) -> None:
+    async with open_door(office, tmp_path) as rig:
+        asked = request("mail.send")
+        running = asyncio.create_task(rig.door.decide(asked))
+        [approval] = await rig.pending()
+        await rig.door.close()
+        ruling = await running
+        assert ruling.outcome == "cancelled"
+        assert await rig.steps(asked.trace_id) == ["proposed", "decided", "cancelled/stopping"]
+        with pytest.raises(Unavailable):
+            await rig.door.decide(request("fs.read"))
+        assert (await rig.get(approval.id)).status is Status.CANCELLED
+
+
+async def test_the_requester_never_answers_its_own(rig: Rig) -> None:
+    running = asyncio.create_task(rig.door.decide(request("mail.send")))
+    [approval] = await rig.pending()
+    own = replace(ASKER, level=2, scopes=frozenset({"approve", "operate"}))
+    with pytest.raises(Forbidden):
+        await rig.inbox.resolve(own, approval.id, YES)
+    running.cancel()
+
+
+async def test_a_hundred_calls_at_once_each_get_their_own_answer(rig: Rig) -> None:
+    asked = [request(action=call("mail.send", to=str(number))) for number in range(100)]
+    tasks = [asyncio.create_task(rig.door.run(each, Counter())) for each in asked]
+    by_trace = {approval.trace_id: approval for approval in await rig.pending(100)}
+    await asyncio.gather(
+        *(
+            rig.inbox.resolve(PERSON, by_trace[each.trace_id].id, YES if number % 2 else NO)
+            for number, each in enumerate(asked)
+        )
+    )
+    outcomes = [(await task)[0].outcome for task in tasks]
+    assert outcomes == ["approved" if number % 2 else "denied" for number in range(100)]
+    assert (await rig.office.verify()).ok

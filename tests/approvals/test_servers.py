@@ -1,0 +1,133 @@
+"""Several processes and servers on one database: what dies is settled, what happens elsewhere is heard."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.approvals.doors import YES, Counter, Rig, open_door, request
+from tests.approvals.office import PERSON, SERVER, Office
+
+from legation.approvals import effects, waiters
+from legation.approvals.approval import Status
+from legation.approvals.approval_life import Approvals
+from legation.approvals.chain import Chain, Ledger
+from legation.approvals.chain_verify import verify
+from legation.approvals.elsewhere import Elsewhere
+from legation.approvals.inbox import Inbox
+from legation.approvals.keeping import keeping
+from legation.approvals.request import Returned
+from legation.errors import AlreadyAnswered
+
+pytestmark = pytest.mark.heavy
+
+
+def another(rig: Rig, server: str, waiter: str) -> Inbox:
+    chain = Chain(server, rig.office.sealer, at_once=rig.office.database.dialect == "postgres")
+    return Inbox(Ledger(rig.office.database, chain), rig.clock, waiter)
+
+
+async def test_d15_what_a_dead_process_waited_for_is_superseded_and_says_so(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path) as rig:
+        await waiters.sign(rig.inbox)
+        asked, counter = request("mail.send"), Counter()
+        running = asyncio.create_task(rig.door.run(asked, counter))
+        [approval] = await rig.pending()
+        reborn = another(rig, SERVER, "prc_2")  # as after kill -9 and a start on the same folder
+        await waiters.sign(reborn)
+        assert await waiters.bury(reborn) == 1
+        assert (await rig.get(approval.id)).status is Status.SUPERSEDED
+        with pytest.raises(AlreadyAnswered):
+            await reborn.resolve(PERSON, approval.id, YES)
+        assert await rig.steps(asked.trace_id) == ["proposed", "decided", "superseded/waiter-dead"]
+        assert counter.calls == []
+        assert await waiters.bury(reborn) == 0
+        running.cancel()
+
+
+async def test_another_servers_process_is_dead_only_when_it_was_not_seen_for_long(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path) as rig:
+        await waiters.sign(rig.inbox)
+        running = asyncio.create_task(rig.door.decide(request("mail.send")))
+        [approval] = await rig.pending()
+        other = another(rig, "srv-2", "prc_2")
+        assert await waiters.bury(other) == 0
+        rig.clock.advance(waiters.DEAD_MS / 1000 + 1)
+        assert await waiters.bury(other) == 1
+        assert (await rig.get(approval.id)).status is Status.SUPERSEDED
+        running.cancel()
+
+
+async def test_what_had_begun_and_was_not_told_is_of_unknown_outcome_and_never_repeated(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path) as rig:
+        await waiters.sign(rig.inbox)
+        began, never = asyncio.Event(), asyncio.Event()
+
+        async def hang() -> Returned:
+            began.set()
+            await never.wait()
+            return Returned(status_code=200)
+
+        asked, counter = request("fs.read"), Counter(answer=hang)
+        running = asyncio.create_task(rig.door.run(asked, counter))
+        await began.wait()
+        reborn = another(rig, SERVER, "prc_2")
+        await waiters.bury(reborn)
+        steps = ["proposed", "decided", "executed", "returned/outcome-unknown"]
+        assert await rig.steps(asked.trace_id) == steps
+        assert await effects.give_up(rig.office.ledger, ["prc_1"], rig.clock.now_ms()) == 0
+        never.set()
+        await running
+        assert await rig.steps(asked.trace_id) == steps  # the end is told once
+        assert len(counter.calls) == 1
+        assert (await rig.office.verify()).ok
+
+
+async def test_an_answer_at_another_server_is_heard_by_whoever_waits_here(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path) as rig:
+        other = another(rig, "srv-2", "prc_2")
+        here, there = Elsewhere(rig.inbox), Elsewhere(other)
+        await here.begin()
+        await there.begin()
+        heard: list[str] = []
+        other.on_change(lambda approval, step: heard.append(f"{step}:{approval.status}"))
+        running = asyncio.create_task(rig.door.decide(request("mail.send")))
+        [approval] = await rig.pending()
+        assert await there.look() == 1
+        assert heard == ["decided:pending"]
+        await other.resolve(PERSON, approval.id, YES)
+        assert not running.done()
+        assert await here.look() == 1
+        assert (await running).passed
+        assert await here.look() == 0
+        for server in (SERVER, "srv-2"):
+            assert (await verify(office.database, office.sealer, "local", server)).ok
+
+
+async def test_keeping_settles_what_was_left_before_it_begins(office: Office, tmp_path: Path) -> None:
+    async with open_door(office, tmp_path) as rig:
+        await waiters.sign(rig.inbox)
+        running = asyncio.create_task(rig.door.decide(request("mail.send")))
+        [approval] = await rig.pending()
+        reborn = another(rig, SERVER, "prc_2")
+        async with keeping(reborn, rig.policies):
+            assert (await rig.get(approval.id)).status is Status.SUPERSEDED
+        running.cancel()
+
+
+async def test_a_waiter_that_nobody_enrolled_is_left_alone(office: Office, tmp_path: Path) -> None:
+    """A runner waits by itself and outlives servers."""
+    async with open_door(office, tmp_path) as rig:
+        approval = await office.ask(
+            waiter="run_1", now=rig.clock.now_ms(), expires_at=rig.clock.now_ms() + 60_000
+        )
+        await waiters.bury(another(rig, SERVER, "prc_2"))
+        assert (await rig.get(approval.id)).status is Status.PENDING
+        assert isinstance(rig.inbox.life, Approvals)
