@@ -346,3 +346,29 @@ async def test_a_hundred_calls_at_once_each_get_their_own_answer(rig: Rig) -> No
     outcomes = [(await task)[0].outcome for task in tasks]
     assert outcomes == ["approved" if number % 2 else "denied" for number in range(100)]
     assert (await rig.office.verify()).ok
+
+
+async def test_a_rule_with_reviewers_is_decided_by_them_alone(office: Office, tmp_path: Path) -> None:
+    await office.sql(
+        "insert into app_user (id, name, email, created_at) values ('usr_9', 'Fin', 'fin@x.org', 0)"
+    )
+    text = POLICY.replace(
+        "tools: mail.send, action: human_approval",
+        "tools: mail.send, action: human_approval, reviewers: [FIN@x.org]",
+    )
+    async with open_door(office, tmp_path, text) as rig:
+        running = asyncio.create_task(rig.door.decide(request("mail.send")))
+        [approval] = await rig.pending()
+        with pytest.raises(Forbidden, match="leaves that to"):
+            await rig.inbox.resolve(PERSON, approval.id, YES)
+        await rig.inbox.resolve(replace(PERSON, id="tok_9", kind="token", user="usr_9"), approval.id, YES)
+        assert (await running).passed
+
+
+async def test_the_same_question_cannot_be_asked_twice_at_once(rig: Rig) -> None:
+    running = asyncio.create_task(rig.door.decide(request("mail.send", approval_id="apr_same")))
+    [approval] = await rig.pending()
+    with pytest.raises(Conflict):
+        await rig.door.decide(request("mail.send", approval_id="apr_same"))
+    await rig.inbox.resolve(PERSON, approval.id, YES)
+    assert (await running).passed

@@ -24,7 +24,8 @@ _WORDS: Final = {
 class Ending:
     by: str
     reason: str
-    message: str | None  # for the agent
+    message: str | None  # for the agent, where somebody gave one
+    default: str  # what it is told else
 
 
 def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
@@ -36,6 +37,5 @@ def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
     message = said.get("message")
     if message is None and approval.status is Status.DENIED:
         message = said.get("reasoning")
-    if message is None and approval.status is not Status.APPROVED:
-        message = f"denied by {by}" if approval.status is Status.DENIED else words
-    return Ending(by, words, None if message is None else str(message))
+    default = f"denied by {by}" if approval.status is Status.DENIED else words
+    return Ending(by, words, None if message is None else str(message), default)

@@ -90,6 +90,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     needs: Needs
     injection_risk: bool
     editable: bool
+    reviewers: tuple[str, ...]
     argument_bytes: int
     argument_names: str
     content_owner: str
@@ -142,6 +143,8 @@ def read(row: Row) -> Approval:
     values = {name: row[name] for name in _COLUMNS}
     values |= {"status": Status(row["status"]), "injection_risk": bool(row["injection_risk"])}
     values["editable"] = bool(row["editable"])
+    named = row["reviewers"]
+    values["reviewers"] = tuple(msgspec.json.decode(named, type=list[str])) if named else ()
     return Approval(**values)
 
 
@@ -177,6 +180,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     injection_risk: bool = False
     editable: bool = False
+    reviewers: tuple[str, ...] = ()  # who alone decides it as a person; none: whoever may approve
     content_owner: str | None = None  # None: of the day
     context: object = None  # what a replay needs besides the arguments
 
@@ -240,6 +244,10 @@ def must_be_confidence(value: object) -> None:
 def must_be_words(words: str | None) -> None:
     if words is not None and len(words) > LONGEST_WORDS:
         raise InvalidParams(f"cannot keep more than {LONGEST_WORDS} characters of words: shorten them")
+
+
+def written_reviewers(reviewers: tuple[str, ...]) -> str | None:
+    return msgspec.json.encode(reviewers).decode() if reviewers else None
 
 
 def new_approval_id(now_ms: int) -> str:

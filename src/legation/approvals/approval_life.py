@@ -23,9 +23,17 @@ from legation.approvals.approval import (
     moved,
     must_be_words,
     read,
+    written_reviewers,
 )
 from legation.approvals.approval_endings import Endings, Reason, get
-from legation.approvals.approval_rules import held, is_held_by_another, may_decide, may_judge, must_be_free
+from legation.approvals.approval_rules import (
+    held,
+    is_held_by_another,
+    may_decide,
+    may_judge,
+    must_be_free,
+    must_review,
+)
 from legation.approvals.trace import ContentName, StepKind, argument_names, decided, proposed
 from legation.approvals.trace_content import day_owner, encode
 from legation.errors import AlreadyAnswered, Conflict, InvalidParams, LegationError, NotFound
@@ -89,6 +97,7 @@ class Approvals(Endings):
                 needs=needs,
                 injection_risk=int(proposal.injection_risk),
                 editable=int(proposal.editable),
+                reviewers=written_reviewers(proposal.reviewers),
                 argument_bytes=len(encode(action.params)),
                 argument_names=argument_names(action.params),
                 content_owner=owner,
@@ -209,6 +218,8 @@ class Approvals(Endings):
         rule: str,
         version: str,
         now_ms: int,
+        *,
+        reviewers: tuple[str, ...] = (),
     ) -> Transaction[Approval]:
         """To another policy, under which it is asked about all the same. It needs as much as before, or more."""
         digest = action.digest(version)
@@ -221,6 +232,7 @@ class Approvals(Endings):
             policy_rule=rule,
             verdict=verdict,
             needs=needs,
+            reviewers=written_reviewers(reviewers),
             group_key=group_key(digest),
             now=now_ms,
         )
@@ -250,6 +262,13 @@ class Approvals(Endings):
         approval = yield from get(principal.workspace, approval_id)
         may_decide(approval, principal)
         moved(approval, change, now_ms)
+        if approval.reviewers and principal.level == 2:
+            people = yield _SQL.person(user=principal.user or principal.id)
+            must_review(
+                approval,
+                principal,
+                [row[name] for row in people for name in ("id", "name", "email") if row[name]],
+            )
         return approval
 
 

@@ -3,10 +3,13 @@
 INV-1  Nobody without the scope `approve` and a level of 1 at least.
 INV-2  What needs a person, from the start or by escalation, only a person's credential decides (level 2).
 INV-3  Nobody decides its own: not the credential that asked, not the agent that would act.
-INV-4  While a supervisor holds a claim, other supervisors wait. A person never does.
+INV-4  Where the rule names reviewers, a person decides only as one of them.
+INV-5  While a supervisor holds a claim, other supervisors wait. A person never does.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from legation.approvals.approval import Approval, label
 from legation.errors import Conflict, Forbidden
@@ -32,6 +35,16 @@ def may_judge(approval: Approval, principal: Principal) -> None:
     if _asked(approval, principal):
         raise Forbidden(
             f"cannot decide approval {approval.id}: whoever asks does not answer; let somebody else decide"
+        )
+
+
+def must_review(approval: Approval, principal: Principal, called: Iterable[str]) -> None:
+    """`called`: the names by which the person may be meant, besides the credential itself."""
+    wanted = {name.casefold() for name in approval.reviewers}
+    if wanted.isdisjoint({label(principal), *(name.casefold() for name in called)}):
+        raise Forbidden(
+            f"cannot decide approval {approval.id}: its rule leaves that to {', '.join(approval.reviewers)}; ask them",
+            {"reviewers": list(approval.reviewers)},
         )
 
 

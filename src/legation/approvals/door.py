@@ -290,7 +290,8 @@ class Door:
 def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:
     outcome = ended.status.value
     assert outcome not in ("pending", "approved")
-    return ruling_of(judged, outcome, ending.by, ending.reason, ending.message, ended.call)  # type: ignore[arg-type]
+    message = ending.message or judged.verdict.message or ending.default
+    return ruling_of(judged, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
 
 
 def _over_limit(judged: Judged, ended: Approval, over: OverLimit) -> Ruling:

@@ -108,6 +108,7 @@ def _proposal(
         tool_call_id=former.tool_call_id,
         injection_risk=former.injection_risk,
         editable=True,
+        reviewers=verdict.reviewers or former.reviewers,
         content_owner=former.content_owner,
         context=context,
     )

@@ -17,6 +17,7 @@ from legation.approvals.approval_life import Approvals, GroupAnswer
 from legation.approvals.chain import Ledger
 from legation.approvals.trace import StepKind
 from legation.clock import Clock
+from legation.errors import Conflict
 from legation.store.database.transaction import Transaction
 from legation.wire.principal import Principal
 
@@ -54,7 +55,9 @@ class Inbox:
     @contextmanager
     def waiting(self, approval_id: str) -> Iterator[Wait]:
         """Begun before it is asked, so that no answer is too fast."""
-        wait = self._waits.setdefault(approval_id, Wait())
+        if approval_id in self._waits:
+            raise Conflict(f"cannot ask for approval {approval_id} twice; wait for the one there is")
+        wait = self._waits[approval_id] = Wait()
         try:
             yield wait
         finally:

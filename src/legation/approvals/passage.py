@@ -242,6 +242,7 @@ def _proposal(passage: Passage, judged: Judged, asks: Asked, approval_id: str, e
         tool_call_id=request.tool_call_id,
         injection_risk=judged.injected,
         editable=request.editable,
+        reviewers=judged.verdict.reviewers,
         content_owner=request.content_owner,
         context=context_of(request.action, request.facts),
     )

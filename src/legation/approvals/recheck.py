@@ -42,7 +42,13 @@ class Recheck:
                     judged.workspace,
                     StepKind.DECIDED,
                     lambda now: inbox.life.rebind(
-                        approval, judged.action, asked, verdict.name, judged.policies.version, now
+                        approval,
+                        judged.action,
+                        asked,
+                        verdict.name,
+                        judged.policies.version,
+                        now,
+                        reviewers=verdict.reviewers,
                     ),
                 )
                 return None

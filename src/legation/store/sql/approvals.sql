@@ -2,17 +2,21 @@
 -- A new one, pending.
 insert into approval (
   id, workspace_id, trace_id, waiter, session_id, turn_id, tool_call_id, requester_kind, requester, agent, tool, kind,
-  action_digest, policy_version, policy_rule, verdict, needs, injection_risk, editable, argument_bytes, argument_names,
+  action_digest, policy_version, policy_rule, verdict, needs, injection_risk, editable, reviewers, argument_bytes, argument_names,
   content_owner, group_key, status, created_at, expires_at, replaces
 ) values (
   :id, :workspace, :trace_id, :waiter, :session_id, :turn_id, :tool_call_id, :requester_kind, :requester, :agent,
-  :tool, :kind, :action_digest, :policy_version, :policy_rule, :verdict, :needs, :injection_risk, :editable, :argument_bytes,
+  :tool, :kind, :action_digest, :policy_version, :policy_rule, :verdict, :needs, :injection_risk, :editable, :reviewers, :argument_bytes,
   :argument_names, :content_owner, :group_key, 'pending', :now, :expires_at, :replaces
 ) returning *;
 
 -- name: get
 -- By its whole id, of this workspace.
 select * from approval where workspace_id = :workspace and id = :id;
+
+-- name: person
+-- What a person is called.
+select id, name, email from app_user where id = :user;
 
 -- name: claim
 -- Of a pending one that nobody holds any more, or that the caller holds, or that somebody of lower level holds.
@@ -37,7 +41,7 @@ and (needs = 'supervisor' or cast(:level as integer) >= 2) returning *;
 -- name: rebind
 -- To another policy's verdict, while it is pending.
 update approval set action_digest = :action_digest, policy_version = :policy_version, policy_rule = :policy_rule,
-  verdict = :verdict, needs = :needs, group_key = :group_key
+  verdict = :verdict, needs = :needs, reviewers = :reviewers, group_key = :group_key
 where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now returning *;
 
 -- name: end_open

@@ -1,6 +1,8 @@
 -- What the door needs besides: who waits, who supervises, what is being done, and what was counted.
 
 alter table approval add column editable {int} not null default 0;
+-- Who alone may decide as a person: a JSON array of names, addresses or ids; null: whoever may approve.
+alter table approval add column reviewers text;
 
 -- A process that waits for approvals. One that has not been seen for long is dead, and so is whatever it waited for.
 create table waiter (
