@@ -1,0 +1,144 @@
+"""The way of notices through one channel: a bounded queue and the one task that empties it.
+
+INV-1  What waits is bounded. Of too many the newest stay: the older ones are nearer to their end or answered already,
+       and each has a reminder to come.
+INV-2  A notice is tried at most four times, never after its approval has expired, and what is given up is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from legation.approvals.notify.channel import Channel, NotDelivered
+from legation.approvals.notify.notice import Notice
+from legation.clock import Clock
+
+OnFailure: TypeAlias = Callable[[str, str], None]
+"""Gets the channel's name and why: words that start with "cannot" and hold no secret."""
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING: Final = 256
+# The receiver's time to come back, before each of the three repetitions.
+PAUSES: Final = (1.0, 5.0, 25.0)
+# A channel's time for one attempt. Each has a shorter one of its own: this is for those that have none.
+ATTEMPT_LIMIT: Final = 60.0
+
+
+class Lane:
+    def __init__(
+        self, channel: Channel, clock: Clock, on_failure: OnFailure, *, attempt_limit: float = ATTEMPT_LIMIT
+    ) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._on_failure = on_failure
+        self._attempt_limit = attempt_limit
+        self._waiting: deque[Notice] = deque()
+        self._current: Notice | None = None
+        self._dropped = 0  # since the queue was empty last
+        self._changed = asyncio.Event()
+        self._closing = asyncio.Event()
+
+    @property
+    def unsent(self) -> int:
+        return len(self._waiting) + (self._current is not None)
+
+    def put(self, notice: Notice) -> None:
+        if len(self._waiting) >= MOST_WAITING:
+            self._waiting.popleft()
+            self._dropped += 1
+            if self._dropped == 1:
+                self._report(
+                    f"more than {MOST_WAITING} notices wait; the oldest are dropped until it keeps up"
+                )
+        self._waiting.append(notice)
+        self._changed.set()
+
+    def close(self) -> None:
+        """From now on each notice is tried once more at most, without a pause."""
+        self._closing.set()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until closed and empty."""
+        while True:
+            while self._waiting:
+                self._current = self._waiting.popleft()
+                await self._deliver(self._current)
+                self._current = None
+            self._report_dropped()
+            if self._closing.is_set():
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def report_unsent(self) -> None:
+        """After the end of `run`, however it came."""
+        if self.unsent:
+            self._report(f"{self.unsent} notices were not sent before the end; look at the approvals")
+        self._report_dropped()
+
+    async def _deliver(self, notice: Notice) -> None:
+        for attempt, pause in enumerate((*PAUSES, None), start=1):
+            if notice.expired(self._clock.now_ms()):
+                return self._report(
+                    f"approval {notice.approval_id} expired before its notice was sent; check the channel"
+                )
+            failure = await self._attempt(notice)
+            if failure is None:
+                return None
+            if failure.again and pause is not None and await self._paused(pause):
+                continue
+            return self._tell(f"{failure.message} (approval {notice.approval_id}, attempt {attempt})")
+        return None
+
+    async def _attempt(self, notice: Notice) -> NotDelivered | None:
+        name = self._channel.name
+        try:
+            async with asyncio.timeout(self._attempt_limit):
+                await self._channel.send(notice)
+        except NotDelivered as failure:
+            return failure
+        except TimeoutError:
+            return NotDelivered(
+                f"cannot notify by {name}: it took longer than {self._attempt_limit:g} s; check it"
+            )
+        except Exception:
+            log.exception("cannot notify by %s: this is a defect of the channel", name)
+            return NotDelivered(
+                f"cannot notify by {name}: the channel is defective; see the log", again=False
+            )
+        return None
+
+    async def _paused(self, seconds: float) -> bool:
+        """Whether the pause has passed; not where the end came first."""
+        waits = [
+            asyncio.ensure_future(self._clock.sleep(seconds)),
+            asyncio.ensure_future(self._closing.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return not self._closing.is_set()
+
+    def _report_dropped(self) -> None:
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            self._report(
+                f"{dropped} notices were dropped because it could not keep up; look at the approvals"
+            )
+
+    def _report(self, why: str) -> None:
+        self._tell(f"cannot notify by {self._channel.name}: {why}")
+
+    def _tell(self, why: str) -> None:
+        try:
+            self._on_failure(self._channel.name, why)
+        except Exception:  # whoever listens must not stop the lane
+            log.exception("cannot report a failure of notifications")

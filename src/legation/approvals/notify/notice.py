@@ -1,0 +1,111 @@
+"""What a person is told of an approval.
+
+INV-1  A notice holds nothing that anybody said: no arguments, results, reasons. It leaves the machine.
+
+Names of agents and tools are the agent's own choice: whoever shows one makes it harmless first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from legation.approvals.approval import Approval
+from legation.wire.api.approvals import go_duration, rfc3339
+
+Kind: TypeAlias = Literal["asked", "reminder"]
+Why: TypeAlias = Literal[
+    "policy",  # the rule says `human_approval`
+    "escalated",  # a supervisor gave it on
+    "no-supervisor",  # none is attached
+    "undecided",  # there is one, and it did not answer in time
+]
+
+_SIMPLE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """One for each approval that reaches a person, and one more before it expires."""
+
+    kind: Kind
+    approval_id: str
+    workspace: str
+    agent: str
+    tool: str
+    action_kind: str
+    policy_rule: str
+    why: Why
+    argument_names: str  # separated by commas; `?` stands for those that are not simple
+    argument_bytes: int
+    injection_risk: bool
+    created_at: str
+    expires_at: str
+    remaining: str  # when the notice was made, as Go writes durations: 4m30s
+    url: str
+    reviewers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        approval: Approval,
+        kind: Kind,
+        why: Why,
+        public_url: str,
+        now_ms: int,
+        reviewers: Iterable[str] = (),
+    ) -> Notice:
+        return cls(
+            kind=kind,
+            approval_id=_encodable(approval.id),
+            workspace=_encodable(approval.workspace_id),
+            agent=_encodable(approval.agent),
+            tool=_encodable(approval.tool),
+            action_kind=_encodable(approval.kind),
+            policy_rule=_encodable(approval.policy_rule),
+            why=why,
+            argument_names=_encodable(approval.argument_names),
+            argument_bytes=approval.argument_bytes,
+            injection_risk=approval.injection_risk,
+            created_at=rfc3339(approval.created_at),
+            expires_at=rfc3339(approval.expires_at),
+            remaining=go_duration(approval.expires_at - now_ms),
+            url=f"{public_url.rstrip('/')}/approvals/{quote(_encodable(approval.id), safe='')}",
+            reviewers=tuple(_encodable(name) for name in reviewers),
+        )
+
+    @property
+    def id(self) -> str:
+        """The same however often it is sent, by whichever server, so that receivers can tell a repetition.
+
+        Letters, digits, `_` and `-` only: it stands in headers, and a dot ends it where it is signed.
+        """
+        return f"{self._simple_approval_id}-{self.kind}"
+
+    @property
+    def asked_id(self) -> str:
+        """Of the first notice on the same approval."""
+        return f"{self._simple_approval_id}-asked"
+
+    @property
+    def _simple_approval_id(self) -> str:
+        if _SIMPLE_ID.fullmatch(self.approval_id):
+            return self.approval_id
+        return f"sha256-{hashlib.sha256(self.approval_id.encode()).hexdigest()}"
+
+    def expired(self, now_ms: int) -> bool:
+        return datetime.fromisoformat(self.expires_at).timestamp() * 1000 <= now_ms
+
+    def encode(self) -> bytes:
+        """One line of JSON, without its ending."""
+        return msgspec.json.encode(self)
+
+
+def _encodable(text: str) -> str:
+    """YAML can write half a surrogate pair; no wire can."""
+    return text.encode("utf-8", "replace").decode()
