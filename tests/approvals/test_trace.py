@@ -3,17 +3,31 @@
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import msgspec
 import pytest
-from tests.approvals.office import MINUTE, NO, NOW, PERSON, SECOND, SUPERVISOR, Office, proposal, write_file
+from tests.approvals.office import (
+    MINUTE,
+    NO,
+    NOW,
+    PERSON,
+    SECOND,
+    SUPERVISOR,
+    Office,
+    principal,
+    proposal,
+    write_file,
+)
 
 from legation.approvals import trace_entries
 from legation.approvals.approval import Answer, Approval
+from legation.approvals.chain import Chain, Ledger
+from legation.approvals.chain_verify import chains
 from legation.approvals.trace import Call, Draft, StepKind, Verdict, decided, new_trace_id, proposed
 from legation.approvals.trace_entries import Filter
-from legation.approvals.trace_export import Line, lines, otel_attributes
-from legation.errors import InvalidParams
+from legation.approvals.trace_export import Line, lines, lines_of, otel_attributes, verify_export
+from legation.errors import InvalidParams, NotFound
 from legation.store.content import MAX_PAGE
 
 JQ = {
@@ -21,6 +35,27 @@ JQ = {
     "average": "[.[] | select(.supervisor_confidence > 0) | .supervisor_confidence] | add / length",
     "low": "[.[] | select(.supervisor_confidence > 0 and .supervisor_confidence < 0.85)]",
 }
+
+
+def check_the_jq_lines(body: bytes, confidences: list[float]) -> None:
+    """The answers to the three questions, in Python; and by jq itself, where it is installed."""
+    entries = json.loads(body)
+    supervised = [each for each in entries if each["supervisor_reasoning"] is not None]
+    sure = [each for each in entries if (each["supervisor_confidence"] or 0) > 0]
+    low = [each for each in sure if each["supervisor_confidence"] < 0.85]
+    average = sum(confidences) / len(confidences)
+    assert sorted(each["supervisor_confidence"] for each in supervised) == sorted(confidences)
+    assert sum(each["supervisor_confidence"] for each in sure) / len(sure) == pytest.approx(average)
+    assert len(low) == len([each for each in confidences if each < 0.85])
+    if not shutil.which("jq"):
+        pytest.skip("held in Python, but jq itself is not installed; get it with apt install jq")
+
+    def jq(line: str) -> object:
+        return json.loads(subprocess.run(["jq", line], input=body, capture_output=True, check=True).stdout)
+
+    assert jq(JQ["supervised"]) == supervised
+    assert jq(JQ["average"]) == pytest.approx(average)
+    assert jq(JQ["low"]) == low
 
 
 def after(approval: Approval, **given: object) -> list[Draft]:
@@ -76,6 +111,9 @@ async def test_d6_an_approved_call_has_its_approver_reason_status_and_latency(of
         "approval_ms": 1500,
         "supervisor_reasoning": "in the project",
         "supervisor_confidence": 0.95,
+        "turn_id": None,
+        "tool_call_id": None,
+        "reason": None,
     }
 
 
@@ -119,6 +157,84 @@ async def test_a_pending_denied_expired_or_cancelled_call_says_so(office: Office
     assert shown[pending.id].approval_ms is None
 
 
+async def test_a_call_that_a_grant_let_pass_names_the_grant(office: Office) -> None:
+    action = write_file()
+    call = Call(
+        trace_id=new_trace_id(),
+        agent="claude",
+        tool=action.tool,
+        approval_id="apr_1",
+        turn_id="t1",
+        tool_call_id="c1",
+    )
+    grant = principal("grant", "grt_1", 0)
+    lifted = decided(call, "human_approval", "claude:rule-2", "v1", reason="granted", by=grant)
+    await office.ledger.append("local", [proposed(call, action, "d"), lifted], NOW)
+    (entry,) = await office.entries()
+    assert (entry.policy, entry.approved_by, entry.reason) == ("human_approval", "grant:grt_1", "granted")
+    assert (entry.approval_status, entry.turn_id, entry.tool_call_id) == (None, "t1", "c1")
+
+
+async def test_the_reason_is_that_of_the_last_step_that_has_one(office: Office) -> None:
+    approval = await office.ask()
+    door = principal("legation", "door", 2)
+    await office.do(office.approvals.escalate, door, approval.id, None, NOW + 1, reason="no-supervisor")
+    (waiting,) = await office.entries()
+    await office.do(office.approvals.cancel, "local", [approval.id], "caller-gone", NOW + 9)
+    (gone,) = await office.entries()
+    assert (waiting.reason, gone.reason) == ("no-supervisor", "caller-gone")
+
+
+async def test_one_trace_has_its_steps_with_their_hashes_and_the_result(office: Office) -> None:
+    approval = await supervised(office, Answer(approve=True, reasoning="r", confidence=0.9))
+    detail = await trace_entries.detail(office.database, office.sealer, "local", approval.trace_id)
+    (entry,) = await office.entries()
+    assert {name: getattr(detail, name) for name in entry.__struct_fields__} == {
+        name: getattr(entry, name) for name in entry.__struct_fields__
+    }
+    steps = await office.database.read(trace_entries.steps_of, "local", approval.trace_id)
+    assert [(step.step, step.hash) for step in detail.steps] == [(step.step, step.hash) for step in steps]
+    assert [step.by for step in detail.steps if step.by] == ["agent:supervisor"]
+    assert (detail.steps[0].server, detail.steps[0].at, detail.result) == (
+        "srv-1", "2023-11-14T22:13:20Z", {"ok": True}
+    )  # fmt: skip
+
+
+async def test_a_trace_that_is_not_there_is_not_found(office: Office) -> None:
+    (elsewhere, *_) = await office.ledger.append("other", allowed(), NOW)
+    for trace in (elsewhere.trace_id, "0" * 32, "", "'", "☺"):
+        with pytest.raises(NotFound):
+            await trace_entries.detail(office.database, office.sealer, "local", trace)
+
+
+def test_the_lines_for_jq_are_in_the_docs_as_the_seed_prints_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text("utf-8")
+    assert all(f"jq '{line}'" in page for line in JQ.values())
+
+
+async def test_an_export_of_all_chains_verifies_chain_by_chain(office: Office) -> None:
+    second = Ledger(office.database, Chain("srv-2", office.sealer))
+    for number in range(3):
+        await office.ledger.append("local", allowed(), NOW + number)
+    await second.append("local", allowed(), NOW)
+    await second.append("other", allowed(), NOW)
+    place = (office.database, office.sealer, "local", await office.database.read(chains, "local"))
+    exported = [line async for line in lines_of(*place)]
+    bare = [line async for line in lines_of(*place, with_contents=False)]
+    reports, without = verify_export(exported), verify_export(bare)
+    assert [(report.server, report.steps, report.ok) for report in reports] == [
+        ("srv-1", 9, True),
+        ("srv-2", 3, True),
+    ]
+    assert [(report.checked, report.purged) for report in reports] == [(3, 0), (1, 0)]
+    assert [(report.ok, report.checked, report.purged) for report in without] == [(True, 0, 3), (True, 0, 1)]
+    assert b"package main" in b"".join(exported)
+    assert b"package main" not in b"".join(bare)
+    heads = {report.server: report.head for report in reports}
+    cut = verify_export(exported[:9], heads)  # the whole second chain is missing
+    assert [(report.server, report.ok) for report in cut] == [("srv-1", True), ("srv-2", False)]
+
+
 async def test_a_call_that_nobody_was_asked_about_has_no_approval(office: Office) -> None:
     await office.ledger.append("local", allowed(), NOW)
     await office.ledger.append("local", allowed(verdict="deny"), NOW + 1)
@@ -147,7 +263,6 @@ async def test_only_supervisors_words_stand_as_a_supervisors(office: Office) -> 
     assert (shown[silent.id].supervisor_reasoning, shown[silent.id].supervisor_confidence) == ("", None)
 
 
-@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed; get it with apt install jq")
 async def test_the_three_jq_lines_of_the_seed_give_the_right_answers(office: Office) -> None:
     for number, confidence in enumerate((0.95, 0.8, 0.6)):
         await supervised(office, Answer(approve=True, reasoning="r", confidence=confidence), NOW + number)
@@ -155,14 +270,7 @@ async def test_the_three_jq_lines_of_the_seed_give_the_right_answers(office: Off
     await office.ask()
     await office.ledger.append("local", allowed(), NOW)
     body = msgspec.json.encode(await office.entries())
-
-    def jq(line: str) -> object:
-        return json.loads(subprocess.run(["jq", line], input=body, capture_output=True, check=True).stdout)
-
-    answers = {name: jq(line) for name, line in JQ.items()}
-    assert len(answers["supervised"]) == 3  # type: ignore[arg-type]
-    assert answers["average"] == pytest.approx((0.95 + 0.8 + 0.6) / 3)
-    assert len(answers["low"]) == 2  # type: ignore[arg-type]
+    check_the_jq_lines(body, [0.95, 0.8, 0.6])
 
 
 async def test_traces_are_chosen_by_agent_tool_and_time(office: Office) -> None:
@@ -173,6 +281,9 @@ async def test_traces_are_chosen_by_agent_tool_and_time(office: Office) -> None:
         "tool x": await office.entries(tool="x"),
         "both": await office.entries(agent="b", tool="y"),
         "since": await office.entries(since=NOW + 2),
+        "session": await office.entries(session="ses_1", since=NOW + 3),
+        "session, agent and tool": await office.entries(session="ses_1", agent="a", tool="y"),
+        "no such session": await office.entries(session="ses_2"),
         "no pattern": await office.entries(tool="*"),
     }
     assert {name: [(entry.agent_id, entry.tool) for entry in found] for name, found in listed.items()} == {
@@ -180,6 +291,9 @@ async def test_traces_are_chosen_by_agent_tool_and_time(office: Office) -> None:
         "tool x": [("b", "x"), ("a", "x")],
         "both": [("b", "y")],
         "since": [("b", "y"), ("b", "x")],
+        "session": [("b", "y")],
+        "session, agent and tool": [("a", "y")],
+        "no such session": [],
         "no pattern": [],
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -27,6 +27,10 @@ MOST_FAULTS: Final = 100  # that are told; the first one says enough
 _SQL: Final = Queries("traces")
 
 
+Known: TypeAlias = Head | Sequence[Head] | None
+"""Heads that an earlier report named."""
+
+
 class Fault(msgspec.Struct, frozen=True):
     seq: int
     what: str
@@ -38,6 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str
     server: str
     steps: int
+    checked: int  # contents that are there
     purged: int  # contents whose key was destroyed
     head: Head
     faults: tuple[Fault, ...]
@@ -60,6 +65,7 @@ class Verifier:
     def __init__(self) -> None:
         self.last = Head(0, GENESIS)
         self.steps = 0
+        self.checked = 0
         self.purged = 0
         self.faults: list[Fault] = []
 
@@ -81,6 +87,7 @@ class Verifier:
         if purged:
             self.purged += len(digests)
             return
+        self.checked += len(said) + len(broken)
         for each in said:
             if digests.pop(each.name, None) != each.digest:
                 self.fault(step.seq, f"its {each.name} was changed or put in")
@@ -91,21 +98,24 @@ class Verifier:
         if len(self.faults) < MOST_FAULTS:
             self.faults.append(Fault(seq, what))
 
-    def end(self, stored: Head, known: Head | None) -> None:
+    def end(self, stored: Head, known: Known) -> None:
         if stored != self.last:
             self.fault(self.last.seq, f"the chain should end with step {stored.seq}, as its head says")
-        if known is not None and known.seq > stored.seq:
-            self.fault(known.seq, "the chain was longer before: its end was cut off")
+        for each in _heads(known):
+            if each.seq > stored.seq:
+                self.fault(each.seq, "the chain was longer before: its end was cut off")
 
-    def known(self, link: Link, known: Head | None) -> None:
-        if known is not None and link.step.seq == known.seq and link.hash != known.hash:
-            self.fault(known.seq, "it is another step than was there before")
+    def known(self, link: Link, known: Known) -> None:
+        for each in _heads(known):
+            if link.step.seq == each.seq and link.hash != each.hash:
+                self.fault(each.seq, "it is another step than was there before")
 
     def report(self, workspace: str, server: str) -> Report:
         return Report(
             workspace=workspace,
             server=server,
             steps=self.steps,
+            checked=self.checked,
             purged=self.purged,
             head=self.last,
             faults=tuple(self.faults),
@@ -113,7 +123,7 @@ class Verifier:
 
 
 async def verify(
-    database: Database, sealer: Sealer, workspace: str, server: str, known: Head | None = None
+    database: Database, sealer: Sealer, workspace: str, server: str, known: Known = None
 ) -> Report:
     """In batches, so that it holds nobody up; what is appended meanwhile is left for the next time."""
     verifier, seals = Verifier(), Seals(sealer, workspace)
@@ -136,6 +146,10 @@ async def verify(
 def chains(workspace: str) -> Transaction[list[str]]:
     """The servers that have a chain in the workspace."""
     return [row["server"] for row in (yield _SQL.chains(workspace=workspace))]
+
+
+def _heads(known: Known) -> Sequence[Head]:
+    return (known,) if isinstance(known, Head) else known or ()
 
 
 @dataclass(slots=True)

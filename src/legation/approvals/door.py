@@ -31,7 +31,17 @@ from legation.approvals.passage import Judged, OverLimit, Passage, ruling_of
 from legation.approvals.policies import Policies
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.recheck import Recheck
-from legation.approvals.request import POLICY, Consideration, Execute, Request, Returned, Ruling, Token
+from legation.approvals.request import (
+    POLICY,
+    Consideration,
+    Ended,
+    Execute,
+    Request,
+    Returned,
+    Ruling,
+    Token,
+    unheard,
+)
 from legation.approvals.trace import Call, StepKind
 from legation.approvals.vigil import WAIT_MS, Notify, Vigil, nobody
 from legation.errors import Conflict, LegationError, Unavailable
@@ -52,6 +62,7 @@ class Habits:
     supervisor_wait_ms: int = WAIT_MS
     signal: Signal = nothing
     notify: Notify = nobody
+    ended: Ended = unheard
 
 
 class Door:
@@ -92,7 +103,13 @@ class Door:
     async def decide(self, request: Request) -> Ruling:
         """For those who act themselves: whoever is approved acts at once. Cancelling it takes the question back."""
         gone = asyncio.Event()
-        return await self._owned(self._through(request, gone, acts=False), gone)
+
+        async def work() -> Ruling:
+            ruling = await self._through(request, gone, acts=False)
+            self._habits.ended(request.principal.workspace, ruling.trace_id)
+            return ruling
+
+        return await self._owned(work(), gone)
 
     async def run(self, request: Request, execute: Execute) -> tuple[Ruling, Returned | None]:
         """Decide, and if it passes act, at most once. Cancelling it takes the question back, but no effect."""
@@ -100,7 +117,9 @@ class Door:
 
         async def work() -> tuple[Ruling, Returned | None]:
             ruling = await self._through(request, gone, acts=True)
-            return ruling, await self._act(request, ruling, execute) if ruling.passed else None
+            returned = await self._act(request, ruling, execute) if ruling.passed else None
+            self._habits.ended(request.principal.workspace, ruling.trace_id)
+            return ruling, returned
 
         return await self._owned(work(), gone)
 

@@ -65,15 +65,15 @@ def end(
         yield from chain.append(workspace, [draft], now_ms)
 
 
-async def give_up(ledger: Ledger, dead: Iterable[str], now_ms: int) -> int:
-    """Whatever these waiters had begun. How many."""
+async def give_up(ledger: Ledger, dead: Iterable[str], now_ms: int) -> list[tuple[str, str]]:
+    """Whatever these waiters had begun: workspaces and trace ids."""
     waiters = msgspec.json.encode(sorted(set(dead))).decode()
-    count = 0
+    given_up: list[tuple[str, str]] = []
     while rows := await ledger.database.read(_of, waiters):
         for row in rows:
             await ledger.transact(row["workspace_id"], _unknown, ledger.chain, row, now_ms)
-        count += len(rows)
-    return count
+        given_up += [(row["workspace_id"], row["trace_id"]) for row in rows]
+    return given_up
 
 
 def _of(waiters: str) -> Transaction[Rows]:

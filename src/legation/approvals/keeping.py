@@ -12,6 +12,7 @@ from legation.approvals import attendance, limits, waiters
 from legation.approvals.elsewhere import INTERVAL, Elsewhere
 from legation.approvals.inbox import Inbox
 from legation.approvals.policies import Policies
+from legation.approvals.request import Ended, unheard
 from legation.clock import Clock
 from legation.errors import LegationError
 from legation.store.counters import FORGET_BATCH
@@ -23,10 +24,10 @@ logger = logging.getLogger("legation.approvals")
 
 
 @asynccontextmanager
-async def keeping(inbox: Inbox, policies: Policies) -> AsyncIterator[None]:
+async def keeping(inbox: Inbox, policies: Policies, ended: Ended = unheard) -> AsyncIterator[None]:
     """What dead processes left is settled before it begins."""
     await waiters.sign(inbox)
-    await waiters.bury(inbox)
+    await waiters.bury(inbox, ended)
     await inbox.expire()
     clock, database = inbox.clock, inbox.ledger.database
     tasks = [
@@ -40,7 +41,7 @@ async def keeping(inbox: Inbox, policies: Policies) -> AsyncIterator[None]:
         await elsewhere.begin()
         tasks += [
             _every(clock, INTERVAL, elsewhere.look),
-            _every(clock, waiters.DEAD_MS / 4000, lambda: waiters.bury(inbox)),
+            _every(clock, waiters.DEAD_MS / 4000, lambda: waiters.bury(inbox, ended)),
         ]
     try:
         yield

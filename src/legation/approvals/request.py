@@ -101,3 +101,11 @@ class Token:
     @property
     def key(self) -> str:
         return self.approval_id or self.trace_id
+
+
+Ended: TypeAlias = Callable[[str, str], None]
+"""Told of every call that is over: its workspace and its trace id."""
+
+
+def unheard(_workspace: str, _trace_id: str) -> None:
+    """Where nobody asks."""

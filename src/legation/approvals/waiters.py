@@ -10,6 +10,7 @@ from typing import Final
 
 from legation.approvals.effects import give_up
 from legation.approvals.inbox import Inbox
+from legation.approvals.request import Ended, unheard
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Rows, Transaction
 
@@ -25,13 +26,14 @@ async def sign(inbox: Inbox) -> None:
     await inbox.ledger.database.transact(_sign, inbox.waiter, inbox.ledger.chain.server, inbox.clock.now_ms())
 
 
-async def bury(inbox: Inbox) -> int:
+async def bury(inbox: Inbox, ended: Ended = unheard) -> int:
     """What dead waiters waited for is superseded, what they had begun is of unknown outcome. How many were dead."""
     now = inbox.clock.now_ms()
     dead = await inbox.ledger.database.read(_dead, inbox.waiter, inbox.ledger.chain.server, now - DEAD_MS)
     if dead:
         await inbox.supersede(dead)
-        await give_up(inbox.ledger, dead, now)
+        for workspace, trace_id in await give_up(inbox.ledger, dead, now):
+            ended(workspace, trace_id)
         for waiter in dead:
             await inbox.ledger.database.transact(_forget, waiter)
     return len(dead)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
+from legation.approvals.approval import Approval
 from legation.approvals.attendance import Attendance
 from legation.approvals.chain import Chain, Ledger
 from legation.approvals.changes import Changes
@@ -14,14 +17,22 @@ from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
 from legation.approvals.keeping import keeping
 from legation.approvals.policies import Policies
+from legation.approvals.request import Ended, unheard
+from legation.approvals.trace import StepKind
+from legation.approvals.vigil import Moment, Notify, Why, nobody
 from legation.clock import Clock
 from legation.ids import new_id
+from legation.server.hosting import CHILDREN
 from legation.server.servername import server_name
 from legation.settings import Settings
 from legation.store.database.transaction import Database
 from legation.store.datafolder import SERVER
 from legation.store.log import EventLog
 from legation.store.sealing import Sealer
+
+NOTIFY_GRACE: Final = 1.0  # seconds: of notices that wait when the server stops
+
+logger = logging.getLogger("legation.notify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,13 @@ class Approving:
 
 @asynccontextmanager
 async def approving(
-    settings: Settings, database: Database, sealer: Sealer, log: EventLog, clock: Clock, policies: Policies
+    settings: Settings,
+    database: Database,
+    sealer: Sealer,
+    log: EventLog,
+    clock: Clock,
+    policies: Policies,
+    public_url: str,
 ) -> AsyncIterator[Approving]:
     """The door closes first: whoever waits is told before anything else ends."""
     async with AsyncExitStack() as stack:
@@ -47,10 +64,56 @@ async def approving(
         attendance = Attendance(database, clock)
         changes = await stack.enter_async_context(Changes(log))
         inbox.on_change(changes)
-        await stack.enter_async_context(keeping(inbox, policies))
+        ended = await stack.enter_async_context(_telemetry(settings, database, sealer, name))
+        inbox.on_change(lambda approval, step: _tell_end(ended, inbox.waiter, approval, step))
+        await stack.enter_async_context(keeping(inbox, policies, ended))
         habits = Habits(
-            timeout=settings.permission_timeout, supervisor_wait_ms=round(settings.supervisor_wait * 1000)
+            timeout=settings.permission_timeout,
+            supervisor_wait_ms=round(settings.supervisor_wait * 1000),
+            ended=ended,
+            notify=await stack.enter_async_context(_notifying(settings, clock, public_url)),
         )
         door = await stack.enter_async_context(Door(inbox, policies, attendance, habits))
         grants = Grants(database, sealer, clock, most_ms=round(settings.max_grant * 1000))
         yield Approving(policies, ledger, inbox, changes, attendance, grants, door)
+
+
+@asynccontextmanager
+async def _telemetry(
+    settings: Settings, database: Database, sealer: Sealer, server: str
+) -> AsyncIterator[Ended]:
+    if settings.otel_endpoint is None:
+        yield unheard
+        return
+    from legation.approvals.telemetry import Telemetry
+
+    async with Telemetry(settings.otel_endpoint, database, sealer, server=server) as telemetry:
+        yield telemetry.ended
+
+
+def _tell_end(ended: Ended, waiter: str, approval: Approval, step: StepKind) -> None:
+    """Of those that the door does not wait for: its waiter is dead, or an edited one stands in its place."""
+    others = approval.waiter != waiter or approval.replaced_by is not None
+    if others and step in (StepKind.EXPIRED, StepKind.SUPERSEDED, StepKind.CANCELLED):
+        ended(approval.workspace_id, approval.trace_id)
+
+
+@asynccontextmanager
+async def _notifying(settings: Settings, clock: Clock, public_url: str) -> AsyncIterator[Notify]:
+    if not (settings.notify_webhook or settings.notify_command or settings.notify_smtp):
+        yield nobody  # nothing of it is even imported
+        return
+    from legation.approvals.notify import Notice, Notifier, channels_of
+    from legation.proc import ProcessLauncher, Registry
+
+    def failed(channel: str, why: str) -> None:
+        logger.warning("cannot tell people of an approval by %s: %s", channel, why)
+
+    launcher = ProcessLauncher(registry=Registry(settings.data_dir / CHILDREN))
+    channels = channels_of(settings, clock, launcher)
+    async with Notifier(channels, clock, failed, grace=NOTIFY_GRACE) as notifier:
+
+        def notify(approval: Approval, moment: Moment, why: Why) -> None:
+            notifier.notify(Notice.of(approval, moment, why, public_url, clock.now_ms(), approval.reviewers))
+
+        yield notify

@@ -163,7 +163,15 @@ def level_of(settings: Settings) -> LogLevel:
 
 def secrets_of(settings: Settings) -> Iterator[Secret]:
     """What of the settings must never be in a log."""
-    for value in (settings.token, settings.vault_key, settings.token_pepper, settings.cookie_key):
+    for value in (
+        settings.token,
+        settings.vault_key,
+        settings.token_pepper,
+        settings.cookie_key,
+        settings.notify_webhook,
+        settings.notify_webhook_secret,
+        settings.notify_smtp,
+    ):
         if value is not None:
             yield value
     if settings.database_url is not None:

@@ -12,6 +12,7 @@ from starlette.types import Message, Send
 
 from legation.server.http.call import Reply
 from legation.server.http.operations import Operation
+from legation.wire import jsontext
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -58,7 +59,7 @@ def write(operation: Operation, result: object) -> Written | Response:
         status, headers, result = result.status or operation.status, _pairs(result.headers), result.body
     else:
         status, headers = operation.status, []
-    body = b"" if result is None and operation.answer is None else _encoder.encode(result)
+    body = b"" if result is None and operation.answer is None else _json(result)
     return Written(status, body, headers=headers)
 
 
@@ -84,6 +85,13 @@ def stamp(given: Headers, request_id: str, extra: Headers) -> list[tuple[bytes, 
     ours = [_NO_STORE, _NO_SNIFF, *(_PAGE.items() if _is_page(names) else ())]
     headers += [pair for pair in ours if pair[0] not in names]
     return [*headers, (b"request-id", request_id.encode("ascii")), *extra]
+
+
+def _json(result: object) -> bytes:
+    try:
+        return _encoder.encode(result)
+    except UnicodeEncodeError:  # an agent's lone surrogate: it must not make a whole list unreadable
+        return jsontext.write(result)
 
 
 def _is_page(headers: Mapping[bytes, bytes]) -> bool:

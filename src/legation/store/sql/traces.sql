@@ -165,6 +165,20 @@ and (cast(:agent as text) is null or agent = :agent)
 and at >= :since and (at, trace_id) < (:at, :trace)
 order by at desc, trace_id desc limit :limit;
 
+-- name: calls_of_session
+-- The same of one session, whichever agent and tool, or one of each.
+select trace_id, at from trace_step
+where workspace_id = :workspace and step = 'proposed' and session_id = :session
+and (cast(:agent as text) is null or agent = :agent) and (cast(:tool as text) is null or tool = :tool)
+and at >= :since and (at, trace_id) < (:at, :trace)
+order by at desc, trace_id desc limit :limit;
+
+-- name: hits
+-- How often each rule decided, and when it last did; from the index alone.
+select policy_rule, count(*) as hits, max(at) as last_at from trace_step
+where workspace_id = :workspace and step = 'decided' and at >= :since and policy_rule is not null
+group by policy_rule order by policy_rule;
+
 -- name: purge_days
 -- The keys of the days before one, and by the foreign key all content under them. `day-` sorts as days do.
 delete from content_key

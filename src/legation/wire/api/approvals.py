@@ -14,6 +14,7 @@ from msgspec import Meta
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "superseded", "cancelled"]
 Words = Annotated[str, Meta(max_length=16_384)]
+Value = Annotated[object, Meta(extra_json_schema={"description": "any JSON value"})]
 Confidence = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -31,7 +32,7 @@ class ApprovalView(Shape):
     id: str
     agent_id: str
     tool: str
-    params: Mapping[str, object] | None  # null after they were purged
+    params: Mapping[str, Value] | None  # null after they were purged
     policy_rule: str
     status: ApprovalStatus
     created_at: str
@@ -46,6 +47,7 @@ class ApprovalView(Shape):
     resolved_by: str | None  # from the credential
     resolved_at: str | None
     replaced_by: str | None  # the approval of edited arguments
+    reviewers: list[str] = []  # who alone may decide it as a person; none: whoever may approve
 
 
 class RecentTrace(Shape):
@@ -64,7 +66,7 @@ class ActiveGrant(Shape):
     granted_by: str
 
 
-class ApprovalDetail(ApprovalView):
+class ApprovalDetail(ApprovalView, kw_only=True):
     recent_traces: list[RecentTrace]
     active_grants: list[ActiveGrant]
 
@@ -83,7 +85,7 @@ class Resolution(Body):
 class Approve(Resolution):
     """With `params`: approve, but with these arguments, where the approval is editable."""
 
-    params: Mapping[str, object] | None = None
+    params: Mapping[str, Value] | None = None
 
 
 class GroupAnswered(Shape):
@@ -127,7 +129,7 @@ class TraceEntry(Shape):
     session_id: str | None
     agent_id: str
     tool: str
-    params: Mapping[str, object] | None
+    params: Mapping[str, Value] | None
     digest: str | None
     policy: str | None
     policy_rule: str | None
@@ -167,7 +169,7 @@ class TraceStep(Shape):
 
 class TraceDetail(TraceEntry):
     steps: list[TraceStep]
-    result: object  # what the tool answered, where Legation called it; null after it was purged
+    result: Value  # what the tool answered, where Legation called it; null after it was purged
 
 
 class ChainHead(Shape):
@@ -190,7 +192,7 @@ class ChainReport(Shape):
 class ToolCallBody(Body):
     """`params` are the arguments, and nothing else is. `agent`: for whom, of a credential that is no agent's own."""
 
-    params: Mapping[str, object]
+    params: Mapping[str, Value]
     agent: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     session_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
@@ -198,7 +200,7 @@ class ToolCallBody(Body):
 class ToolReturned(Shape):
     """`result` is what the tool answered, as it is."""
 
-    result: object
+    result: Value
     trace_id: str
     approval_id: str | None
     policy_rule: str

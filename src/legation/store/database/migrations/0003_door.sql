@@ -4,6 +4,9 @@ alter table approval add column editable {int} not null default 0;
 -- Who alone may decide as a person: a JSON array of names, addresses or ids; null: whoever may approve.
 alter table approval add column reviewers text;
 
+-- A grant of one session: "always", said to a permission. Null: of every session.
+alter table approval_grant add column session_id text;
+
 -- A process that waits for approvals. One that has not been seen for long is dead, and so is whatever it waited for.
 create table waiter (
   id text primary key,

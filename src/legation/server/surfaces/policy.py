@@ -1,0 +1,161 @@
+"""The policies in force: what they are, why they decide as they do, and what others would have decided."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from legation.approvals import replay as replaying
+from legation.approvals import rule_hits
+from legation.approvals.policy.load import load_text
+from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.verdict import Step
+from legation.approvals.request import Request
+from legation.approvals.trace import must_be_name
+from legation.approvals.trace_entries import Filter
+from legation.errors import ConfigInvalid, Forbidden, InvalidParams, RateLimited
+from legation.gateway.asker import agent_of
+from legation.gateway.tool import action_for, facts_in
+from legation.server.http.access import needs
+from legation.server.http.call import Call
+from legation.server.http.expectation import invalid
+from legation.server.http.routes import Routes
+from legation.server.identity.rates import limit_caller
+from legation.server.surfaces.traces import Since, moment, sees_content
+from legation.store.buckets import Limit
+from legation.wire.acp.toolcall import TOOL_KINDS
+from legation.wire.api.approvals import (
+    DecideBody,
+    Explained,
+    ExplainStep,
+    PolicyInfo,
+    PolicyRules,
+    Replay,
+    ReplayBody,
+    RuleHits,
+)
+from legation.wire.principal import AGENT_NAME_RULE, is_agent_name
+
+REPLAYS: Final = Limit(30, 60)  # each may decide a hundred thousand calls
+
+routes = Routes(tag="policy")
+
+
+@routes.get("/v1/policy", access=needs("read"))
+async def read_policy(call: Call) -> PolicyInfo:
+    """The policies in force, in the order they are asked, and why the newest edit is not among them."""
+    policies = call.services.policies
+    return PolicyInfo(
+        version=policies.current.version,
+        source=policies.source,
+        policies=[
+            PolicyRules(
+                name=policy.name,
+                agent=policy.agent,
+                place=policy.place,
+                rules=[rule.id for rule in policy.rules],
+            )
+            for policy in policies.current.policies
+        ],
+        problem=policies.problem,
+    )
+
+
+@routes.post("/v1/policy/explain", access=needs("read"), errors=(Forbidden,))
+async def explain_policy(call: Call, body: DecideBody) -> Explained:
+    """What would happen to a call now, and why, rule by rule. Nothing is run, counted or recorded."""
+    question = _question(call, body)
+    considered = await call.services.door.consider(question)
+    steps = call.services.policies.current.explain(question.action, question.facts)
+    return Explained(
+        action=considered.policy,
+        policy_rule=considered.rule,
+        policy_version=considered.version,
+        reason=considered.reason,
+        message=considered.message,
+        injection_risk=considered.injection_risk,
+        grant=considered.grant,
+        limit=considered.limit,
+        steps=[_explained(step) for step in steps],
+    )
+
+
+@routes.post("/v1/policy/replay", access=needs("read"), errors=(Forbidden, RateLimited))
+async def replay_policy(call: Call, body: ReplayBody) -> Replay:
+    """What a changed policy would have decided on the recorded calls.
+
+    Paths are taken as they are named: where links led on that day is not on record. Calls that a limit stopped,
+    and those whose arguments were purged, are counted and not decided again."""
+    if not sees_content(call):
+        # The rules of the caller's text could ask about the hidden contents, one bit at a time.
+        raise Forbidden("cannot replay with a credential that may not see contents; use a person's")
+    await limit_caller(call, "replay", REPLAYS)
+    services = call.services
+    wanted = Filter(agent=body.agent, tool=body.tool, since=moment(body.since, services.clock.now_ms()))
+    policies = await asyncio.to_thread(_given, body.policy)
+    return await replaying.replay(
+        services.database, services.sealer, call.principal.workspace, policies, wanted, body.limit
+    )
+
+
+@routes.get("/v1/policy/hits", access=needs("read"))
+async def list_hits(call: Call, since: Since | None = None) -> list[RuleHits]:
+    """How often each rule decided: every one in force, also those that never did, then those that are gone.
+
+    `since` is a time (RFC 3339) or how long ago: `24h`."""
+    services = call.services
+    return await services.database.read(
+        rule_hits.hits,
+        call.principal.workspace,
+        services.policies.current,
+        moment(since, services.clock.now_ms()),
+    )
+
+
+def _question(call: Call, body: DecideBody) -> Request:
+    """As `POST /decide` reads it."""
+    known = call.services.toolbox.get(body.tool)
+    if body.kind is not None and body.kind not in TOOL_KINDS:
+        raise invalid("$.kind", f"one of {', '.join(TOOL_KINDS)}")
+    if body.cwd is not None and not body.cwd.startswith("/"):
+        raise invalid("$.cwd", "an absolute path")
+    facts = facts_in(body.cwd or (known.folder if known else None))
+    kind = body.kind or (known.kind if known else "other")
+    agent, tool = _agent(call, body.agent), must_be_name(body.tool, "a tool's name")
+    session = None if body.session_id is None else must_be_name(body.session_id, "a session's id")
+    return Request(
+        principal=call.principal,
+        action=action_for(agent, tool, kind, body.params, facts),
+        facts=facts,
+        session_id=session,
+    )
+
+
+def _agent(call: Call, named: str | None) -> str:
+    """An agent asks for itself. Anybody else who may read may ask about any: policies are no secret to them."""
+    if call.principal.agent is not None:
+        return agent_of(call.principal, named)
+    if named is None or not is_agent_name(named):
+        raise invalid("$.agent", f"the name of an agent ({AGENT_NAME_RULE})")
+    return named
+
+
+def _given(text: str) -> PolicySet:
+    """What is wrong with it is the caller's to correct: all of it, each with its line."""
+    try:
+        return load_text(text)
+    except ConfigInvalid as error:
+        raise InvalidParams(error.message, error.data) from None
+
+
+def _explained(step: Step) -> ExplainStep:
+    return ExplainStep(
+        policy=step.policy,
+        rule=step.rule,
+        outcome=step.outcome,
+        why=step.why,
+        action=step.action,
+        kind=step.kind,
+        part=step.part,
+        place=step.place,
+    )
