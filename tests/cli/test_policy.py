@@ -2,7 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.canned import command
 from tests.cli.cli import json_lines, legation
+from tests.client.canned_door import canned
+
+from legation.approvals.policy.load import load_text
+from legation.wire.api.approvals import Replay, Replayed
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -103,3 +108,50 @@ def test_an_explanation_holds_no_control_sequence(home: Path) -> None:
     legation(home, "policy", "init")
     done = legation(home, "policy", "explain", "--tool", "\x1b]0;evil\x07", "--command", "echo \x1b[2J")
     assert "\x1b" not in done.stdout
+
+
+def test_a_changed_policy_is_replayed_against_the_record(home: Path) -> None:
+    differs = Replayed(
+        trace_id="t1",
+        timestamp="T",
+        agent_id="a",
+        tool="\x1b[2JBash",
+        was="allow",
+        was_rule="p:old",
+        now="deny",
+        now_rule="p:new",
+    )
+    counts = {"allow -> deny": 2}
+    found = Replay(version="v", calls=9, unknown=1, limited=1, differing=2, counts=counts, changed=[differs])
+    (home / "a").mkdir()
+    (home / "a" / "1.yaml").write_text("---\nname: p\nrules:\n- {action: allow, tools: x}\n")
+    (home / "a" / "2.yaml").write_text("name: q\nrules:\n- {action: deny, tools: y}\n")
+    with canned(replayed=found) as server:
+        run = command(home, server)
+        done = run("policy", "replay", "--policy", "a", "--since", "24h", "--agent", "a", "--tool", "t")
+        assert done.returncode == 0, done.stderr
+        (sent,) = server.door.bodies
+        (whole,) = json_lines(run("policy", "replay", "--policy", "a/1.yaml", "--json").stdout)
+    assert [policy.name for policy in load_text(sent.policy).policies] == ["p", "q"]
+    assert (sent.since, sent.agent, sent.tool, sent.limit) == ("24h", "a", "t", 10_000)
+    assert "2  allow -> deny" in done.stdout
+    assert "allow (p:old)  deny (p:new)" in done.stdout
+    assert done.stdout.endswith("2 of 9 calls would be decided otherwise\n")
+    assert "\x1b" not in done.stdout
+    assert whole["differing"] == 2
+
+
+def test_a_policy_with_a_mistake_is_not_sent(home: Path) -> None:
+    (home / "p.yaml").write_text("name: p\nrules:\n- action: denny\n")
+    with canned() as server:
+        done = command(home, server)("policy", "replay", "--policy", "p.yaml")
+        assert server.door.bodies == []
+    assert done.returncode == 2
+    assert "p.yaml:3: unknown action 'denny'" in done.stderr
+
+
+def test_rules_are_counted(home: Path) -> None:
+    with canned() as server:
+        done = command(home, server)("policy", "hits", "--since", "7d")
+        assert server.door.bodies == ["7d"]
+    assert done.stdout.splitlines()[1].split()[:3] == ["p:r", "allow", "7"]

@@ -10,11 +10,15 @@ import pytest
 
 from legation import client
 from legation.client import AsyncLegation, Legation
-from legation.client.surface import Group
+from legation.client.group import Group
 from legation.wire.principal import Role
 
 GROUPS = {
-    "": "audit backup close connect find health info me ready rotate_keys sign_in_link start stop",
+    "": "audit backup call_tool close connect decide find health info me ready rotate_keys sign_in_link start stop",
+    "approvals": "answer_group approve claim deny escalate follow get list",
+    "grants": "get give list revoke",
+    "policy": "explain hits info replay",
+    "traces": "export get list verify",
     "streams": "events follow follow_many list",
     "tokens": "create list revoke",
     "users": "change create get list",
@@ -74,6 +78,11 @@ def typed_as_written(legation: Legation, role: Role) -> None:
     for event in legation.streams.follow("s", after=1):
         event.nonsense  # type: ignore[attr-defined]  # noqa: B018
     legation.workspaces.set_role(label, "u", role)
+    legation.approvals.list("pendign")  # type: ignore[arg-type]
+    for change in legation.approvals.follow():
+        change.approval.nonsense  # type: ignore[attr-defined]  # noqa: B018
+    line: bytes = next(legation.traces.export())
+    legation.call_tool(label, [line])  # type: ignore[arg-type]
 
 
 async def typed_as_written_async(legation: AsyncLegation) -> None:

@@ -1,4 +1,4 @@
-"""`legation policy`: check the rules, ask why, and begin."""
+"""`legation policy`: check the rules, ask why, and begin. What needs a server is in policy_record.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from legation.approvals.policy.verdict import Step, Verdict
     from legation.wire.action import Action
 
-app = App(name="policy", help="Rules for agents: check them, ask why, begin with a good one.")
+app = App(name="policy", help="Rules for agents: check them, ask why, replay, begin with a good one.")
+app.command(
+    "legation.cli.policy_record:replay",
+    name="replay",
+    help="""Say what a changed policy would have decided on the recorded calls. Nothing is changed by it.
+
+Limits and grants are left out: rule is held against rule.""",
+)
+app.command(
+    "legation.cli.policy_record:hits",
+    name="hits",
+    help="""Count how often each rule decided.
+
+One that never does may be misspelt, or behind another that takes all.""",
+)
 
 FILE: Final = Path("policy.yaml")
 MAX_CALL: Final = 1024 * 1024  # characters of a call that is read

@@ -13,6 +13,7 @@ import httpx2
 
 from legation.client.failure import Failure, received, refused
 from legation.client.follow import Follow
+from legation.client.lines import Lines
 from legation.client.operation import Operation
 from legation.client.pages import AsyncPages
 from legation.client.part_file import PartFile
@@ -22,10 +23,12 @@ from legation.client.timeouts import BACKUP_READ, Timeouts
 from legation.client.transport import (
     CHUNK,
     TRANSPORT_ERRORS,
+    broke_off,
     closed,
     content_headers,
     failure,
     name,
+    no_lines,
     options,
     read_timeout,
 )
@@ -76,6 +79,7 @@ class AsyncCaller:
                 self._target.url(operation.path, operation.query),
                 content=operation.body,
                 headers=content_headers(operation.body),
+                timeout=read_timeout(self._timeouts, operation.wait or self._timeouts.read),
             )
         except TRANSPORT_ERRORS as error:
             return failure(what, error)
@@ -109,6 +113,47 @@ class AsyncCaller:
     def pages(self, first: Operation[Page[T]]) -> AsyncPages[T]:
         return AsyncPages(first, self.send)
 
+    def lines(self, operation: Operation[None]) -> AsyncLineByLine:
+        return AsyncLineByLine(self._lines(operation))
+
+    async def _lines(self, operation: Operation[None]) -> AsyncGenerator[bytes, None]:
+        """Repeated until the first chunk has come; what breaks off after that is an error."""
+        tries = Tries(operation.method, self._repeats)
+        while True:
+            self._refuse_if_closed()
+            failed: list[Failure] = []
+            async with aclosing(self._try_lines(operation, failed)) as lines:
+                async for line in lines:
+                    yield line
+            self._refuse_if_closed()  # what another task closed looks like an end
+            if not failed:
+                return
+            await self.pause(tries.pause_after(failed[0]))
+
+    async def _try_lines(
+        self, operation: Operation[None], failed: list[Failure]
+    ) -> AsyncGenerator[bytes, None]:
+        """An async generator returns nothing: how it failed is put into `failed`."""
+        what, lines, began = name(self._target, operation.method, operation.path), Lines(), False
+        timeout = read_timeout(self._timeouts, operation.wait or self._timeouts.read)
+        url = self._target.url(operation.path, operation.query)
+        try:
+            async with self._http.stream("GET", url, timeout=timeout) as response:
+                body = b"" if response.status_code == 200 else await response.aread()
+                if refusal := no_lines(what, response.status_code, response.headers, body):
+                    failed.append(refusal)
+                    return
+                async for chunk in response.aiter_bytes():
+                    began = True
+                    for line in lines.feed(chunk):
+                        yield line
+        except TRANSPORT_ERRORS as error:
+            lost = failure(what, error)
+            failed.append(lost._replace(passing=lost.passing and not began))
+            return
+        if lines.torn:
+            failed.append(broke_off(what))
+
     def follow(self, machine: Follow[T]) -> AsyncFollowing[T]:
         return AsyncFollowing(self, machine)
 
@@ -128,6 +173,30 @@ class AsyncCaller:
                         yield chunk
         except TRANSPORT_ERRORS as error:
             machine.failed(failure(what, error))
+
+
+class AsyncLineByLine:
+    """The lines of an answer; `close` it, or leave its `async with`, to stop before its end."""
+
+    def __init__(self, lines: AsyncGenerator[bytes, None]) -> None:
+        self._lines = lines
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._lines)
+
+    async def close(self) -> None:
+        await self._lines.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class AsyncFollowing(Generic[T]):

@@ -14,6 +14,7 @@ import httpx2
 
 from legation.client.failure import Failure, received, refused
 from legation.client.follow import Follow
+from legation.client.lines import Lines
 from legation.client.operation import Operation
 from legation.client.pages import Pages
 from legation.client.part_file import PartFile
@@ -23,10 +24,12 @@ from legation.client.timeouts import BACKUP_READ, Timeouts
 from legation.client.transport import (
     CHUNK,
     TRANSPORT_ERRORS,
+    broke_off,
     closed,
     content_headers,
     failure,
     name,
+    no_lines,
     options,
     read_timeout,
 )
@@ -78,6 +81,7 @@ class Caller:
                 self._target.url(operation.path, operation.query),
                 content=operation.body,
                 headers=content_headers(operation.body),
+                timeout=read_timeout(self._timeouts, operation.wait or self._timeouts.read),
             )
         except TRANSPORT_ERRORS as error:
             return failure(what, error)
@@ -111,6 +115,38 @@ class Caller:
     def pages(self, first: Operation[Page[T]]) -> Pages[T]:
         return Pages(first, self.send)
 
+    def lines(self, operation: Operation[None]) -> LineByLine:
+        return LineByLine(self._lines(operation))
+
+    def _lines(self, operation: Operation[None]) -> Generator[bytes, None, None]:
+        """Repeated until the first chunk has come; what breaks off after that is an error."""
+        tries = Tries(operation.method, self._repeats)
+        while True:
+            self._refuse_if_closed()
+            outcome = yield from self._try_lines(operation)
+            self._refuse_if_closed()  # what another thread closed looks like an end
+            if outcome is None:
+                return
+            self.pause(tries.pause_after(outcome))
+
+    def _try_lines(self, operation: Operation[None]) -> Generator[bytes, None, Failure | None]:
+        what, lines, began = name(self._target, operation.method, operation.path), Lines(), False
+        timeout = read_timeout(self._timeouts, operation.wait or self._timeouts.read)
+        url = self._target.url(operation.path, operation.query)
+        try:
+            with self._http.stream("GET", url, timeout=timeout) as response:
+                body = b"" if response.status_code == 200 else response.read()
+                if failed := no_lines(what, response.status_code, response.headers, body):
+                    return failed
+                with self._wakeable(response):
+                    for chunk in response.iter_bytes():
+                        began = True
+                        yield from lines.feed(chunk)
+        except TRANSPORT_ERRORS as error:
+            lost = failure(what, error)
+            return lost._replace(passing=lost.passing and not began)
+        return broke_off(what) if lines.torn else None
+
     def follow(self, machine: Follow[T]) -> Following[T]:
         return Following(self, machine)
 
@@ -140,6 +176,30 @@ class Caller:
             yield
         finally:
             self._reading.discard(sock)
+
+
+class LineByLine:
+    """The lines of an answer, each with its newline; `close` it, or leave its `with`, to stop before its end."""
+
+    def __init__(self, lines: Generator[bytes, None, None]) -> None:
+        self._lines = lines
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._lines)
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Following(Generic[T]):

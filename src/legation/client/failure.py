@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from legation.client.operation import Operation
+from legation.client.operation import Answered, Operation
 from legation.errors import (
     Conflict,
     Forbidden,
@@ -70,7 +70,7 @@ def received(
     if not 200 <= status < 300:
         return refused(what, status, headers, body)
     try:
-        return operation.read(body)
+        return operation.read(Answered(headers, body))
     except (ValueError, RecursionError) as error:
         return Failure(_unreadable(what, headers, error), passing=False)
 
@@ -109,8 +109,10 @@ def _refusal(
 
 
 def _kind(status: int, code: str) -> type[LegationError]:
-    """By its code; one that a newer server has and we do not know, by its status."""
-    if code in _BY_CODE:
+    """By its code; one that a newer server has and we do not know, by its status.
+
+    408 says that a wait ran out, whoever says it and under whatever code: nobody answered an approval."""
+    if code in _BY_CODE and status != 408:
         return _BY_CODE[code]
     fallback = InvalidParams if 300 <= status < 500 else InternalError
     return _BY_STATUS.get(status, fallback)

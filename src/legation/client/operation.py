@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from legation.wire.api.shape import Request
+from legation.errors import InvalidParams
+from legation.wire.api.shape import Page
 
 T = TypeVar("T")
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -18,20 +21,55 @@ Query = tuple[tuple[str, str], ...]
 REPEATABLE: Final[frozenset[Method]] = frozenset({"GET", "PUT", "DELETE"})
 
 
+_LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*?\brel\s*=\s*"?next"?(?=[\s;,]|$)')
+
+
+class Answered(NamedTuple):
+    """An answer that is a success. The names of headers count in any case."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Read = Callable[[Answered], T]
+
+
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[T]):
     method: Method
     path: str
-    read: Callable[[bytes], T]
+    read: Read[T]
     query: Query = ()
     body: bytes | None = None
+    wait: float | None = None  # seconds for the answer, where it takes its time; else Timeouts.read
 
 
-def as_json(kind: type[T]) -> Callable[[bytes], T]:
-    return lambda body: msgspec.json.decode(body, type=kind)
+def as_json(kind: type[T]) -> Read[T]:
+    return lambda answered: msgspec.json.decode(answered.body, type=kind)
 
 
-def nothing(body: bytes) -> None:
+def of_body(read: Callable[[bytes], T]) -> Read[T]:
+    return lambda answered: read(answered.body)
+
+
+def as_linked(kind: type[T]) -> Read[Page[T]]:
+    """A bare array whose next page stands in the `Link` header."""
+    items = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]  # it is one at run time
+    return lambda answered: Page(items=items.decode(answered.body), next=_next(answered.headers))
+
+
+def _next(headers: Mapping[str, str]) -> str | None:
+    """Only `after` is taken from the link: the token goes where it was given for, whatever a link says."""
+    found = _LINK.search(headers.get("link", ""))
+    if found is None:
+        return None
+    after = parse_qs(urlsplit(found[1]).query).get("after")
+    if not after:
+        raise ValueError("a link to the next page without `after`")
+    return after[-1]
+
+
+def nothing(answered: Answered) -> None:
     """For answers without content; a body that a later version adds is not looked at."""
 
 
@@ -39,8 +77,19 @@ def get(path: str, kind: type[T], query: Mapping[str, object] | None = None) -> 
     return Operation("GET", path, as_json(kind), query_of(query or {}))
 
 
-def sending(method: Method, path: str, body: Request, kind: type[T]) -> Operation[T]:
-    return Operation(method, path, as_json(kind), body=msgspec.json.encode(body))
+def get_linked(path: str, kind: type[T], query: Mapping[str, object]) -> Operation[Page[T]]:
+    return Operation("GET", path, as_linked(kind), query_of(query))
+
+
+def sending(method: Method, path: str, body: msgspec.Struct, kind: type[T]) -> Operation[T]:
+    return Operation(method, path, as_json(kind), body=encoded(body))
+
+
+def encoded(body: msgspec.Struct) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, RecursionError):  # its words may hold what was to be sent
+        raise InvalidParams("cannot send this: it holds a value that JSON has no word for") from None
 
 
 def query_of(values: Mapping[str, object]) -> Query:

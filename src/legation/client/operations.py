@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from legation.client.eventline import read_page
-from legation.client.operation import Operation, as_json, get, nothing, query_of, sending
+from legation.client.operation import Operation, as_json, get, nothing, of_body, query_of, sending
 from legation.client.target import segment
 from legation.wire.api.identity import (
     AuditEntry,
@@ -71,7 +71,7 @@ def list_streams(
 def list_events(stream: str, after: int | str = 0, limit: int | None = None) -> Operation[Page[Event]]:
     """What is recorded above the number `after`; `follow` also gives what comes."""
     query = query_of({"after": after, "limit": limit})
-    return Operation("GET", f"/v1/streams/{segment(stream)}/events", read_page, query)
+    return Operation("GET", f"/v1/streams/{segment(stream)}/events", of_body(read_page), query)
 
 
 def list_tokens(after: str | None = None, limit: int | None = None) -> Operation[Page[Token]]:

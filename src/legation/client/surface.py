@@ -1,93 +1,18 @@
-"""The names users call, each declared once for the sync and the async client.
-
-A group is generic in its caller. Its attributes are descriptors that pair an operation with a way to run it:
-on a group with the sync caller they give plain methods, on one with the async caller the same methods to be
-awaited; the type checker sees which by the overloads of `__get__`.
-"""
+"""The names users call, each declared once for the sync and the async client."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+from collections.abc import Mapping
 
+from legation.client import approval_operations as approvals
+from legation.client import door_operations as door
 from legation.client import operations
+from legation.client.approval_changes import follow_approvals
 from legation.client.follow import Follow
-from legation.client.operation import Operation
-from legation.client.pages import AsyncPages, Pages
+from legation.client.group import ByLine, C, Call, Followed, Group, Listed
 from legation.client.repeat import PATIENCE, Reconnects
 from legation.client.source import ManyStreams, OneStream
-from legation.wire.api.shape import Page
 from legation.wire.events import Event
-
-if TYPE_CHECKING:
-    from legation.client.async_caller import AsyncCaller, AsyncFollowing
-    from legation.client.caller import Caller, Following
-
-P = ParamSpec("P")
-T = TypeVar("T")
-C = TypeVar("C")  # Caller or AsyncCaller
-
-
-class Group(Generic[C]):
-    def __init__(self, caller: C) -> None:
-        self.caller = caller
-
-
-class Call(Generic[P, T]):
-    """One operation, answered with one value."""
-
-    def __init__(self, make: Callable[P, Operation[T]]) -> None:
-        self._make = make
-
-    @overload
-    def __get__(self, group: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, Awaitable[T]]: ...
-    def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else _bound(self._make, group.caller.send)
-
-
-class Listed(Generic[P, T]):
-    """A list that comes in pages: iterate it, or take one page."""
-
-    def __init__(self, make: Callable[P, Operation[Page[T]]]) -> None:
-        self._make = make
-
-    @overload
-    def __get__(self, group: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, Pages[T]]: ...
-    @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncPages[T]]: ...
-    def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else _bound(self._make, group.caller.pages)
-
-
-class Followed(Generic[P, T]):
-    """A stream without an end of its own: iterate it."""
-
-    def __init__(self, make: Callable[P, Follow[T]]) -> None:
-        self._make = make
-
-    @overload
-    def __get__(self, group: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, Following[T]]: ...
-    @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncFollowing[T]]: ...
-    def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else _bound(self._make, group.caller.follow)
-
-
-def _bound(make: Callable[..., Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
-    @wraps(make)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return run(make(*args, **kwargs))
-
-    return method
 
 
 def follow(stream: str, after: int = 0, *, patience: float = PATIENCE) -> Follow[Event]:
@@ -108,6 +33,38 @@ class Streams(Group[C]):
     events = Listed(operations.list_events)
     follow = Followed(follow)
     follow_many = Followed(follow_many)
+
+
+class Approvals(Group[C]):
+    list = Listed(approvals.list_approvals)
+    get = Call(approvals.read_approval)
+    approve = Call(approvals.approve)
+    deny = Call(approvals.deny)
+    escalate = Call(approvals.escalate)
+    claim = Call(approvals.claim)
+    answer_group = Call(approvals.answer_group)
+    follow = Followed(follow_approvals)
+
+
+class Grants(Group[C]):
+    list = Listed(approvals.list_grants)
+    give = Call(approvals.give_grant)
+    get = Call(approvals.read_grant)
+    revoke = Call(approvals.revoke_grant)
+
+
+class Traces(Group[C]):
+    list = Listed(door.list_traces)
+    get = Call(door.read_trace)
+    verify = Call(door.verify_traces)
+    export = ByLine(door.export_traces)
+
+
+class Policy(Group[C]):
+    info = Call(door.policy_info)
+    explain = Call(door.explain)
+    replay = Call(door.replay)
+    hits = Call(door.rule_hits)
 
 
 class Tokens(Group[C]):
@@ -141,10 +98,16 @@ class Surface(Group[C]):
     me = Call(operations.me)
     sign_in_link = Call(operations.sign_in_link)
     audit = Listed(operations.list_audit)
+    call_tool = Call(door.call_tool)
+    decide = Call(door.decide)
 
     def __init__(self, caller: C) -> None:
         super().__init__(caller)
         self.streams: Streams[C] = Streams(caller)
+        self.approvals: Approvals[C] = Approvals(caller)
+        self.grants: Grants[C] = Grants(caller)
+        self.traces: Traces[C] = Traces(caller)
+        self.policy: Policy[C] = Policy(caller)
         self.tokens: Tokens[C] = Tokens(caller)
         self.users: Users[C] = Users(caller)
         self.workspaces: Workspaces[C] = Workspaces(caller)

@@ -7,6 +7,10 @@ from typing import Final
 
 # The server's time to copy its database before the first byte of a backup comes.
 BACKUP_READ: Final = 300.0
+# A person's time to answer an approval, an hour at most unless the owner says otherwise, and the tool's after it.
+TOOL_READ: Final = 3600.0 + 300.0
+# The server's time to read and verify whole chains, or to decide every recorded call once more.
+LONG_READ: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

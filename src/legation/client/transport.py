@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypedDict
 
 import httpx2
 
 from legation import __version__
-from legation.client.failure import Failure, unreachable
+from legation.client.failure import Failure, refused, unreachable
 from legation.client.target import Target
 from legation.client.timeouts import Timeouts
-from legation.errors import ConfigInvalid, Conflict
+from legation.errors import ConfigInvalid, Conflict, Unavailable
 
 # Below what servers and proxies give an idle connection (5 to 75): a POST must not meet the moment they close it.
 KEEP_ALIVE: Final = 3.0
@@ -56,6 +56,20 @@ def failure(what: str, error: httpx2.RequestError) -> Failure:
         isinstance(error, httpx2.ConnectTimeout) if timed_out else isinstance(error, httpx2.TransportError)
     )
     return unreachable(what, error, timed_out=timed_out, passing=passing)
+
+
+def broke_off(what: str) -> Failure:
+    return Failure(Unavailable(f"cannot {what}: the answer broke off in a line; ask for it again"), False)
+
+
+def no_lines(what: str, status: int, headers: Mapping[str, str], body: bytes) -> Failure | None:
+    """A refusal, or a page of somebody else's, say, where lines of JSON should come."""
+    if status != 200:
+        return refused(what, status, headers, body)
+    if headers.get("content-type", "").lower().startswith("application/x-ndjson"):
+        return None
+    message = f"cannot {what}: what answered is not Legation; see what stands at that address"
+    return Failure(Unavailable(message), passing=False)
 
 
 def content_headers(body: bytes | None) -> dict[str, str]:

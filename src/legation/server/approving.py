@@ -25,7 +25,8 @@ from legation.ids import new_id
 from legation.server.hosting import CHILDREN
 from legation.server.servername import server_name
 from legation.settings import Settings
-from legation.store.database.transaction import Database
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Database, Transaction
 from legation.store.datafolder import SERVER
 from legation.store.log import EventLog
 from legation.store.sealing import Sealer
@@ -33,6 +34,8 @@ from legation.store.sealing import Sealer
 NOTIFY_GRACE: Final = 1.0  # seconds: of notices that wait when the server stops
 
 logger = logging.getLogger("legation.notify")
+
+_SQL: Final = Queries("door")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ async def approving(
         attendance = Attendance(database, clock)
         changes = await stack.enter_async_context(Changes(log))
         inbox.on_change(changes)
+        for workspace in await database.read(_workspaces):
+            await changes.open(workspace)
         ended = await stack.enter_async_context(_telemetry(settings, database, sealer, name))
         inbox.on_change(lambda approval, step: _tell_end(ended, inbox.waiter, approval, step))
         await stack.enter_async_context(keeping(inbox, policies, ended))
@@ -76,6 +81,10 @@ async def approving(
         door = await stack.enter_async_context(Door(inbox, policies, attendance, habits))
         grants = Grants(database, sealer, clock, most_ms=round(settings.max_grant * 1000))
         yield Approving(policies, ledger, inbox, changes, attendance, grants, door)
+
+
+def _workspaces() -> Transaction[list[str]]:
+    return [row["id"] for row in (yield _SQL.workspaces())]
 
 
 @asynccontextmanager

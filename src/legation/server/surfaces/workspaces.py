@@ -36,7 +36,7 @@ async def create_workspace(call: Call, body: NewWorkspace) -> Workspace:
     """Create a workspace; the caller becomes its owner."""
     await limit_caller(call, "workspaces", WORKSPACES)
     now = call.services.clock.now_ms()
-    return await call.services.database.transact(
+    created = await call.services.database.transact(
         workspaces.create,
         call.principal,
         person_behind(call.principal),
@@ -44,6 +44,8 @@ async def create_workspace(call: Call, body: NewWorkspace) -> Workspace:
         workspace=new_id("wsp", now_ms=now),
         now_ms=now,
     )
+    await call.services.changes.open(created.id)
+    return created
 
 
 @routes.get("/v1/workspaces/{workspace}", access=SIGNED_IN, errors=(NotFound,))

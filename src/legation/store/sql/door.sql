@@ -54,3 +54,7 @@ select workspace_id, server, seq from trace_head where server <> :server;
 select seq, step, approval_id from trace_step
 where workspace_id = :workspace and server = :server and seq > :after and seq <= :last and approval_id is not null
 order by seq;
+
+-- name: workspaces
+-- All of them: each has its stream of changes.
+select id from workspace order by id;

@@ -1,0 +1,72 @@
+"""An approval in words, for `show` and `watch`. Nothing an agent wrote leaves here raw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from legation.cli.terminal import Style, line, plain
+from legation.wire.api.approvals import ApprovalDetail, ApprovalView
+
+INJECTION = "its arguments look like an attempt to talk whoever decides into it"
+PURGED = "purged: they are no longer kept"
+
+
+class Said(NamedTuple):
+    text: str
+    style: Style | None = None
+
+
+def facts(approval: ApprovalView) -> Iterator[Said]:
+    """Who wants what, and by which rule it is asked about."""
+    if approval.injection_risk:
+        yield Said(f"INJECTION  {INJECTION}", "red")
+    yield Said(f"tool       {line(approval.tool)}", "bold")
+    yield Said(f"agent      {line(approval.agent_id)}")
+    yield Said(f"rule       {line(approval.policy_rule)}")
+    yield Said(f"needs      a {approval.needs}")
+    if approval.session_id:
+        yield Said(f"session    {line(approval.session_id)}")
+    yield Said(f"asked      {line(approval.created_at)}")
+    if approval.claimed_by and approval.status == "pending":
+        yield Said(f"looked at  by {line(approval.claimed_by)}", "yellow")
+
+
+def outcome(approval: ApprovalView) -> str:
+    """How it stands, and by whose word."""
+    by = f" by {line(approval.resolved_by)}" if approval.resolved_by else ""
+    at = f" at {line(approval.resolved_at)}" if approval.resolved_at else ""
+    instead = f"; {line(approval.replaced_by)} took its place" if approval.replaced_by else ""
+    return f"{approval.status}{by}{at}{instead}"
+
+
+def arguments(params: Mapping[str, object] | None) -> list[str]:
+    """As JSON, so that a line break within a value cannot pass for the next line of ours."""
+    if params is None:
+        return [PURGED]
+    text = msgspec.json.format(msgspec.json.encode(params), indent=2).decode()
+    return plain(text).split("\n")
+
+
+def surroundings(approval: ApprovalDetail) -> Iterator[Said]:
+    """What the agent did lately, and what it may do unasked."""
+    for trace in approval.recent_traces:
+        did = f"{line(trace.timestamp)}  {line(trace.policy or '-')}  {line(trace.tool)}"
+        yield Said(f"recent     {did}  {line(trace.trace_id)}", "dim")
+    for grant in approval.active_grants:
+        may = f"{line(grant.agent)} may use {line(grant.tools)} for {line(grant.remaining)}"
+        yield Said(f"grant      {line(grant.id)}: {may}, by {line(grant.granted_by)}", "dim")
+
+
+def whole(approval: ApprovalDetail) -> Iterator[Said]:
+    yield Said(line(approval.id), "bold")
+    yield Said(f"status     {outcome(approval)}")
+    if approval.status == "pending":
+        yield Said(f"ends in    {line(approval.remaining)}")
+    yield from facts(approval)
+    yield Said("arguments")
+    for text in arguments(approval.params):
+        yield Said(f"    {text}")
+    yield from surroundings(approval)

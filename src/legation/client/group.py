@@ -1,0 +1,102 @@
+"""How a name that users call is declared, once for the sync and the async client.
+
+A group is generic in its caller. Its attributes are descriptors that pair an operation with a way to run it:
+on a group with the sync caller they give plain methods, on one with the async caller the same methods to be
+awaited; the type checker sees which by the overloads of `__get__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+
+from legation.client.follow import Follow
+from legation.client.operation import Operation
+from legation.client.pages import AsyncPages, Pages
+from legation.wire.api.shape import Page
+
+if TYPE_CHECKING:
+    from legation.client.async_caller import AsyncCaller, AsyncFollowing, AsyncLineByLine
+    from legation.client.caller import Caller, Following, LineByLine
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")  # Caller or AsyncCaller
+
+
+class Group(Generic[C]):
+    def __init__(self, caller: C) -> None:
+        self.caller = caller
+
+
+class Call(Generic[P, T]):
+    """One operation, answered with one value."""
+
+    def __init__(self, make: Callable[P, Operation[T]]) -> None:
+        self._make = make
+
+    @overload
+    def __get__(self, group: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, group: Any, kind: type) -> Any:
+        return self if group is None else _bound(self._make, group.caller.send)
+
+
+class Listed(Generic[P, T]):
+    """A list that comes in pages: iterate it, or take one page."""
+
+    def __init__(self, make: Callable[P, Operation[Page[T]]]) -> None:
+        self._make = make
+
+    @overload
+    def __get__(self, group: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, Pages[T]]: ...
+    @overload
+    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncPages[T]]: ...
+    def __get__(self, group: Any, kind: type) -> Any:
+        return self if group is None else _bound(self._make, group.caller.pages)
+
+
+class Followed(Generic[P, T]):
+    """A stream without an end of its own: iterate it."""
+
+    def __init__(self, make: Callable[P, Follow[T]]) -> None:
+        self._make = make
+
+    @overload
+    def __get__(self, group: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, Following[T]]: ...
+    @overload
+    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncFollowing[T]]: ...
+    def __get__(self, group: Any, kind: type) -> Any:
+        return self if group is None else _bound(self._make, group.caller.follow)
+
+
+class ByLine(Generic[P]):
+    """A long answer that is read line by line: iterate it."""
+
+    def __init__(self, make: Callable[P, Operation[None]]) -> None:
+        self._make = make
+
+    @overload
+    def __get__(self, group: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, LineByLine]: ...
+    @overload
+    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncLineByLine]: ...
+    def __get__(self, group: Any, kind: type) -> Any:
+        return self if group is None else _bound(self._make, group.caller.lines)
+
+
+def _bound(make: Callable[..., Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
+    @wraps(make)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return run(make(*args, **kwargs))
+
+    return method
