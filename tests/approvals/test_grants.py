@@ -137,3 +137,39 @@ async def test_pages_of_grants_miss_nothing(office: Office) -> None:
     second = await office.database.read(grants.page, "local", 3, first.next)
     assert [grant.id for grant in (*first.items, *second.items)] == made[::-1]
     assert second.next is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("30m", 1_800_000),
+        ("1h30m", 5_400_000),
+        ("1.5h", 5_400_000),
+        ("90s", 90_000),
+        ("1m1s1ms", 61_001),
+        (".5s", 500),
+    ],
+)
+def test_durations_are_read_as_go_reads_them(text: str, ms: int) -> None:
+    assert grants.go_duration_ms(text) == ms
+    assert grants.go_duration_ms(f"-{text}") == -ms
+
+
+@pytest.mark.parametrize("text", ["", "30", "h", "1h 30m", "--1h", "1d", "1,5h", "1h30", "1e3s", "0x1s"])
+def test_what_go_would_not_read_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParams):
+        grants.go_duration_ms(text)
+
+
+async def test_a_grant_and_its_row_in_the_audit_log_are_one(office: Office) -> None:
+    grant = await give(office)
+    await office.database.transact(
+        Grants(office.database, office.sealer, SystemClock()).revoke, PERSON, grant.id, NOW + 1
+    )
+    with pytest.raises(InvalidParams):
+        await give(office, duration=0)
+    rows = await office.sql("select action, target, details from audit order by id")
+    assert [(row["action"], row["target"]) for row in rows if row["action"].startswith("grant.")] == [
+        ("grant.created", grant.id),
+        ("grant.revoked", grant.id),
+    ]

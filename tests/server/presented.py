@@ -7,7 +7,7 @@ from tests.server.rig import Rig, bearer, cookie
 
 from legation.server.identity.cookies import Session
 from legation.wire.api.identity import TOKEN_LEVELS, TokenKind, UserChange
-from legation.wire.principal import ROLE_SCOPES, SCOPES, Role, Scope
+from legation.wire.principal import AGENT_SCOPES, ROLE_SCOPES, SCOPES, Role, Scope
 
 ROLES: tuple[Role, ...] = ("viewer", "approver", "operator", "owner")
 
@@ -89,9 +89,10 @@ async def _right(rig: Rig) -> AsyncIterator[Presented]:
         yield Presented(f"cookie of a {role}", await rig.cookie(people[role]), Standing(scopes, True))
     kinds: tuple[TokenKind, ...] = ("supervisor", "agent")
     for kind in kinds:
+        scopes = AGENT_SCOPES if kind == "agent" else ROLE_SCOPES["owner"]
         headers = await rig.bearer(people["owner"], kind=kind)
         assert TOKEN_LEVELS[kind] < 2
-        yield Presented(f"{kind} token", headers, Standing(ROLE_SCOPES["owner"], False))
+        yield Presented(f"{kind} token", headers, Standing(scopes, False))
     reading = await rig.bearer(people["owner"], "read", "approve")
     yield Presented(
         "narrow token of an owner", reading, Standing(frozenset({"read", "approve"}), True, False)

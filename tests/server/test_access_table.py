@@ -4,10 +4,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.approvals.office import proposal
 from tests.server.presented import Presented, Standing, all_presented
 from tests.server.rig import BOTH, Answer, Rig, open_rig
 
+from legation.approvals.approval import LONGEST_WAIT_MS, Approval, new_approval_id
+from legation.approvals.grants import new_grant_id
 from legation.server.http.operations import Operation
+from legation.wire.api.approvals import NewGrant
 
 pytestmark = pytest.mark.heavy
 
@@ -51,7 +55,35 @@ DECIDED: dict[Route, str] = {
     ("GET", "/v1/blobs"): "open",
     ("POST", "/v1/keys/rotate"): "instance",
     ("GET", "/v1/backup"): "instance",
+    ("GET", "/approvals"): "read",
+    ("GET", "/approvals/{approval}"): "read",
+    ("POST", "/approvals/{approval}/approve"): "approve",
+    ("POST", "/approvals/{approval}/deny"): "approve",
+    ("POST", "/approvals/{approval}/escalate"): "approve",
+    ("POST", "/approvals/{approval}/claim"): "approve",
+    ("POST", "/approvals/groups/{group}/approve"): "approve",
+    ("POST", "/approvals/groups/{group}/deny"): "approve",
+    ("GET", "/grants"): "read",
+    ("POST", "/grants"): "approve",
+    ("GET", "/grants/{grant}"): "read",
+    ("DELETE", "/grants/{grant}"): "approve",
+    ("GET", "/traces"): "read",
+    ("GET", "/traces/{trace_id}"): "read",
+    ("GET", "/v1/trace/verify"): "read",
+    ("GET", "/v1/trace/export"): "read",
+    ("GET", "/v1/policy"): "read",
+    ("POST", "/v1/policy/explain"): "read",
+    ("POST", "/v1/policy/replay"): "read",
+    ("GET", "/v1/policy/hits"): "read",
+    ("POST", "/tool/{name}"): "call",
+    ("POST", "/decide"): "call",
 }
+# As what one decides: on approvals as a supervisor at least, on grants as a person.
+LEVELS = {"/approvals": 1, "/grants": 2}
+
+AGENT = "test"  # as the rig labels its tokens: the name of the agent whose token it is
+CALL = {"tool": "filesystem.read_file", "params": {"path": "/w/a"}, "agent": AGENT}
+CHANGED = "name: changed\nagent: '*'\nrules:\n  - {id: all, tools: '*', action: deny}\n"
 
 BODIES: dict[Route, object] = {
     ("POST", "/v1/sign-in"): {"code": "wrong"},
@@ -61,11 +93,18 @@ BODIES: dict[Route, object] = {
     ("POST", "/v1/workspaces"): {"name": "New"},
     ("PUT", "/v1/workspaces/{workspace}/members/{user}"): {"role": "operator"},
     ("POST", "/v1/tokens"): {"label": "new", "kind": "agent", "scopes": ["read"]},
+    ("POST", "/grants"): {"agent": "claude", "tools": "filesystem.*", "duration": "30m"},
+    ("POST", "/v1/policy/explain"): CALL,
+    ("POST", "/v1/policy/replay"): {"policy": CHANGED},
+    ("POST", "/tool/{name}"): {"params": {}, "agent": AGENT},
+    ("POST", "/decide"): CALL,
 }
 QUERIES: dict[Route, str] = {("GET", "/v1/stream"): "?streams=server"}
 
 # Lists of what is in a workspace: whoever is elsewhere sees their own.
-OWN_LISTS = {"/v1/workspaces", "/v1/tokens", "/v1/audit", "/v1/streams"}
+OWN_LISTS = {
+    "/v1/workspaces", "/v1/tokens", "/v1/audit", "/v1/streams", "/approvals", "/grants", "/traces",
+}  # fmt: skip
 # Postgres has tools of its own for it: there the answer is a Conflict.
 ONLY_EMBEDDED = {("GET", "/v1/backup")}
 
@@ -91,11 +130,31 @@ async def target(rig: Rig, operation: Operation) -> str:
         path = path.replace("{user}", await rig.add_user("viewer"))
     if "{token}" in path:
         path = path.replace("{token}", (await rig.token(rig.people["owner"]))[0])
+    if "{grant}" in path:
+        path = path.replace("{grant}", await a_grant(rig))
+    if "{approval}" in path or "{group}" in path or "{trace_id}" in path:
+        made = await an_approval(rig)
+        path = path.replace("{approval}", made.id).replace("{group}", made.group_key)
+        path = path.replace("{trace_id}", made.trace_id)
     return path + QUERIES.get(route(operation), "")
 
 
+async def an_approval(rig: Rig) -> Approval:
+    """That a supervisor may decide."""
+    inbox, now = rig.services.inbox, rig.clock.now_ms()
+    asked = proposal(id=new_approval_id(now), waiter=inbox.waiter, expires_at=now + LONGEST_WAIT_MS)
+    return await inbox.ledger.transact("local", inbox.life.propose, asked, now)
+
+
+async def a_grant(rig: Rig) -> str:
+    now, new = rig.clock.now_ms(), NewGrant(agent="claude", tools="filesystem.*", duration=3600)
+    by = await rig.principal(rig.people["owner"])
+    give = rig.services.grants.give
+    return (await rig.services.database.transact(give, by, new, grant=new_grant_id(now), now_ms=now)).id
+
+
 def expected(operation: Operation, each: Presented) -> int:
-    """Computed from what the route declares, and from the one rule that goes beyond it."""
+    """Computed from what the route declares, and from the few rules that go beyond it."""
     scope, standing = operation.access.scope, each.standing
     if standing is None:
         return 401
@@ -103,9 +162,17 @@ def expected(operation: Operation, each: Presented) -> int:
         return 403
     if route(operation) == ("POST", "/v1/sign-in-links") and not may_make_a_link(each.name, standing):
         return 403
+    if scope == "approve" and level(each) < LEVELS["/" + operation.path.split("/")[1]]:
+        return 403
+    if operation.path == "/tool/{name}":
+        return 404  # the rig has no such tool
     if standing.foreign and ("{" in operation.path or route(operation) in QUERIES):
         return 404
     return operation.status
+
+
+def level(each: Presented) -> int:
+    return {"agent token": 0, "supervisor token": 1}.get(each.name, 2)
 
 
 def may_make_a_link(name: str, standing: Standing) -> bool:
@@ -115,13 +182,15 @@ def may_make_a_link(name: str, standing: Standing) -> bool:
 
 
 async def everything(rig: Rig) -> dict[str, list[str]]:
-    """All rows of all tables, and whether the server was told to stop. When a token was last used is no effect."""
+    """All rows of all tables, and whether the server was told to stop.
+
+    When a token was last used is no effect, nor is the server's own sign of life."""
     tables = {
         "sqlite": "select name from sqlite_master where type = 'table' and name not like 'sqlite%'",
         "postgres": "select tablename as name from pg_tables where schemaname = 'legation'",
     }[rig.services.database.dialect]
     found = {"stops": [*rig.stops]}
-    for name in [row["name"] for row in await rig.rows(tables)]:
+    for name in [row["name"] for row in await rig.rows(tables) if row["name"] != "waiter"]:
         rows = [dict(row) for row in await rig.rows(f"select * from {name}")]
         for row in rows:
             row.pop("last_used_at", None)
@@ -208,7 +277,8 @@ async def test_an_open_route_looks_at_no_credential(rig: Rig) -> None:
 async def test_a_list_shows_nothing_of_another_workspace(rig: Rig) -> None:
     presented = [each for each in await all_presented(rig) if each.standing and each.standing.foreign]
     token, _ = await rig.token(rig.people["owner"])
-    here = [*rig.people.values(), token, '"local"', '"name":"server"']
+    asked, grant = await an_approval(rig), await a_grant(rig)
+    here = [*rig.people.values(), token, '"local"', '"name":"server"', asked.id, asked.trace_id, grant]
     here.remove(rig.people["stranger"])
     mine = await rig.bearer(rig.people["owner"])
     shown = b"".join([(await rig.knock("GET", path, mine)).body for path in OWN_LISTS])
@@ -225,6 +295,24 @@ async def test_a_list_shows_nothing_of_another_workspace(rig: Rig) -> None:
 async def test_what_is_foreign_and_what_is_not_there_get_one_answer(rig: Rig) -> None:
     """For whoever is elsewhere, and for an owner here who asks for what is elsewhere."""
     foreign_token = (await rig.token(rig.people["stranger"], workspace=rig.other))[0]
+    asked = await an_approval(rig)
+    mine, gone = f"/approvals/{asked.id}", "/approvals/apr_none"
+    group, grant = f"/approvals/groups/{asked.group_key}", f"/grants/{await a_grant(rig)}"
+    theirs = await rig.bearer(rig.people["stranger"], workspace=rig.other)
+    before = await everything(rig)
+    for method, foreign, absent in (
+        ("GET", mine, gone),
+        *(("POST", f"{mine}/{verb}", f"{gone}/{verb}") for verb in ("approve", "deny", "claim", "escalate")),
+        *(("POST", f"{group}/{verb}", f"/approvals/groups/none/{verb}") for verb in ("approve", "deny")),
+        ("GET", grant, "/grants/grt_none"),
+        ("DELETE", grant, "/grants/grt_none"),
+        ("GET", f"/traces/{asked.trace_id}", "/traces/none"),
+    ):
+        answers = [await rig.knock(method, path, theirs) for path in (foreign, absent)]
+        assert [answer.status for answer in answers] == [404, 404], (method, foreign)
+        assert len({answer.body.partition(b'"instance"')[0] for answer in answers}) == 1
+    assert await everything(rig) == before
+
     pairs = [
         ("GET", f"/v1/workspaces/{rig.other}", "/v1/workspaces/wsp_none", None),
         ("GET", f"/v1/workspaces/{rig.other}/members", "/v1/workspaces/wsp_none/members", None),

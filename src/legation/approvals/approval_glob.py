@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from legation.approvals.policy.glob import BadGlob, go_glob
 from legation.errors import InvalidParams
 
 LONGEST: Final = 256  # characters of a pattern
+
+# The grammar of well-formed ones without control characters, which no name has, for those who read our OpenAPI
+# document. `Glob` decides.
+_ANY: Final = r"[^\x00-\x1f\x7f]"
+_IN_SET: Final = rf"(\\{_ANY}|[^\\\]\-\x00-\x1f\x7f])"
+_RANGE: Final = f"{_IN_SET}(-{_IN_SET})?"
+WELL_FORMED: Final = rf"^([^\[\\\x00-\x1f\x7f]|\\{_ANY}|\[(\^|(?!\^))({_RANGE})+\])+$"
+GlobText = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=LONGEST,
+        pattern=WELL_FORMED,
+        extra_json_schema={"description": "a pattern as in Go's filepath.Match, such as filesystem.*"},
+    ),
+]
 
 
 class Glob:

@@ -119,6 +119,7 @@ def view(approval: Approval, params: object, now_ms: int) -> ApprovalView:
         resolved_by=approval.resolved_by,
         resolved_at=None if approval.resolved_at is None else rfc3339(approval.resolved_at),
         replaced_by=approval.replaced_by,
+        reviewers=list(approval.reviewers),
     )
 
 

@@ -2,7 +2,7 @@
 
 INV-G1  A grant ends: its duration is positive and at most the maximum. It lifts nothing once it ended or is revoked.
 INV-G2  Its patterns are well-formed, or it is not given.
-INV-G3  Only a person's credential gives or revokes one.
+INV-G3  Only a person's credential gives or revokes one, and the audit log has it in the same transaction.
 
 A grant lifts `supervisor` and `human_approval`. Here one is only found: that it never lifts `deny`, and nothing where
 the injection signal fires, is for the door to decide. Why it was given is people's words: sealed, under a key of its own.
@@ -10,6 +10,9 @@ the injection signal fires, is for the door to decide. Why it was given is peopl
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Final
 
 import msgspec
@@ -20,6 +23,7 @@ from legation.approvals.trace import must_be_name
 from legation.clock import Clock
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
 from legation.ids import new_id
+from legation.store.audit import record
 from legation.store.content import Content
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Dangling, Database, Row, Transaction, only
@@ -28,14 +32,22 @@ from legation.store.sealing import Sealer
 from legation.wire import jsontext
 from legation.wire.acp.toolcall import TOOL_KINDS
 from legation.wire.action import Action
-from legation.wire.api.approvals import ActiveGrant, NewGrant, go_duration, rfc3339
+from legation.wire.api.approvals import ActiveGrant, GrantView, NewGrant, go_duration, rfc3339
 from legation.wire.api.shape import Page
 from legation.wire.principal import Principal
 
 MOST_MS: Final = 24 * 3_600_000  # the longest grant, unless the owner sets another
+SHORTEST_MS: Final = 1000
 MOST: Final = 500  # in one page
 _LAST: Final = "~"
 _REASON: Final = "reason"
+_PART: Final = re.compile(
+    r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII
+)  # of a duration as Go writes it
+_UNITS_MS: Final = {
+    "ns": Fraction(1, 1_000_000), "us": Fraction(1, 1000), "µs": Fraction(1, 1000), "μs": Fraction(1, 1000),
+    "ms": Fraction(1), "s": Fraction(1000), "m": Fraction(60_000), "h": Fraction(3_600_000),
+}  # fmt: skip
 
 _SQL: Final = Queries("grants")
 
@@ -76,6 +88,18 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             granted_by=f"{self.granted_kind}:{self.granted_by}",
         )
 
+    def view(self, reason: str | None, now_ms: int) -> GrantView:
+        shown = self.shown(now_ms)
+        return GrantView(
+            **{name: getattr(shown, name) for name in shown.__struct_fields__},
+            kinds=None if self.kinds is None else list(self.kinds),
+            reason=reason,
+            created_at=rfc3339(self.created_at),
+            active=self.is_live(now_ms),
+            revoked_at=None if self.revoked_at is None else rfc3339(self.revoked_at),
+            revoked_by=self.revoked_by,
+        )
+
 
 class Grants:
     def __init__(self, database: Database, sealer: Sealer, clock: Clock, *, most_ms: int = MOST_MS) -> None:
@@ -85,7 +109,7 @@ class Grants:
     def give(self, principal: Principal, new: NewGrant, *, grant: str, now_ms: int) -> Transaction[Grant]:
         """`grant` is its id: `new_grant_id`."""
         _must_be_person(principal, "give")
-        kinds = self._checked(new)
+        kinds, expires_at = self._checked(new), now_ms + self._lasting_ms(new)
         try:
             rows = yield _SQL.give(
                 id=grant,
@@ -94,7 +118,7 @@ class Grants:
                 tools=new.tools,
                 kinds=kinds,
                 now=now_ms,
-                expires_at=now_ms + new.duration * 1000,
+                expires_at=expires_at,
                 granted_kind=principal.kind,
                 granted_by=principal.id,
                 granted_user=principal.user,
@@ -104,12 +128,15 @@ class Grants:
         if new.reason is not None:
             reason = jsontext.write(new.reason)
             yield from self._content.append(principal.workspace, grant, _REASON, 1, 1, reason)
+        # The patterns are somebody's words: the target's id leads to them.
+        yield from record(principal, "grant.created", grant, {"expiresAt": expires_at}, now_ms)
         return _read(rows[0])
 
     def revoke(self, principal: Principal, grant: str, now_ms: int) -> Transaction[Grant]:
         _must_be_person(principal, "revoke")
         rows = yield _SQL.revoke(workspace=principal.workspace, id=grant, now=now_ms, by=label(principal))
         if rows:
+            yield from record(principal, "grant.revoked", grant, {}, now_ms)
             return _read(rows[0])
         yield from get(principal.workspace, grant)
         raise Conflict("cannot revoke the grant: it is revoked already")
@@ -118,14 +145,22 @@ class Grants:
         pages = await self._content.read(workspace, grant, _REASON)
         return str(jsontext.read(pages[0].plain)) if pages else None
 
-    def _checked(self, new: NewGrant) -> str | None:
-        Glob(must_be_name(new.agent, "a grant's agents"))
-        Glob(must_be_name(new.tools, "a grant's tools"))
-        if not 0 < new.duration * 1000 <= self._most_ms:
+    async def views(self, workspace: str, grants: Sequence[Grant], now_ms: int) -> list[GrantView]:
+        """With why they were given."""
+        return [grant.view(await self.reason(workspace, grant.id), now_ms) for grant in grants]
+
+    def _lasting_ms(self, new: NewGrant) -> int:
+        lasting = new.duration * 1000 if isinstance(new.duration, int) else go_duration_ms(new.duration)
+        if not SHORTEST_MS <= lasting <= self._most_ms:
             raise InvalidParams(
                 f"cannot grant for that long: give 1 to {self._most_ms // 1000} seconds",
                 {"mostSeconds": self._most_ms // 1000},
             )
+        return lasting
+
+    def _checked(self, new: NewGrant) -> str | None:
+        Glob(must_be_name(new.agent, "a grant's agents"))
+        Glob(must_be_name(new.tools, "a grant's tools"))
         if new.kinds is not None and (not new.kinds or set(new.kinds) - set(TOOL_KINDS)):
             raise InvalidParams(f"cannot grant those kinds: give some of {', '.join(TOOL_KINDS)}")
         must_be_words(new.reason)
@@ -160,6 +195,17 @@ def page(workspace: str, limit: int = 100, after: str | None = None) -> Transact
     limit = max(1, min(limit, MOST))
     rows = yield _SQL.page(workspace=workspace, after=after or _LAST, limit=limit + 1)
     return page_of(rows, limit, _read, lambda grant: grant.id)
+
+
+def go_duration_ms(text: str) -> int:
+    """Of a duration as Go's `time.ParseDuration` reads it: `30m`, `1h30m`, `1.5h`; whole milliseconds of it."""
+    sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    parts = list(_PART.finditer(rest))
+    if not parts or "".join(part[0] for part in parts) != rest:
+        raise InvalidParams(
+            'cannot read the duration: give seconds as a number, or a text like "30m" or "1h30m"'
+        )
+    return int(sign * sum(Fraction(part[1]) * _UNITS_MS[part[2]] for part in parts))
 
 
 def new_grant_id(now_ms: int) -> str:

@@ -26,6 +26,7 @@ class SettingsFlags:
     permission_timeout: Annotated[str | None, Parameter(help=_HELP["permission_timeout"])] = None
     stop_grace: Annotated[str | None, Parameter(help=_HELP["stop_grace"])] = None
     max_line_bytes: Annotated[str | None, Parameter(help=_HELP["max_line_bytes"])] = None
+    policy: Annotated[Path | None, Parameter(help=_HELP["policy"])] = None
     log_level: Annotated[str | None, Parameter(help=_HELP["log_level"])] = None
 
 
@@ -60,6 +61,9 @@ class ServerFlags:
     public_url: Annotated[str | None, Parameter(help=_HELP["public_url"])] = None
     tls_cert: Annotated[Path | None, Parameter(help=_HELP["tls_cert"])] = None
     tls_key: Annotated[Path | None, Parameter(help=_HELP["tls_key"])] = None
+    policy: Annotated[Path | None, Parameter(help=_HELP["policy"])] = None
+    tools: Annotated[Path | None, Parameter(help=_HELP["tools"])] = None
+    mesh_port: Annotated[int | None, Parameter(help=_HELP["mesh_port"])] = None
     data_dir: Annotated[Path | None, Parameter(help=_HELP["data_dir"])] = None
     log_level: Annotated[str | None, Parameter(help=_HELP["log_level"])] = None
 

@@ -28,6 +28,8 @@ def up(*, settings: ServerFlags | None = None) -> int:
 
 def _announce(it: Up) -> None:
     print(f"Legation is up: {it.sign_in_link}", flush=True)
+    if it.mesh_url:
+        print(f"Whoever is on this machine decides approvals as a supervisor at {it.mesh_url}", flush=True)
 
 
 def server(

@@ -40,6 +40,8 @@ def _problems(settings: Settings) -> Iterator[str]:
             f"{variable('token')} is missing: others can reach {settings.host}; make one with `legation keys new`, or "
             "listen on 127.0.0.1"
         )
+    if settings.mesh_port and settings.mesh_port == settings.port:
+        yield f"mesh_port is {settings.mesh_port}, as port is: choose another for one of them"
     for given, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if getattr(settings, given) is None and getattr(settings, other) is not None:
             yield f"{given} is missing: {other} is of no use without it"

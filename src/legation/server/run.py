@@ -7,10 +7,11 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import legation
@@ -20,16 +21,17 @@ from legation.redact import Redactor
 from legation.server import requirements
 from legation.server.address import Address
 from legation.server.auth import make_authenticate
-from legation.server.http.app import App, AppOptions, make_app
+from legation.server.http.app import AppOptions, make_app
 from legation.server.http.metrics import Metrics
 from legation.server.http.summary import RequestSummary
 from legation.server.instance import open_instance, prepare_folder
 from legation.server.logs import level_of, logging_to, secrets_of
+from legation.server.mesh import HOSTS, ServingBoth, agents_running, mesh_app, mesh_url, take_mesh
 from legation.server.serverfile import server_file
 from legation.server.services import Mode, Services
 from legation.server.serving import Serving, Tls
 from legation.server.serving import run as run_loop
-from legation.server.surfaces import SURFACES
+from legation.server.surfaces import MESH, SURFACES
 from legation.server.surfaces.sign_in import make_link
 from legation.settings import Settings
 from legation.store.datafolder import LOGS
@@ -41,10 +43,11 @@ access_logger = logging.getLogger("legation.access")
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """It listens. `sign_in_link`, for a person at a terminal, opens once."""
+    """It listens. `sign_in_link`, for a person at a terminal, opens once. `mesh_url` is for supervisors here."""
 
     url: str
     sign_in_link: str
+    mesh_url: str | None
 
 
 def run(
@@ -66,43 +69,88 @@ def _allow_many_connections() -> None:
 async def _run(
     settings: Settings, mode: Mode, announce: Callable[[Up], None], *, exit_with_parent: bool
 ) -> None:
-    prepare_folder(settings.data_dir)
-    redactor = Redactor(secrets_of(settings))
-    with logging_to(_log_target(settings, mode), level_of(settings), redactor):
-        loop = asyncio.get_running_loop()
-        server: Serving | None = None
+    with ExitStack() as listening:
+        # Before anything else: of a port that is taken it is told while there is nothing to undo.
+        mesh = take_mesh(settings.mesh_port)
+        for sock in mesh:
+            listening.callback(sock.close)
+        prepare_folder(settings.data_dir)
+        redactor = Redactor(secrets_of(settings))
+        with logging_to(_log_target(settings, mode), level_of(settings), redactor):
+            await _serve(settings, mode, announce, redactor, mesh, exit_with_parent=exit_with_parent)
 
-        def stop() -> None:
-            if server is not None:
-                loop.call_soon(server.stop)  # after the answer to whoever asked
 
-        async with open_instance(settings, mode=mode, clock=SystemClock(), stop=stop) as (services, address):
-            redactor.add(services.own_token)
-            here = Up(services.public_url, await _link(services) if mode == "up" else "")
-            with ExitStack() as while_listening:
+async def _serve(
+    settings: Settings,
+    mode: Mode,
+    announce: Callable[[Up], None],
+    redactor: Redactor,
+    mesh: Sequence[socket.socket],
+    *,
+    exit_with_parent: bool,
+) -> None:
+    loop = asyncio.get_running_loop()
+    server: Serving | None = None
 
-                def on_ready() -> None:
-                    while_listening.enter_context(_found(settings, services))
-                    announce(here)
-                    logger.info("listening on %s", services.local_url)
+    def stop() -> None:
+        if server is not None:
+            loop.call_soon(server.stop)  # after the answer to whoever asked
 
-                server = Serving(
-                    _app(settings, services, address),
-                    on_ready,
-                    services.hub.close,
-                    tls=_tls(settings),
-                    trusted_proxies=settings.trusted_proxies,
-                )
-                while_listening.enter_context(_ends(server, with_parent=exit_with_parent))
-                await server.serve_on([address.listener])
-        logger.info("stopped")
+    async with open_instance(settings, mode=mode, clock=SystemClock(), stop=stop) as (services, address):
+        redactor.add(services.own_token)
+        link = await _link(services) if mode == "up" else ""
+        here = Up(services.public_url, link, mesh_url(mesh))
+        with ExitStack() as while_listening:
+
+            def on_ready() -> None:
+                while_listening.enter_context(_found(settings, services))
+                announce(here)
+                logger.info("listening on %s", services.local_url)
+                if here.mesh_url:
+                    logger.info("supervisors of this machine may call %s", here.mesh_url)
+
+            server = _serving(settings, services, address, mesh, on_ready)
+            while_listening.enter_context(_ends(server, with_parent=exit_with_parent))
+            await server.serve_on([address.listener])
+    logger.info("stopped")
 
 
 async def _link(services: Services) -> str:
     return (await make_link(services, services.installed.user, services.installed.workspace)).url
 
 
-def _app(settings: Settings, services: Services, address: Address) -> App:
+def _serving(
+    settings: Settings,
+    services: Services,
+    address: Address,
+    mesh: Sequence[socket.socket],
+    on_ready: Callable[[], None],
+) -> Serving:
+    options, authenticate = _options(settings, services, address), make_authenticate(services)
+    app = make_app(SURFACES, services=services, authenticate=authenticate, options=options)
+    tls, proxies = _tls(settings), settings.trusted_proxies
+    if not mesh:
+        return Serving(app, on_ready, services.hub.close, tls=tls, trusted_proxies=proxies)
+    beside = mesh_app(
+        MESH,
+        services=services,
+        authenticate=authenticate,
+        # Its figures are its own: two of one name would be counted as one.
+        options=replace(options, cors_origins=(), allowed_hosts=HOSTS, metrics=Metrics()),
+        running=lambda: agents_running(settings.data_dir),
+    )
+    return ServingBoth(
+        app,
+        on_ready,
+        services.hub.close,
+        tls=tls,
+        trusted_proxies=proxies,
+        mesh=beside,
+        mesh_sockets=mesh,
+    )
+
+
+def _options(settings: Settings, services: Services, address: Address) -> AppOptions:
     metrics = Metrics()
     metrics.gauge("legation_stream_readers", "Open stream bodies.", read=lambda: services.hub.readers)
     metrics.gauge(
@@ -113,7 +161,7 @@ def _app(settings: Settings, services: Services, address: Address) -> App:
         "Appended, not yet on the disk.",
         read=lambda: services.log.pending_bytes,
     )
-    options = AppOptions(
+    return AppOptions(
         max_body_bytes=settings.max_body_bytes,
         cors_origins=settings.cors_origins,
         allowed_hosts=address.hosts,
@@ -121,7 +169,6 @@ def _app(settings: Settings, services: Services, address: Address) -> App:
         metrics=metrics,
         on_request=_log_request,
     )
-    return make_app(SURFACES, services=services, authenticate=make_authenticate(services), options=options)
 
 
 def _found(settings: Settings, services: Services) -> AbstractContextManager[None]:

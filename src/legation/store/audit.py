@@ -21,7 +21,7 @@ from legation.wire.principal import Principal
 Change = Literal[
     "user.created", "user.changed", "user.disabled", "user.enabled", "user.signed-in", "user.signed-out",
     "workspace.created", "member.set", "member.removed",
-    "token.created", "token.revoked", "link.created",
+    "token.created", "token.revoked", "link.created", "grant.created", "grant.revoked",
     "keys.rotated", "backup.made", "server.started", "server.stopped",
 ]  # fmt: skip
 
@@ -39,6 +39,8 @@ MEANINGS: Final[dict[Change, str]] = {
     "token.created": "an API token was made; `kind` and `scopes` say what it may do",
     "token.revoked": "an API token no longer works",
     "link.created": "a one-time sign-in link was made for a user",
+    "grant.created": "agents may use tools without asking until `expiresAt`; the grant says which",
+    "grant.revoked": "a grant lets nothing pass any more",
     "keys.rotated": "a new vault key became the current one; `rewrapped` values were under an older one",
     "backup.made": "a backup of the whole installation was made",
     "server.started": "a server started; `version` is Legation's",

@@ -3,21 +3,47 @@
 from typing import Final
 
 from legation.server.surfaces import (
+    approvals,
     audit,
     backup,
     files,
+    grants,
     health,
     home,
     keys,
     me,
+    policy,
     sign_in,
     streams,
     tokens,
+    tools,
+    traces,
     users,
     workspaces,
 )
 
 SURFACES: Final = tuple(
     module.routes
-    for module in (home, health, me, sign_in, users, workspaces, tokens, audit, streams, files, keys, backup)
+    for module in (
+        home,
+        health,
+        me,
+        sign_in,
+        users,
+        workspaces,
+        tokens,
+        audit,
+        streams,
+        files,
+        keys,
+        backup,
+        approvals,
+        grants,
+        traces,
+        policy,
+        tools,
+    )
 )
+
+# What the mesh port serves.
+MESH: Final = tuple(module.routes for module in (approvals, grants, traces))

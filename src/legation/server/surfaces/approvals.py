@@ -1,0 +1,205 @@
+"""The approvals of seed 001, under its paths: list, read, claim, escalate, approve, deny.
+
+INV-A1  Who answered is whoever the credential names. `resolved_by` of a body is kept as the caller's word.
+INV-A2  A body that is not understood changes nothing.
+INV-A3  Where `expose_content` is false, nobody below a person's level is shown content, in whatever answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+import msgspec
+
+from legation.approvals import approval_pages
+from legation.approvals.approval import Answer, Approval
+from legation.approvals.approval_endings import get
+from legation.approvals.approval_glob import GlobText
+from legation.approvals.approval_pages import Wanted
+from legation.approvals.editing import approve_edited
+from legation.approvals.isolation import hide, is_isolated
+from legation.errors import AlreadyAnswered, Conflict, NotFound
+from legation.server.http.access import needs
+from legation.server.http.call import Call, Reply
+from legation.server.http.routes import Routes
+from legation.server.surfaces.arrays import listed
+from legation.server.surfaces.paging import PageLimit
+from legation.wire.api.approvals import (
+    ApprovalDetail,
+    ApprovalStatus,
+    ApprovalView,
+    Approve,
+    ClaimBody,
+    Escalation,
+    GroupAnswered,
+    Resolution,
+    rfc3339,
+)
+from legation.wire.api.shape import Page
+
+routes = Routes(tag="approvals")
+
+# Seed 001's bodies are optional, each member of them and the whole.
+_NO_APPROVE: Final = Approve()
+_NO_RESOLUTION: Final = Resolution()
+_NO_ESCALATION: Final = Escalation()
+_NO_CLAIM: Final = ClaimBody()
+
+V = TypeVar("V", bound=ApprovalView)
+
+
+@routes.get("/approvals", access=needs("read"))
+async def list_approvals(
+    call: Call,
+    status: ApprovalStatus | None = None,
+    tool: GlobText | None = None,
+    agent: str | None = None,
+    limit: PageLimit = 100,
+    after: str | None = None,
+) -> Reply[list[ApprovalView]]:
+    """Approvals of the workspace, of every status or of one.
+
+    Pending ones come oldest first, all others newest first. `tool` is a pattern as in Go's `filepath.Match`, `agent`
+    a name. The Link header leads to the next part. A supervisor that asks for pending ones counts as being there for
+    these tools: what needs a supervisor waits for it."""
+    services, workspace, now = call.services, call.principal.workspace, call.services.clock.now_ms()
+    wanted = Wanted(status=status, tool=tool, agent=agent)
+    if status in (None, "pending"):
+        await services.attendance.note(call.principal, tool)
+    page = await services.database.read(approval_pages.page, workspace, wanted, now, limit, after)
+    views = await approval_pages.views(services.database, services.sealer, workspace, page.items, now)
+    # One whose time is over is expired, although nobody has written that down yet.
+    items = [_shown(call, view) for view in views if status in (None, view.status)]
+    return listed(call, Page(items=items, next=page.next))
+
+
+@routes.get("/approvals/{approval}", access=needs("read"), errors=(NotFound,))
+async def read_approval(call: Call, approval: str) -> ApprovalDetail:
+    """One approval, with what its agent did lately and which grants it has."""
+    services = call.services
+    found = await approval_pages.detail(
+        services.database, services.sealer, call.principal.workspace, approval, services.clock.now_ms()
+    )
+    return _shown(call, found)
+
+
+@routes.post(
+    "/approvals/{approval}/approve", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
+)
+async def approve(call: Call, approval: str, body: Approve = _NO_APPROVE) -> ApprovalView:
+    """Approve: the call that waits goes on. The first answer stands; every later one is a 409 that says whose it was.
+
+    With `params` the call goes on with these arguments instead, where the approval is `editable`: the answer is then
+    the new approval that stands in its place. What needs a person is refused to a supervisor (403)."""
+    if body.params is None:
+        return await _resolve(call, approval, body, approves=True)
+    services, answer = call.services, _answer(body, approves=True)
+    policies = services.policies.current
+    edited = approve_edited(services.inbox, policies, call.principal, approval, body.params, answer)
+    return await _view(call, await _first(call, approval, "approve", edited))
+
+
+@routes.post(
+    "/approvals/{approval}/deny", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
+)
+async def deny(call: Call, approval: str, body: Resolution = _NO_RESOLUTION) -> ApprovalView:
+    """Deny: the agent is refused, and is told `message`, or else `reasoning`. Otherwise as approve."""
+    return await _resolve(call, approval, body, approves=False)
+
+
+@routes.post(
+    "/approvals/{approval}/escalate", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
+)
+async def escalate(call: Call, approval: str, body: Escalation = _NO_ESCALATION) -> ApprovalView:
+    """Leave it to a person: from then on only a person may answer it. One that is with a person stays there."""
+    work = call.services.inbox.escalate(call.principal, approval, body.reasoning)
+    return await _view(call, await _first(call, approval, "escalate", work))
+
+
+@routes.post(
+    "/approvals/{approval}/claim", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
+)
+async def claim(call: Call, approval: str, body: ClaimBody = _NO_CLAIM) -> ApprovalView:
+    """Look at it alone: other supervisors get 409 until it is answered or the lease ends. A person never does."""
+    work = call.services.inbox.claim(call.principal, approval, body.lease_seconds * 1000)
+    return await _view(call, await _first(call, approval, "claim", work))
+
+
+@routes.post(
+    "/approvals/groups/{group}/approve",
+    access=needs("approve"),
+    errors=(NotFound, Conflict, AlreadyAnswered),
+)
+async def approve_group(call: Call, group: str, body: Resolution = _NO_RESOLUTION) -> GroupAnswered:
+    """Approve all pending ones that ask for the very same; `group` is a member of each.
+
+    `refused` are those that the caller may not answer: they stay pending."""
+    return await _answer_group(call, group, body, approves=True)
+
+
+@routes.post(
+    "/approvals/groups/{group}/deny", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
+)
+async def deny_group(call: Call, group: str, body: Resolution = _NO_RESOLUTION) -> GroupAnswered:
+    """Deny all pending ones that ask for the very same; as approving a group."""
+    return await _answer_group(call, group, body, approves=False)
+
+
+async def _resolve(call: Call, approval: str, body: Resolution, *, approves: bool) -> ApprovalView:
+    answer = _answer(body, approves=approves)
+    work = call.services.inbox.resolve(call.principal, approval, answer)
+    return await _view(call, await _first(call, approval, str(answer.change), work))
+
+
+async def _answer_group(call: Call, group: str, body: Resolution, *, approves: bool) -> GroupAnswered:
+    inbox = call.services.inbox
+    answered = await inbox.answer_group(call.principal, group, _answer(body, approves=approves))
+    return GroupAnswered(answered=[each.id for each in answered.answered], refused=list(answered.refused))
+
+
+def _answer(body: Resolution, *, approves: bool) -> Answer:
+    return Answer(
+        approve=approves,
+        reasoning=body.reasoning,
+        confidence=body.confidence,
+        message=body.message,
+        claim=body.resolved_by,
+    )
+
+
+async def _first(call: Call, approval: str, verb: str, work: Awaitable[Approval]) -> Approval:
+    """Whoever comes second is told who was first, and what they said."""
+    try:
+        return await work
+    except AlreadyAnswered:
+        found = await call.services.database.read(get, call.principal.workspace, approval)
+    status = found.status_at(call.services.clock.now_ms())
+    by = f" by {found.resolved_by}" if found.resolved_by else ""
+    raise AlreadyAnswered(
+        f"cannot {verb} approval {found.id}: it is {status}{by}; the first answer stands",
+        {
+            "status": str(status),
+            "resolvedBy": found.resolved_by,
+            "resolvedAt": None if found.resolved_at is None else rfc3339(found.resolved_at),
+            "replacedBy": found.replaced_by,
+        },
+    )
+
+
+async def _view(call: Call, approval: Approval) -> ApprovalView:
+    services = call.services
+    (view,) = await approval_pages.views(
+        services.database,
+        services.sealer,
+        call.principal.workspace,
+        [approval],
+        services.clock.now_ms(),
+    )
+    return _shown(call, view)
+
+
+def _shown(call: Call, view: V) -> V:
+    if view.params is None or not is_isolated(call.principal, call.services.settings):
+        return view
+    return msgspec.structs.replace(view, params=hide(view.params))

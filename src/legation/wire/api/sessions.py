@@ -1,0 +1,142 @@
+"""Sessions as seed 002 has them over HTTP: camelCase; events are in `wire/universal`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from legation.wire.api.approvals import Value
+from legation.wire.api.shape import Answer, Request
+
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Where = Annotated[str, Meta(min_length=1, max_length=4096)]
+AgentMode = Annotated[str, Meta(min_length=1, max_length=64)]  # build, plan, or one that the agent names
+PermissionMode = Literal["default", "plan", "bypass", "acceptEdits"]
+PermissionReplyWord = Literal["once", "always", "reject"]
+
+
+class LocalMcp(Request, tag_field="type", tag="local", kw_only=True):
+    """A program that speaks MCP on its standard streams."""
+
+    command: str | list[str]
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    enabled: bool | None = None
+    timeout_ms: int | None = None
+
+
+class RemoteMcp(Request, tag_field="type", tag="remote", kw_only=True):
+    """An MCP server at an address."""
+
+    url: str
+    transport: Literal["http", "sse"] | None = None
+    headers: Mapping[str, str] | None = None
+    enabled: bool | None = None
+    timeout_ms: int | None = None
+
+
+class SkillSource(Request, kw_only=True):
+    type: str
+    source: str
+    skills: list[str] | None = None
+    ref: str | None = None
+    subpath: str | None = None
+
+
+class Skills(Request, kw_only=True):
+    sources: list[SkillSource]
+
+
+class NewSession(Request, kw_only=True):
+    """`directory`: where the agent works; without it a folder of the session's own."""
+
+    agent: Name
+    agent_mode: AgentMode | None = None
+    permission_mode: PermissionMode | None = None
+    model: Name | None = None
+    variant: Name | None = None
+    agent_version: Name | None = None
+    directory: Where | None = None
+    title: Annotated[str, Meta(max_length=512)] | None = None
+    mcp: Mapping[str, LocalMcp | RemoteMcp] | None = None
+    skills: Skills | None = None
+
+
+class AgentFailure(Answer, kw_only=True):
+    type: str
+    message: str
+    agent: str | None = None
+    session_id: str | None = None
+    details: Value = None
+
+
+class SessionCreated(Answer, kw_only=True):
+    healthy: bool
+    native_session_id: str | None = None
+    error: AgentFailure | None = None
+
+
+class SessionInfo(Answer, kw_only=True):
+    session_id: str
+    agent: str
+    agent_mode: str
+    permission_mode: str
+    model: str | None
+    variant: str | None
+    native_session_id: str | None
+    ended: bool
+    event_count: int
+    created_at: int
+    updated_at: int
+    directory: str | None
+    title: str | None
+    status: str  # ours: starting, active, resuming, disconnected, closed
+    exit: Mapping[str, Value] | None = None  # of the agent's process, where it ended: code, signal, reason, stderr
+    mcp: list[str] | None = None  # by name: what they are given are secrets
+    skills: list[str] | None = None
+
+
+class SessionList(Answer, kw_only=True):
+    sessions: list[SessionInfo]
+
+
+class Attachment(Request, kw_only=True):
+    path: Where
+    mime: str | None = None
+    filename: str | None = None
+
+
+class NewMessage(Request, kw_only=True):
+    message: Annotated[str, Meta(min_length=1)]
+    attachments: tuple[Attachment, ...] = ()
+
+
+class QuestionAnswers(Request, kw_only=True):
+    """One list of chosen options, or of words, for each question that was asked at once."""
+
+    answers: list[list[str]]
+
+
+class PermissionAnswer(Request, kw_only=True):
+    reply: PermissionReplyWord
+
+
+class SessionChange(Request, kw_only=True):
+    """In mid-session; only what is given changes."""
+
+    agent_mode: AgentMode | None = None
+    permission_mode: PermissionMode | None = None
+    model: Name | None = None
+    variant: Name | None = None
+    title: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class EventPage(Answer, kw_only=True):
+    """Events as they were projected: bytes that are embedded, not written anew."""
+
+    events: list[msgspec.Raw]
+    has_more: bool
