@@ -1,0 +1,146 @@
+"""The tool calls of a turn: an item for the call, and one for what came of it.
+
+A call's item is completed when the call stands: it runs, is asked about or ends. What it shows before it runs is no
+output: Claude puts a description there. Output that grows is told by deltas of the result's item. Output that is
+replaced by another ends that item and begins a new one, for a delta can only add.
+"""
+
+from typing import Final
+
+import msgspec
+
+from legation.wire.acp.toolcall import ToolCall, ToolCallPatch, ToolCallUpdate, merged
+from legation.wire.universal import shapes
+from legation.wire.universal.embedded import embedded
+from legation.wire.universal.outbox import Outbox
+from legation.wire.universal.results import call_parts, output_of, result_parts
+
+_ENDED: Final[dict[str, shapes.ItemStatus]] = {"completed": "completed", "failed": "failed"}
+_STARTED: Final = frozenset(("in_progress", *_ENDED))
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """`known` is what all updates together say. `result_id` is empty while there is no result."""
+
+    item_id: str
+    known: ToolCallPatch
+    stands: bool = False
+    ended: bool = False
+    result_id: str = ""
+    shown: str = ""
+
+
+class Calls:
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls: dict[str, _Call] = {}
+
+    def copy(self) -> "Calls":
+        other = Calls()
+        other._calls = dict(self._calls)
+        return other
+
+    def take(self, out: Outbox, update: ToolCall | ToolCallUpdate) -> None:
+        """An update of a call that was never announced announces it."""
+        before = self._calls.get(update.tool_call_id)
+        if before is None:
+            known = _patch(update)
+            call = _Call(out.new_item(), known)
+            silent = known.status not in _STARTED
+            out.emit("item.started", _call_item(call, "in_progress"), synthetic=not silent, raw=silent)
+        elif before.ended:
+            _tell(out, before, update)
+            return
+        else:
+            call = msgspec.structs.replace(before, known=merged(before.known, update))
+            silent = False
+        self._calls[update.tool_call_id] = call if silent else _advanced(out, call, before, update)
+
+    def stand(self, out: Outbox, call_id: str | None) -> None:
+        """Somebody is asked about it, so it is as it will be done."""
+        call = self._calls.get(call_id or "")
+        if call is not None and call_id is not None and not call.stands:
+            self._calls[call_id] = _standing(out, call)
+
+    def end(self, out: Outbox) -> None:
+        """The turn is over; what still ran has no end that anybody will tell."""
+        for call in self._calls.values():
+            if call.ended:
+                continue
+            if not call.stands:
+                out.emit("item.completed", _call_item(call, "failed"), synthetic=True)
+            else:
+                result = _showing(out, call, call.shown)
+                out.emit("item.completed", _result_item(result, "failed"), synthetic=True)
+        self._calls = {}
+
+
+def _advanced(out: Outbox, call: _Call, before: _Call | None, update: ToolCall | ToolCallUpdate) -> _Call:
+    """Exactly one of the events emitted here carries the update itself."""
+    status = call.known.status or ""
+    output = output_of(call.known) if status in _STARTED else call.shown
+    if status in _ENDED:
+        return _ended(out, call, output, _ENDED[status])
+    if output != call.shown:
+        return _showing(out, call if call.stands else _standing(out, call), output, raw=True)
+    if status in _STARTED and not call.stands:
+        return _standing(out, call, raw=True)
+    _tell(out, before or call, update)
+    return call
+
+
+def _standing(out: Outbox, call: _Call, *, raw: bool = False) -> _Call:
+    out.emit("item.completed", _call_item(call, "completed"), synthetic=not raw, raw=raw)
+    return msgspec.structs.replace(call, stands=True)
+
+
+def _showing(out: Outbox, call: _Call, output: str, *, raw: bool = False) -> _Call:
+    if call.result_id and not output.startswith(call.shown):
+        out.emit("item.completed", _result_item(call, "completed"), synthetic=True)
+        call = msgspec.structs.replace(call, result_id="", shown="")
+    if not call.result_id:
+        call = msgspec.structs.replace(call, result_id=out.new_item())
+        out.emit("item.started", _result_item(call, "in_progress"), synthetic=True)
+    added = output[len(call.shown) :]
+    if added or raw:
+        out.delta(call.result_id, call.known.tool_call_id, added, raw=raw)
+    return msgspec.structs.replace(call, shown=output)
+
+
+def _ended(out: Outbox, call: _Call, output: str, status: shapes.ItemStatus) -> _Call:
+    call = call if call.stands else _standing(out, call)
+    call = _showing(out, call, output)
+    out.emit("item.completed", _result_item(call, status, whole=True), raw=True)
+    # It may be heard of again, but what it said need not be kept.
+    kept = ToolCallPatch(
+        tool_call_id=call.known.tool_call_id, title=call.known.title, status=call.known.status
+    )
+    return msgspec.structs.replace(call, known=kept, ended=True, shown="")
+
+
+def _tell(out: Outbox, call: _Call, update: ToolCall | ToolCallUpdate) -> None:
+    """Something else about the call: as it came."""
+    label = update.title or call.known.title or "tool call"
+    content = (shapes.Status(label, update.status or call.known.status), shapes.Json(embedded(out.cause.raw)))
+    out.whole_item("status", "tool", content, native_id=update.tool_call_id, parent_id=call.item_id)
+
+
+def _patch(update: ToolCall | ToolCallUpdate) -> ToolCallPatch:
+    return merged(ToolCallPatch(tool_call_id=update.tool_call_id), update)
+
+
+def _call_item(call: _Call, status: shapes.ItemStatus) -> shapes.ItemEvent:
+    native = call.known.tool_call_id
+    item = shapes.Item(call.item_id, native, None, "tool_call", "assistant", call_parts(call.known), status)
+    return shapes.ItemEvent(item)
+
+
+def _result_item(call: _Call, status: shapes.ItemStatus, *, whole: bool = False) -> shapes.ItemEvent:
+    """Files and pictures are of the whole result only."""
+    native = call.known.tool_call_id
+    content: tuple[shapes.Part, ...] = (shapes.ToolResult(native, call.shown),)
+    if whole:
+        content = result_parts(call.known, call.shown)
+    item = shapes.Item(call.result_id, native, call.item_id, "tool_result", "tool", content, status)
+    return shapes.ItemEvent(item)

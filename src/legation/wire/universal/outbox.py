@@ -1,0 +1,158 @@
+"""What a projection gives out: numbered, and encoded where it is wanted.
+
+INV-U1  Numbers are dense and depend on the log alone.
+INV-U2  Each event of the log stands as `raw` in at most one projected event.
+INV-U3  From a reset on, numbers depend on the log from there alone: the history before it is gone, and whoever
+        reads from the reset must see what one sees who read through it. So they jump to a number beyond all
+        that the history can have used.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from legation.wire.events import Event
+from legation.wire.universal.embedded import embedded, json_bytes
+from legation.wire.universal.facts import SessionFacts, floor
+from legation.wire.universal.shapes import (
+    Data,
+    EventType,
+    Item,
+    ItemDelta,
+    ItemEvent,
+    ItemKind,
+    Json,
+    Part,
+    Role,
+    UniversalEvent,
+)
+
+_NO_RAW: Final = b"null}"
+
+_encode = msgspec.json.Encoder().encode
+_from_timestamp = datetime.fromtimestamp
+
+
+class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An event of the log, whole; `native` is the agent's own line where a driver translated it."""
+
+    seq: int
+    type: str
+    payload: msgspec.Raw
+    native: msgspec.Raw | None = None
+
+    @classmethod
+    def of(cls, event: Event) -> "LogRow":
+        native = embedded(event.native) if event.native else None
+        return cls(event.seq, event.type, embedded(event.raw), native)
+
+
+class Projected(msgspec.Struct, frozen=True, gc=False):
+    """`cause` is the event of the log that it comes from; it is shown as `raw` where `has_raw`."""
+
+    sequence: int
+    type: EventType
+    data: Data
+    synthetic: bool
+    has_raw: bool
+    cause: Event
+    session: SessionFacts
+
+    @property
+    def source_seq(self) -> int:
+        return self.cause.seq
+
+    def encode(self, include_raw: bool = False) -> bytes:
+        event = UniversalEvent(
+            f"evt_{self.sequence}",
+            self.sequence,
+            time_of(self.cause),
+            self.session.session_id,
+            self.session.native_session_id,
+            self.synthetic,
+            "daemon" if self.synthetic else "agent",
+            self.type,
+            self.data,
+        )
+        try:
+            encoded = _encode(event)
+        except UnicodeEncodeError:  # lone surrogates
+            encoded = json_bytes(event)
+        if include_raw and self.has_raw:
+            return encoded[: -len(_NO_RAW)] + _encode(LogRow.of(self.cause)) + b"}"
+        return encoded
+
+
+def time_of(event: Event) -> datetime:
+    return _from_timestamp(event.at / 1000, UTC)
+
+
+class Outbox:
+    """Collects what one event of the log becomes."""
+
+    __slots__ = ("_cause", "_found", "_items", "_sequence", "_session")
+
+    def __init__(self, session: SessionFacts) -> None:
+        self._session = session
+        self._sequence = 0
+        self._items = 0
+        self._cause: Event
+        self._found: list[Projected] = []
+
+    def copy(self) -> "Outbox":
+        """Between two events."""
+        other = Outbox(self._session)
+        other._sequence, other._items = self._sequence, self._items
+        return other
+
+    @property
+    def sequence(self) -> int:
+        return self._sequence
+
+    @property
+    def cause(self) -> Event:
+        return self._cause
+
+    def begin(self, cause: Event) -> list[Projected]:
+        """The list that fills from now on."""
+        self._cause = cause
+        self._found = []
+        return self._found
+
+    def jump(self) -> None:
+        """INV-U3. Item ids too: they are never more than numbers."""
+        self._sequence = self._items = floor(self._cause.seq)
+
+    def emit(self, type_: EventType, data: Data, *, synthetic: bool = False, raw: bool = False) -> None:
+        self._sequence += 1
+        self._found.append(Projected(self._sequence, type_, data, synthetic, raw, self._cause, self._session))
+
+    def delta(self, item_id: str, native_id: str | None, text: str, *, raw: bool = True) -> None:
+        self._sequence += 1
+        data = ItemDelta(item_id, native_id, text)
+        self._found.append(
+            Projected(self._sequence, "item.delta", data, not raw, raw, self._cause, self._session)
+        )
+
+    def new_item(self) -> str:
+        self._items += 1
+        return f"itm_{self._items}"
+
+    def whole_item(
+        self,
+        kind: ItemKind,
+        role: Role,
+        content: tuple[Part, ...],
+        *,
+        native_id: str | None = None,
+        parent_id: str | None = None,
+        synthetic: bool = False,
+    ) -> None:
+        """One that comes all at once: its start is ours, its end is the event itself. What may be large, and is
+        for programs, is not said twice."""
+        short = tuple(part for part in content if type(part) is not Json)
+        item = Item(self.new_item(), native_id, parent_id, kind, role, short, "in_progress")
+        self.emit("item.started", ItemEvent(item), synthetic=True)
+        done = ItemEvent(msgspec.structs.replace(item, content=content, status="completed"))
+        self.emit("item.completed", done, synthetic=synthetic, raw=True)

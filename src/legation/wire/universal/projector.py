@@ -1,0 +1,266 @@
+"""A session's log as events of sandbox-agent 0.1.11: a fold over it, whose state is small and can be copied.
+
+INV-U1..U3 are those of `outbox`, INV-U5 that of `embedded`.
+INV-U4  Nothing raises, and nothing is lost but what `SILENT` names: what has no shape of its own goes out as an item
+        of kind `unknown`, what cannot be read at all as `agent.unparsed`.
+INV-U6  Every item that is completed was started, once, and its deltas together are its text.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from legation.wire import codec
+from legation.wire.acp.toolcall import ToolCall, ToolCallUpdate
+from legation.wire.acp.updates import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    CompactionSummaryChunk,
+    CompactionUpdate,
+    Plan,
+    Unrecognized,
+    UserMessageChunk,
+)
+from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.events import Event
+from legation.wire.lifecycle import (
+    AgentExited,
+    PermissionAnswered,
+    PermissionAsked,
+    PromptFinished,
+    PromptStarted,
+    QuestionAnswered,
+    QuestionAsked,
+    SessionReset,
+    SessionStatus,
+    TurnState,
+)
+from legation.wire.universal import shapes, speech
+from legation.wire.universal.asks import Asks
+from legation.wire.universal.calls import Calls
+from legation.wire.universal.embedded import embedded, json_value, nests_too_deep
+from legation.wire.universal.facts import SessionFacts
+from legation.wire.universal.life import Life
+from legation.wire.universal.outbox import Outbox, Projected
+from legation.wire.universal.parts import part_of
+from legation.wire.universal.speech import Speech
+from legation.wire.universal.states import STATES
+
+SILENT: Final = frozenset(("turn-state", "agent-exited", "session-status"))
+"""Events that may show nothing of their own: a turn's state repeats what the prompt and the asks say, an agent's
+exit is told with the end of the session, and `session.started` says that the session became active."""
+
+_UNREADABLE: Final = frozenset((DiagnosticCode.AGENT_STRAY_LINE, DiagnosticCode.AGENT_LINE_TOO_LONG))
+_NO_TROUBLE: Final = frozenset(
+    (
+        DiagnosticCode.AGENT_SPAWN,
+        DiagnosticCode.AGENT_INITIALIZED,
+        DiagnosticCode.AGENT_EXIT,
+        DiagnosticCode.AGENT_STDERR,
+        DiagnosticCode.AGENT_RESTART_SCHEDULED,
+        DiagnosticCode.AGENT_RESTART_SUPPRESSED,
+        DiagnosticCode.AGENT_LATE_RESPONSE,
+        DiagnosticCode.STORAGE_RECOVERED,
+    )
+)
+
+
+class Projector:
+    __slots__ = ("_asks", "_calls", "_life", "_out", "_session", "_speech")
+
+    def __init__(self, session: SessionFacts) -> None:
+        self._session = session
+        self._out = Outbox(session)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._life = Life(self._session)
+        self._speech = Speech()
+        self._calls = Calls()
+        self._asks = Asks()
+
+    def copy(self) -> "Projector":
+        """One that goes on from here by itself."""
+        other = Projector(self._session)
+        other._out = self._out.copy()
+        other._life = self._life.copy()
+        other._speech = self._speech.copy()
+        other._calls = self._calls.copy()
+        other._asks = self._asks.copy()
+        return other
+
+    @property
+    def sequence(self) -> int:
+        """The last one that was given out."""
+        return self._out.sequence
+
+    def feed(self, event: Event) -> list[Projected]:
+        """The events of one stream, in order, from its first readable one."""
+        found = self._out.begin(event)
+        payload = Unrecognized(event.raw) if nests_too_deep(event.raw) else codec.decode(event)
+        if self._life.fresh and type(payload) is not SessionReset:
+            self._out.jump()
+            self._life.begin(self._out)
+        _TAKES.get(type(payload), Projector._state)(self, payload)
+        return found
+
+    # The conversation.
+
+    def _agent_says(self, chunk: AgentMessageChunk) -> None:
+        self._speech.say(self._out, speech.AGENT, chunk.message_id, chunk.content)
+
+    def _agent_thinks(self, chunk: AgentThoughtChunk) -> None:
+        self._speech.say(self._out, speech.THOUGHT, chunk.message_id, chunk.content)
+
+    def _user_says(self, chunk: UserMessageChunk) -> None:
+        self._speech.say(self._out, speech.USER, chunk.message_id, chunk.content)
+
+    def _summary(self, chunk: CompactionSummaryChunk) -> None:
+        self._speech.say(self._out, speech.SUMMARY, chunk.compaction_id, chunk.content)
+
+    def _tool_call(self, update: ToolCall | ToolCallUpdate) -> None:
+        self._speech.end(self._out)
+        self._calls.take(self._out, update)
+
+    # Turns.
+
+    def _prompt(self, started: PromptStarted) -> None:
+        self._end_turn()
+        self._life.begin_turn(self._out, started.turn, raw=False)
+        content = tuple(part_of(block) for block in started.prompt)
+        self._out.whole_item("message", "user", content, native_id=started.turn, synthetic=True)
+
+    def _prompt_finished(self, finished: PromptFinished) -> None:
+        if self._life.turn is None and finished.turn != self._life.last_turn:
+            self._life.turn = finished.turn  # begun before the log that is read
+        if self._life.turn != finished.turn:
+            self._state(finished)
+            return
+        self._stop_talking()
+        if finished.error is not None:
+            details = json_value(finished.error)
+            self._out.emit("error", shapes.Error(finished.error.message, "prompt_failed", details))
+        self._life.end_turn(self._out, raw=True)
+
+    def _turn_state(self, turn: TurnState) -> None:
+        """Says something new only where no prompt says it: a turn that an agent began by itself."""
+        if turn.state == "idle":
+            if turn.turn == self._life.turn:
+                self._stop_talking()
+                self._life.end_turn(self._out, raw=True)
+        elif turn.turn not in (self._life.turn, self._life.last_turn):
+            self._end_turn()
+            self._life.begin_turn(self._out, turn.turn, raw=True)
+
+    def _end_turn(self) -> None:
+        self._stop_talking()
+        self._life.end_turn(self._out)
+
+    def _stop_talking(self) -> None:
+        self._speech.end(self._out)
+        self._calls.end(self._out)
+
+    # Asking.
+
+    def _permission_asked(self, asked: PermissionAsked) -> None:
+        self._speech.end(self._out)
+        self._calls.stand(self._out, asked.tool_call_id)
+        self._asks.permission_asked(self._out, asked)
+
+    def _permission_answered(self, answer: PermissionAnswered) -> None:
+        self._asks.permission_answered(self._out, answer)
+
+    def _question_asked(self, asked: QuestionAsked) -> None:
+        self._speech.end(self._out)
+        self._asks.question_asked(self._out, asked)
+
+    def _question_answered(self, answer: QuestionAnswered) -> None:
+        self._asks.question_answered(self._out, answer)
+
+    # The session.
+
+    def _agent_exited(self, exited: AgentExited) -> None:
+        self._life.exit = exited  # told when the session says what it means
+
+    def _status(self, status: SessionStatus) -> None:
+        life = self._life
+        if status.status == "active" and not life.shown_active:
+            life.shown_active = True
+        elif status.status == "active" and life.ended:
+            life.begin(self._out, raw=True)
+        elif (end := life.ends_with(status)) is not None and not life.ended:
+            self._end_turn()
+            life.ended = True
+            self._out.emit("session.ended", end, synthetic=True, raw=True)
+        else:
+            self._state(status)
+
+    def _reset(self, reset: SessionReset) -> None:
+        self._end_turn()
+        self._forget()
+        self._out.jump()
+        self._life.begin(self._out)
+        self._state(reset)
+
+    def _diagnostic(self, found: Diagnostic) -> None:
+        if found.code in _UNREADABLE:
+            self._out.emit(
+                "agent.unparsed", shapes.Unparsed(found.message, found.code), synthetic=True, raw=True
+            )
+        elif found.code in _NO_TROUBLE:
+            self._show("status", shapes.Status(found.code, found.message))
+        else:
+            data = shapes.Error(found.message, found.code, json_value(found.data) if found.data else None)
+            self._out.emit("error", data, synthetic=True, raw=True)
+
+    # What has no shape of its own.
+
+    def _own_step(self, payload: Plan | CompactionUpdate) -> None:
+        """One that stands between what is said before and after."""
+        self._speech.end(self._out)
+        self._state(payload)
+
+    def _state(self, payload: object) -> None:
+        words = STATES.get(type(payload))
+        if words is None:
+            self._show("unknown")
+        else:
+            self._show("status", words(payload))
+
+    def _unrecognized(self, update: Unrecognized) -> None:
+        self._speech.end(self._out)
+        if update.value is not None:
+            self._show("unknown")
+            return
+        digest = hashlib.sha256(update.raw).hexdigest()
+        data = shapes.Unparsed("the text is no JSON that can be read", "session/update", digest)
+        self._out.emit("agent.unparsed", data, synthetic=True, raw=True)
+
+    def _show(self, kind: shapes.ItemKind, *words: shapes.Part) -> None:
+        whole = shapes.Json(embedded(self._out.cause.raw))
+        role: shapes.Role = "assistant" if kind == "unknown" else "system"
+        self._out.whole_item(kind, role, (*words, whole), native_id=self._out.cause.type)
+
+
+_TAKES: Final[dict[type, Callable[[Projector, Any], None]]] = {
+    AgentMessageChunk: Projector._agent_says,
+    AgentThoughtChunk: Projector._agent_thinks,
+    UserMessageChunk: Projector._user_says,
+    CompactionSummaryChunk: Projector._summary,
+    ToolCall: Projector._tool_call,
+    ToolCallUpdate: Projector._tool_call,
+    Plan: Projector._own_step,
+    CompactionUpdate: Projector._own_step,
+    PromptStarted: Projector._prompt,
+    PromptFinished: Projector._prompt_finished,
+    TurnState: Projector._turn_state,
+    PermissionAsked: Projector._permission_asked,
+    PermissionAnswered: Projector._permission_answered,
+    QuestionAsked: Projector._question_asked,
+    QuestionAnswered: Projector._question_answered,
+    AgentExited: Projector._agent_exited,
+    SessionStatus: Projector._status,
+    SessionReset: Projector._reset,
+    Diagnostic: Projector._diagnostic,
+    Unrecognized: Projector._unrecognized,
+}
