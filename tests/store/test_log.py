@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.store.backends import ALL, DURABLE, make_backend
 
-from legation.errors import Conflict, InvalidParams, NotFound, SessionClosed
+from legation.errors import Conflict, InvalidParams, SessionClosed
 from legation.store import stream as stream_module
 from legation.store.log import EventLog
 from legation.store.stream import Stream
@@ -252,14 +252,32 @@ async def test_events_are_taken_while_meta_is_being_written(open_durable: Open) 
         await writing
 
 
-async def test_another_workspace_does_not_see_a_stream(open_log: Open) -> None:
+async def test_each_workspace_has_streams_of_its_own(open_log: Open) -> None:
     async with open_log() as log:
-        kept = await log.stream("ses_a", "acme")
-        await kept.append(numbered(1))
-        assert await log.streams("local") == []
-        assert [info.name for info in await log.streams("acme")] == ["ses_a"]
-        with pytest.raises(NotFound):
-            await log.stream("ses_a", "local")
+        theirs, ours = await log.stream("ses_a", "acme"), await log.stream("ses_a", "local")
+        await theirs.append(numbered(2))
+        await ours.append(numbered(1))
+        assert (theirs.name, ours.name) == ("ses_a", "ses_a")
+        assert (theirs.head, ours.head) == (2, 1)
+        for workspace, head in (("acme", 2), ("local", 1)):
+            assert [(info.name, info.head) for info in await log.streams(workspace)] == [("ses_a", head)]
+        assert await log.find("ses_a", "other") is None
+
+
+async def test_each_workspace_finds_its_streams_again(open_durable: Open) -> None:
+    async with open_durable() as log:
+        for workspace, count in (("acme", 2), ("local", 1)):
+            await (await log.stream("ses_a", workspace)).append(numbered(count))
+    async with open_durable() as log:
+        assert (await log.stream("ses_a", "acme")).head == 2
+        assert (await log.stream("ses_a", "local")).head == 1
+
+
+async def test_no_name_reaches_into_another_workspace(open_log: Open) -> None:
+    async with open_log() as log:
+        with pytest.raises(InvalidParams):
+            await log.stream("acme\x1fses_a", "local")
+        assert await log.find("acme\x1fses_a", "local") is None
 
 
 HOSTILE = [

@@ -5,22 +5,42 @@ order and the subscribers are the log's business.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
 
 from legation.wire.events import Event
 
 State = Literal["open", "closed", "deleted"]
 
 
+LOCAL: Final = "local"  # the first workspace: its streams are stored under their own names
+_APART: Final = "\x1f"  # between a workspace and a name: in no name
+
+
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
+    """To a backend `name` is the key that it stores the stream under; to everybody else the name in its workspace."""
+
     name: str
     workspace: str = "local"
     state: State = "open"
     first_seq: int = 1  # the readable floor: what lies below was replaced or deleted
     head: int = 0  # the last number given; never given again
     meta: bytes = b"{}"
+
+
+def key_of(name: str, workspace: str) -> str:
+    """Each workspace has names of its own: `approvals` of one is not that of another."""
+    return name if workspace == LOCAL else f"{workspace}{_APART}{name}"
+
+
+def is_name(text: str) -> bool:
+    return _APART not in text
+
+
+def named(info: StreamInfo) -> StreamInfo:
+    """As it is called in its workspace."""
+    return replace(info, name=info.name.rpartition(_APART)[2])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

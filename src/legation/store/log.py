@@ -17,7 +17,18 @@ from urllib.parse import quote
 
 from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, StorageFailed
-from legation.store.backend import Append, Backend, Create, Op, Report, StreamInfo, Trouble
+from legation.store.backend import (
+    Append,
+    Backend,
+    Create,
+    Op,
+    Report,
+    StreamInfo,
+    Trouble,
+    is_name,
+    key_of,
+    named,
+)
 from legation.store.stream import Stream
 from legation.store.writer import Writer
 from legation.wire.events import Event
@@ -37,7 +48,7 @@ def _check_name(name: str) -> None:
         size = len(quote(name, safe=""))
     except UnicodeEncodeError:
         size = 0
-    if not 0 < size <= NAME_BYTES:
+    if not 0 < size <= NAME_BYTES or not is_name(name):
         raise InvalidParams(f"cannot name a stream {name[:32]!r}: use 1 to {NAME_BYTES} characters of text")
 
 
@@ -102,17 +113,18 @@ class EventLog:
         self._readers.shutdown()
 
     async def stream(self, name: str, workspace: str = "local") -> Stream:
-        """The stream of that name, made if need be. Another workspace's stream does not exist."""
+        """The stream of that name in the workspace, made if need be."""
         _check_name(name)
         self.must_be_writable(name)
+        key = key_of(name, workspace)
         async with self._opening:
-            stream = self._streams.get(name)
+            stream = self._streams.get(key)
             if stream is None:
-                found = await self._read(self._backend.lookup, name)
-                info = found or StreamInfo(name, workspace)
-                stream = self._streams[name] = Stream(self, info, keep_all=not self._backend.durable)
+                found = await self._read(self._backend.lookup, key)
+                info = found or StreamInfo(key, workspace)
+                stream = self._streams[key] = Stream(self, info, keep_all=not self._backend.durable)
                 if found is None:
-                    self.submit(stream, Create(name, workspace))
+                    self.submit(stream, Create(key, workspace))
         if stream.info().workspace != workspace:
             raise NotFound(f"cannot find stream {name}; check its id")
         return stream
@@ -120,7 +132,8 @@ class EventLog:
     async def find(self, name: str, workspace: str = "local") -> Stream | None:
         """The stream of that name, if there is one; never makes it."""
         self.must_be_readable(f"stream {name[:32]}")
-        if name not in self._streams and await self._read(self._backend.lookup, name) is None:
+        key = key_of(name, workspace)
+        if key not in self._streams and await self._read(self._backend.lookup, key) is None:
             return None
         try:
             return await self.stream(name, workspace)
@@ -132,10 +145,10 @@ class EventLog:
         before = self._live()  # one that is stored and forgotten while we read would be in neither
         stored = {info.name: info for info in await self._read(self._backend.streams)}
         infos = (before | stored | self._live()).values()
-        return [info for info in infos if info.workspace == workspace and info.state != "deleted"]
+        return [named(info) for info in infos if info.workspace == workspace and info.state != "deleted"]
 
     def _live(self) -> dict[str, StreamInfo]:
-        return {name: stream.info() for name, stream in list(self._streams.items())}
+        return {key: stream.info() for key, stream in list(self._streams.items())}
 
     @property
     def healthy(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
 from legation.store import codec
-from legation.store.backend import Append, Op, Replace, SetMeta, SetState, State, StreamInfo
+from legation.store.backend import Append, Op, Replace, SetMeta, SetState, State, StreamInfo, named
 from legation.store.subscription import Subscription
 from legation.wire.events import Draft, Event
 
@@ -48,7 +48,8 @@ class Stream:
     """Made by `EventLog.stream`. The numbers: floor <= ... <= saved <= visible <= head."""
 
     def __init__(self, log: Log, info: StreamInfo, *, keep_all: bool) -> None:
-        self.name = info.name
+        self.key = info.name  # what it is stored under
+        self.name = named(info).name
         self._keep_all = keep_all  # there is no store to read old events from
         self._log = log
         self._workspace, self._state, self._meta = info.workspace, info.state, info.meta
@@ -74,7 +75,7 @@ class Stream:
         receipt = Receipt(self, self._head + 1, self._head + len(events))
         if events:
             self._head = receipt.last_seq
-            self._log.submit(self, Append(self.name, events))
+            self._log.submit(self, Append(self.key, events))
         return receipt
 
     def _number(self, drafts: Sequence[Draft]) -> list[Event]:
@@ -103,24 +104,24 @@ class Stream:
         if not drafts:
             raise InvalidParams(f"cannot replace stream {self.name} by nothing; give at least one event")
         events = self._number(drafts)
-        await self._change(Replace(self.name, events))
+        await self._change(Replace(self.key, events))
         return Receipt(self, events[0].seq, events[-1].seq)
 
     async def close(self) -> None:
         """Strict: no more events, unless the history is replaced."""
-        await self._change(SetState(self.name, "closed"))
+        await self._change(SetState(self.key, "closed"))
 
     async def delete(self) -> None:
         """Strict: the events are gone; the name and its numbers are never used again."""
         if self._state != "deleted":
-            await self._change(SetState(self.name, "deleted"))
+            await self._change(SetState(self.key, "deleted"))
 
     async def set_meta(self, meta: bytes) -> None:
         """Strict: what to know of the stream besides its events, as one line of JSON."""
         if not _is_one_json_line(meta):
             raise InvalidParams(f"cannot note that of stream {self.name}: give one line of JSON")
         self._log.must_be_writable(self.name)
-        await self._log.commit(self, SetMeta(self.name, meta))
+        await self._log.commit(self, SetMeta(self.key, meta))
 
     async def _change(self, op: Op) -> None:
         self._log.must_be_writable(self.name)
@@ -255,7 +256,7 @@ class Stream:
         """From the store, for a subscriber that is behind the tail. Always gets it further."""
         if self._state == "deleted":
             return []
-        older = await self._log.read(self.name, after)
+        older = await self._log.read(self.key, after)
         if older or after >= self._before_tail:
             return older
         return self._tail[:]  # what lay between was replaced, or was malformed and has been reported

@@ -23,6 +23,10 @@ class Source(Protocol):
     """A stream to read: `store.stream.Stream` is one."""
 
     @property
+    def key(self) -> str:
+        """The one that no other has, in whatever workspace."""
+
+    @property
     def name(self) -> str: ...
     @property
     def head(self) -> int: ...

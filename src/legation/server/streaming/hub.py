@@ -196,9 +196,9 @@ class Hub:
     # For readers.
 
     def join(self, source: Source, reader: Reader) -> Channel:
-        channel = self._channels.get(source.name)
+        channel = self._channels.get(source.key)
         if channel is None:
-            channel = self._channels[source.name] = Channel(source, self._cache)
+            channel = self._channels[source.key] = Channel(source, self._cache)
         channel.readers.add(reader)
         return channel
 
@@ -206,7 +206,7 @@ class Hub:
         channel.readers.discard(reader)
         if not channel.readers:
             channel.close()
-            del self._channels[channel.source.name]
+            del self._channels[channel.source.key]
 
     def enter(self, reader: Reader) -> None:
         self._readers.add(reader)
