@@ -47,13 +47,13 @@ def json_lines(text: str) -> list[dict[str, Any]]:
 class AtTerminal:
     """The command with a person at its terminal: a real pty."""
 
-    def __init__(self, home: Path, *argv: str, cwd: Path | None = None) -> None:
+    def __init__(self, home: Path, *argv: str, cwd: Path | None = None, **env: str) -> None:
         self.text = ""
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.chdir(cwd or home)
             command = [sys.executable, "-m", "legation", *argv]
-            os.execve(sys.executable, command, environment(home, TERM="dumb"))
+            os.execve(sys.executable, command, environment(home, **{"TERM": "dumb", **env}))
 
     def until(self, wanted: str) -> str:
         """Read until the text has come; what was shown so far."""

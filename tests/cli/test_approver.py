@@ -56,9 +56,7 @@ def test_no_line_of_a_diff_can_pass_for_one_of_ours() -> None:
 
 async def test_no_line_of_a_command_can_pass_for_one_of_ours(terminal: tuple[int, TextIO]) -> None:
     person, tty = terminal
-    deciding = asyncio.create_task(
-        TerminalApprover(tty, lambda: None).decide(ask("ls\nother asks: Read a file"))
-    )
+    deciding = asyncio.create_task(TerminalApprover(tty).decide(ask("ls\nother asks: Read a file")))
     shown = ""
     async with asyncio.timeout(BOUND):
         while "Allow it" not in shown:
@@ -73,5 +71,5 @@ async def test_a_terminal_that_is_closed_is_a_no(terminal: tuple[int, TextIO]) -
     person, tty = terminal
     os.close(person)
     async with asyncio.timeout(BOUND):
-        decision = await TerminalApprover(tty, lambda: None).decide(ask())
+        decision = await TerminalApprover(tty).decide(ask())
     assert (decision.outcome, decision.reason) == ("denied", "the terminal was closed")

@@ -35,5 +35,12 @@ def test_a_person_decides_in_the_demo(home: Path) -> None:
 
 def test_without_a_terminal_the_autopilot_is_named(home: Path) -> None:
     done = legation(home, "demo")
-    assert "approved · demo:autopilot" in done.stdout
+    assert "approved · demo:autopilot · Edit pages.py: careful:edit: nobody is at the terminal" in done.stdout
+    assert "trace verify: ok, 5 steps" in done.stdout
     assert "legation exec --agent rehearsal" in done.stdout
+
+
+def test_the_rules_of_the_demo_are_its_own(home: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("{name: p, rules: [{action: deny}]}")
+    assert "approved · demo:autopilot" in legation(home, "demo", LEGATION_POLICY=str(policy)).stdout

@@ -1,18 +1,24 @@
+import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.cli import AtTerminal, environment, json_lines, legation, rehearse
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
+from legation.approvals.trace_export import verify_lines
+from legation.approvals.trace_file import whole_lines
 from legation.proc.kernel import process
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
+KILLS = 5
 FIX = ("exec", "--agent", "rehearsal", "fix the failing test")
 FIXED = "+    return list(range(1, page_count(total, size) + 1))"
 
@@ -228,3 +234,175 @@ def test_two_at_once_do_not_disturb_each_other(home: Path, tmp_path: Path) -> No
         assert process_.returncode == 0
         assert b"1 file(s) changed" in out
     assert len(legation(home, "events").stdout.splitlines()) == 2
+
+
+# Rules decide.
+
+RULES = """
+name: p
+loop: off
+rules:
+  - {id: runs, kind: execute, action: allow}
+  - {id: edits, kind: edit, action: supervisor, when: {paths: {under: $WORKSPACE}}}
+  - {id: rest, action: deny, message: Leave it.}
+"""
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(RULES)
+    return path
+
+
+def traces(home: Path) -> list[Path]:
+    return sorted((home / ".local/share/legation/sessions").glob("*/trace.jsonl"))
+
+
+def steps(trace: Path) -> list[dict[str, Any]]:
+    return [json.loads(line)["step"] for line in whole_lines(trace)]
+
+
+def happened(trace: Path) -> list[str]:
+    return [f"{step['step']}/{step['reason']}" if "reason" in step else step["step"] for step in steps(trace)]
+
+
+def test_what_a_rule_allows_is_not_asked_and_what_it_denies_no_flag_lifts(
+    home: Path, repo: Path, rules: Path
+) -> None:
+    script = rehearse("ask run true", "ask write a.txt hello", "ask something")
+    argv = ("exec", "--agent", "rehearsal", script, "--policy", str(rules))
+    done = legation(home, *argv, "--yes", cwd=repo)
+    assert "allowed by p:runs · Run true\n" in done.stdout
+    assert "approved · flag --yes · Write a.txt: p:edits: approved beforehand with --yes" in done.stdout
+    assert "denied by p:rest · something: Leave it.\n" in done.stdout
+    assert (repo / "a.txt").read_text() == "hello"
+    done = legation(home, *argv, "--unattended", cwd=repo)
+    assert "allowed by p:runs · Run true\n" in done.stdout
+    assert "denied · unattended · Write a.txt: p:edits: " in done.stdout
+
+
+def test_what_rules_decide_is_dim_or_red_on_a_terminal(home: Path, repo: Path, rules: Path) -> None:
+    script = rehearse("ask run true", "ask something")
+    argv = ("exec", "--agent", "rehearsal", script, "--policy", str(rules))
+    terminal = AtTerminal(home, *argv, cwd=repo, TERM="xterm")
+    assert terminal.end() == 0
+    assert "\x1b[2mallowed by p:runs · Run true\x1b[0m" in terminal.text
+    assert "\x1b[31mdenied by p:rest · something: Leave it.\x1b[0m" in terminal.text
+    assert "Allow it" not in terminal.text
+
+
+def test_without_a_policy_careful_holds(home: Path, repo: Path) -> None:
+    script = rehearse("ask write .env hush", "ask run true")
+    done = legation(home, "exec", "--agent", "rehearsal", script, "--yes", cwd=repo)
+    assert "denied by careful:secrets · Write .env: This file may hold secrets." in done.stdout
+    assert "approved · flag --yes · Run true: careful:ask: " in done.stdout
+    assert not (repo / ".env").exists()
+
+
+def test_the_setting_names_the_policy_and_the_flag_overrules_it(home: Path, repo: Path, rules: Path) -> None:
+    other = rules.with_name("other.yaml")
+    other.write_text("{name: other, rules: [{id: none, action: deny}]}")
+    argv = ("exec", "--agent", "rehearsal", rehearse("ask run true"))
+    assert "by p:runs" in legation(home, *argv, cwd=repo, LEGATION_POLICY=str(rules)).stdout
+    done = legation(home, *argv, "--policy", str(other), cwd=repo, LEGATION_POLICY=str(rules))
+    assert "denied by other:none" in done.stdout
+
+
+def test_a_broken_policy_is_refused_before_anything_happens(home: Path, repo: Path, rules: Path) -> None:
+    rules.write_text("{name: p, rules: [{action: denny}]}")
+    done = legation(home, *FIX, "--yes", "--policy", str(rules), cwd=repo)
+    assert done.returncode == 2
+    assert "deny" in done.stderr
+    assert not list((home / ".local/share/legation").glob("sessions/*"))
+
+
+def test_the_record_and_the_trace_name_the_rule_and_who_decided(home: Path, repo: Path) -> None:
+    terminal = AtTerminal(home, *FIX, cwd=repo)
+    terminal.until("Allow it, once?")
+    terminal.type("y\n")
+    assert terminal.end() == 0
+    [answered] = [
+        event["raw"]
+        for event in json_lines(legation(home, "events", "last", "--json").stdout)
+        if event["type"] == "permission-answered"
+    ]
+    assert (answered["by"], answered["reason"]) == ("person tester", "careful:edit: yes, in the terminal")
+    [trace] = traces(home)
+    # Nobody but the person is here, and the trace says that no supervisor was.
+    assert happened(trace) == ["proposed", "decided", "escalated/no-supervisor", "resolved", "consumed"]
+    resolved = steps(trace)[3]
+    assert (resolved["actor_kind"], resolved["actor"], resolved["actor_level"]) == ("person", "tester", 2)
+    assert resolved["approval_id"] == answered["id"]
+    assert (steps(trace)[1]["policy_rule"], resolved["session_id"]) == ("careful:edit", trace.parent.name)
+    done = legation(home, "trace", "verify", str(trace))
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_of_a_server_is_opened(home: Path, repo: Path) -> None:
+    assert legation(home, *FIX, "--yes", cwd=repo).returncode == 0
+    made = {path.name for path in (home / ".local/share/legation").iterdir()}
+    assert made == {"agents", "children", "sessions"}
+
+
+def test_a_cancel_at_the_question_is_in_the_trace(home: Path, repo: Path) -> None:
+    terminal = AtTerminal(home, *FIX, cwd=repo)
+    terminal.until("Allow it, once?")
+    terminal.type("c\n")
+    assert terminal.end() == 130
+    [trace] = traces(home)
+    assert happened(trace)[-1] == "cancelled/turn-cancelled"
+
+
+def test_silence_is_a_no_when_the_time_is_over(home: Path, repo: Path) -> None:
+    terminal = AtTerminal(home, *FIX, "--permission-timeout", "1s", cwd=repo)
+    assert terminal.end() == 0
+    assert "(no longer asked)" in terminal.text
+    assert "expired · policy · Edit pages.py: careful:edit: nobody answered in time" in terminal.text
+    assert "no file changed" in terminal.text
+    [trace] = traces(home)
+    assert happened(trace)[-1] == "expired/unanswered"
+
+
+@pytest.mark.parametrize(("reviewer", "shown"), [("tester", "approved · person tester"), ("ada", "to ada")])
+def test_a_rule_with_reviewers_takes_the_answer_of_one_of_them(
+    home: Path, repo: Path, rules: Path, reviewer: str, shown: str
+) -> None:
+    rule = f"{{id: all, action: human_approval, reviewers: [{reviewer}]}}"
+    rules.write_text(f"{{name: p, rules: [{rule}]}}")
+    argv = ("exec", "--agent", "rehearsal", rehearse("ask something"), "--policy", str(rules))
+    terminal = AtTerminal(home, *argv, cwd=repo)
+    terminal.until("Allow it, once?")
+    terminal.type("y\n")
+    terminal.end()
+    assert shown in terminal.text
+
+
+def test_killed_at_the_question_it_leaves_a_trace_that_verifies(home: Path, repo: Path) -> None:
+    terminal = AtTerminal(home, *FIX, cwd=repo)
+    terminal.until("Allow it, once?")
+    terminal.kill()
+    [trace] = traces(home)
+    with trace.open("rb") as lines:
+        report = verify_lines(lines)
+    assert (report.ok, report.steps) == (True, 3)
+    assert happened(trace) == ["proposed", "decided", "escalated/no-supervisor"]
+
+
+def test_killed_anywhere_it_leaves_a_trace_that_verifies(home: Path, repo: Path, rules: Path) -> None:
+    script = rehearse("say off we go", "repeat 1000 {", "ask run true", "ask write a.txt hello", "}")
+    argv = [sys.executable, "-m", "legation", "exec", "--agent", "rehearsal", script, "--yes", "--json"]
+    chance = random.Random(5)
+    for _ in range(KILLS):
+        with subprocess.Popen(
+            [*argv, "--policy", str(rules)], cwd=repo, env=environment(home), stdout=subprocess.PIPE
+        ) as running:
+            assert running.stdout
+            for _ in range(chance.randrange(20, 200)):
+                assert running.stdout.readline()
+            running.kill()
+    assert len(traces(home)) == KILLS
+    for trace in traces(home):
+        report = verify_lines(whole_lines(trace))  # of one line the end may be missing, where two pages meet
+        assert report.ok
+        assert report.steps > 0

@@ -89,7 +89,7 @@ def test_turns_without_end_leave_no_process_descriptor_thread_or_memory(tmp_path
     def turn() -> None:
         job = Job("rehearsal", catalogue.command_of("rehearsal"), work, chance.choice(TURNS), {})
         with suppress(AgentExited):
-            run_turn(job, settings, Screen(Silence()), lambda _: ApproveAll())
+            run_turn(job, settings, Screen(Silence()), ApproveAll())
 
     for _ in range(WARM_UP):
         turn()

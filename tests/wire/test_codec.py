@@ -102,7 +102,7 @@ def test_an_asked_permission_holds_all_that_a_reader_needs_to_answer() -> None:
 def test_an_answer_says_who_why_and_what_the_agent_was_told() -> None:
     decision = Decision("denied", by="policy", reason="rule 3", message="no")
     assert PermissionAnswered.from_decision("perm_1", decision, "n") == PermissionAnswered(
-        id="perm_1", outcome="denied", by="policy", reason="rule 3", option_id="n"
+        id="perm_1", outcome="denied", by="policy", reason="rule 3", option_id="n", message="no"
     )
 
 

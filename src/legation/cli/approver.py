@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import os
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TextIO
 
 from legation.cli.terminal import Terminal, line, paint_diff, plain
@@ -29,12 +29,13 @@ def open_tty() -> TextIO | None:
 
 
 class TerminalApprover:
-    """Asks one question at a time; what was typed before a question was shown is no answer to it."""
+    """Asks one question at a time; what was typed before a question was shown is no answer to it.
 
-    def __init__(self, tty: TextIO, cancel_turn: Callable[[], None]) -> None:
+    Who answers `cancelled` wants the turn to end: that is for whoever asked."""
+
+    def __init__(self, tty: TextIO) -> None:
         self._tty = tty
         self._out = Terminal(tty)
-        self._cancel_turn = cancel_turn
         self._one_at_a_time = asyncio.Lock()
 
     async def decide(self, ask: Ask) -> Decision:
@@ -68,7 +69,6 @@ class TerminalApprover:
             if word == CLOSED:
                 return Decision("denied", _person(), GONE)
             if word in ("c", "cancel"):
-                self._cancel_turn()
                 return Decision("cancelled", _person(), "the turn was cancelled in the terminal")
 
 
@@ -98,8 +98,13 @@ def _facts(action: Action) -> Iterator[tuple[str, str]]:
         yield "reaches", ", ".join(action.urls)
 
 
+def login() -> str:
+    """Of whoever sits at the terminal."""
+    return line(os.environ.get("USER", "")) or str(os.getuid())
+
+
 def _person() -> str:
-    return f"person {os.environ.get('USER') or os.getuid()}"
+    return f"person {login()}"
 
 
 async def _read_line(tty: TextIO) -> str:

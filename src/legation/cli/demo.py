@@ -7,8 +7,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,10 @@ from cyclopts import Parameter
 import legation
 from legation.agents import catalogue
 from legation.agents.rehearsal.demo_repo import make_demo_repo
+from legation.approvals.trace_export import verify_lines
+from legation.approvals.trace_file import whole_lines
 from legation.cli.approver import TerminalApprover, open_tty
+from legation.cli.door import TRACE
 from legation.cli.exec import exit_code, show_changes
 from legation.cli.folders import Folders
 from legation.cli.render import Renderer
@@ -61,11 +63,8 @@ def demo(
     if check:
         return _check()
     tty = open_tty()
-    make_person = None if tty is None else partial(TerminalApprover, tty)
-    return _show(Terminal(), load({}, os.environ), make_person, PACE)
-
-
-MakePerson = Callable[[Callable[[], None]], Approver]
+    person = None if tty is None else TerminalApprover(tty)
+    return _show(Terminal(), load({}, os.environ), person, PACE)
 
 
 class Autopilot:
@@ -85,19 +84,15 @@ class Autopilot:
         return Decision("approved", "demo:autopilot", "nobody is at the terminal, and this is only a demo")
 
 
-def _show(out: Terminal, settings: Settings, make_person: MakePerson | None, pace: float) -> int:
+def _show(out: Terminal, settings: Settings, person: Approver | None, pace: float) -> int:
     version = legation.__version__
     out.say(f"Legation {version}, the first minute: an agent fixes a bug, and you are in charge.", "bold")
-
-    def make_approver(cancel: Callable[[], None]) -> Approver:
-        return Autopilot(out, make_person(cancel) if make_person else None)
-
     with tempfile.TemporaryDirectory(prefix="legation-demo-") as place:
         repository = Path(place) / "pages"
         make_demo_repo(repository)
         argv = (*catalogue.command_of("rehearsal"), "--pace", str(pace))
         job = Job(agent="rehearsal", argv=argv, cwd=repository, prompt=PROMPT, env={})
-        done = run_turn(job, settings, Screen(Renderer(out)), make_approver)
+        done = run_turn(job, replace(settings, policy=None), Screen(Renderer(out)), Autopilot(out, person))
     out.say()
     show_changes(out, done.changes)
     _account(out, done, Folders(settings.data_dir), Path(place))
@@ -110,12 +105,20 @@ def _account(out: Terminal, done: Done, folders: Folders, place: Path) -> None:
     seqs = [event.seq for batch in reader.batches(0, lambda _: None) for event in batch]
     lost, doubled = reader.info().head - len(set(seqs)), len(seqs) - len(set(seqs))
     out.say(f"on the record: {len(seqs)} events, {lost} lost, {doubled} doubled", "bold")
+    out.say(f"trace verify: {_verified(folders.sessions / done.session_id / TRACE)}", "bold")
     out.say(f"left behind: {', '.join(_left_behind(folders, place)) or 'nothing'}", "bold")
     out.say()
     out.say("Next, in a folder of yours:")
     out.say('  legation exec --agent rehearsal "fix the failing test"')
     out.say('  legation exec --command "any-acp-agent --its-flags" "what to do"')
     out.say(f"  legation events {done.session_id}")
+
+
+def _verified(trace: Path) -> str:
+    if not trace.exists():
+        return "nothing was asked"
+    report = verify_lines(whole_lines(trace))
+    return f"ok, {report.steps} steps" if report.ok else report.faults[0].what
 
 
 def _left_behind(folders: Folders, place: Path) -> list[str]:

@@ -15,11 +15,11 @@ from legation.agents import catalogue
 from legation.cli.approver import TerminalApprover, open_tty
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.terminal import Terminal, line, paint_diff
-from legation.cli.turn import Done, Job, MakeApprover, run_turn
+from legation.cli.turn import Done, Job, run_turn
 from legation.cli.view import Screen, view_of
 from legation.errors import STATUS, Code, InvalidParams
 from legation.host.changes import Changes
-from legation.wire.ask import ApproveAll, DenyAll
+from legation.wire.ask import ApproveAll, Approver, DenyAll
 
 
 def exec_(
@@ -29,8 +29,10 @@ def exec_(
     agent: Annotated[str | None, Parameter(help="A known agent, by name.")] = None,
     command: Annotated[str | None, Parameter(help="Any ACP agent, as a command line.")] = None,
     cwd: Annotated[Path, Parameter(help="The folder to work in.")] = Path(),
-    yes: Annotated[bool, Parameter(negative="", help="Approve whatever is asked.")] = False,
-    unattended: Annotated[bool, Parameter(negative="", help="Deny whatever would be asked.")] = False,
+    yes: Annotated[
+        bool, Parameter(negative="", help="Approve what would be asked. What a rule denies stays denied.")
+    ] = False,
+    unattended: Annotated[bool, Parameter(negative="", help="Deny what would be asked.")] = False,
     json: Annotated[bool, Parameter(negative="", help="Print every event as one JSON line.")] = False,
     env: Annotated[
         tuple[str, ...],
@@ -40,9 +42,9 @@ def exec_(
 ) -> int:
     """Run one prompt with an agent, here and now.
 
-    The agent starts with a clean environment and a HOME of its own. It is asked nothing in your name: each
-    permission is shown in the terminal; without a terminal it is denied. The session is recorded; see
-    `legation events`. The exit code is 0 only when the agent ended its turn by itself.
+    The agent starts with a clean environment and a HOME of its own. What it asks is decided by rules: --policy, else
+    the starter `careful`. What they leave to somebody is asked in the terminal; without a terminal it is denied. The
+    session is recorded; see `legation events`. The exit code is 0 only when the agent ended its turn by itself.
 
     Parameters
     ----------
@@ -58,8 +60,8 @@ def exec_(
     )
     if yes and unattended:
         raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
-    asker = _asker(yes=yes, unattended=unattended)
-    done = run_turn(job, settings_of(settings), Screen(view_of(json=json)), asker)
+    person = _person(yes=yes, unattended=unattended)
+    done = run_turn(job, settings_of(settings), Screen(view_of(json=json)), person)
     if not json:
         show_end(Terminal(), done)
     return exit_code(done)
@@ -160,10 +162,8 @@ def _passed(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str
     return passed
 
 
-def _asker(*, yes: bool, unattended: bool) -> MakeApprover:
+def _person(*, yes: bool, unattended: bool) -> Approver:
     if yes:
-        return lambda _: ApproveAll()
+        return ApproveAll()
     tty = None if unattended else open_tty()
-    if tty is None:
-        return lambda _: DenyAll()
-    return lambda cancel: TerminalApprover(tty, cancel)
+    return DenyAll() if tty is None else TerminalApprover(tty)

@@ -129,8 +129,20 @@ class Renderer:
     def _answer(self, answered: PermissionAnswered) -> None:
         style: Style = "green" if answered.outcome == "approved" else "red"
         title = line(self._asked.pop(answered.id, "a permission"))
+        if answered.by == "policy" and answered.outcome in ("approved", "denied"):
+            self._rule_decided(answered, title)
+            return
         why = f": {line(answered.reason)}" if answered.reason else ""
         self._say(f"{answered.outcome} · {line(answered.by)} · {title}{why}", style)
+
+    def _rule_decided(self, answered: PermissionAnswered, title: str) -> None:
+        """Nobody was asked. What a rule allows is no news, what it denies is, with what the agent was told."""
+        rule, _, why = (answered.reason or "a rule").partition(": ")
+        if answered.outcome == "approved":
+            self._say(f"allowed by {line(rule)} · {title}", "dim")
+        else:
+            told = answered.message or why
+            self._say(f"denied by {line(rule)} · {title}{f': {line(told)}' if told else ''}", "red")
 
     def _finished(self, finished: PromptFinished) -> None:
         if finished.error:

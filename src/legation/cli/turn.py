@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from legation.approvals.policies import Policies
+from legation.cli.door import TRACE, own_door
 from legation.cli.folders import Folders
 from legation.cli.view import AskedInOrder, Screen
 from legation.errors import Cancelled
@@ -31,6 +33,7 @@ from legation.wire.diagnostic import Diagnostic
 from legation.wire.events import Event
 
 SUMMARY = 200  # characters of the prompt that the list of sessions shows
+LATER = 5.0  # seconds after a permission's time is over: the door's, to say so and to write it down
 SHOW_LIMIT = 10.0  # seconds the screen has to show what is left when the turn is over: the terminal's time
 
 
@@ -64,14 +67,11 @@ class Canceller:
             task.add_done_callback(self._tasks.discard)
 
 
-MakeApprover = Callable[[Callable[[], None]], Approver]
-"""Is given a function that cancels the turn."""
-
-
-def run_turn(job: Job, settings: Settings, screen: Screen, make_approver: MakeApprover) -> Done:
+def run_turn(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
+    """`person` is asked what the rules leave to somebody."""
     logging.basicConfig(level=settings.log_level.upper(), format="legation: %(levelname)s: %(message)s")
     try:
-        return asyncio.run(_run(job, settings, screen, make_approver))
+        return asyncio.run(_run(job, settings, screen, person))
     except asyncio.CancelledError:
         raise Cancelled("cannot finish the turn: it was stopped; start it again") from None
     except OutputClosed as error:
@@ -82,23 +82,40 @@ class OutputClosed(Exception):
     """What happens can no longer be shown."""
 
 
-async def _run(job: Job, settings: Settings, screen: Screen, make_approver: MakeApprover) -> Done:
+async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
+    policies = Policies(settings.policy)  # first: without its rules nothing starts
     session_id, cancel = new_id("ses"), Canceller()
     _stop_on_hangup()
     with Folders(settings.data_dir).session(session_id) as place:
         async with await Snapshot.take(job.cwd) as before:
-            options = HostOptions(
-                storage=JsonlBackend(place),
-                approver=AskedInOrder(make_approver(cancel), screen),
-                limits=_limits(settings),
-                kill_timeout_ms=settings.stop_grace * 1000,
-                max_line=settings.max_line_bytes,
-                data_dir=settings.data_dir,
+            door = own_door(
+                policies,
+                AskedInOrder(person, screen),
+                session_id=session_id,
+                trace=place / TRACE,
+                where=lambda session: host.where(session),
+                cancel_turn=cancel,
+                timeout=settings.permission_timeout,
             )
-            async with _shown(screen) as show, AcpHost(options) as host:
+            async with (
+                _shown(screen) as show,
+                door as approver,
+                AcpHost(_options(settings, place, approver)) as host,
+            ):
                 host.subscribe(None, 0, _complain)
                 result = await _prompt(host, job, session_id, cancel, show)
             return Done(session_id, result, await before.changes())
+
+
+def _options(settings: Settings, place: Path, approver: Approver) -> HostOptions:
+    return HostOptions(
+        storage=JsonlBackend(place),
+        approver=approver,
+        limits=_limits(settings),
+        kill_timeout_ms=settings.stop_grace * 1000,
+        max_line=settings.max_line_bytes,
+        data_dir=settings.data_dir,
+    )
 
 
 @asynccontextmanager
@@ -200,7 +217,7 @@ def _limits(settings: Settings) -> Limits:
     return Limits(
         start=settings.start_timeout,
         idle=settings.idle_timeout,
-        permission=settings.permission_timeout,
+        permission=settings.permission_timeout + LATER,
     )
 
 

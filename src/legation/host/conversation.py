@@ -53,6 +53,8 @@ class Place(Protocol):
 
     @property
     def agent(self) -> AcpAgent: ...
+    @property
+    def home(self) -> str | None: ...
     def note(self, *payloads: Payload) -> Receipt | None: ...
     def note_permission(self, payload: Payload) -> Receipt | None: ...
     def record(self, *payloads: Payload) -> Receipt: ...
@@ -140,7 +142,9 @@ class Conversation:
         call = self.tool_calls.whole(request.tool_call)
         now = self._clock.now_ms()
         try:
-            action = Action.from_tool_call(self._session.agent.child.name, call, cwd=self._session.meta.cwd)
+            action = Action.from_tool_call(
+                self._session.agent.child.name, call, cwd=self._session.meta.cwd, home=self._session.home
+            )
         except InvalidParams as error:
             raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
         return Ask(

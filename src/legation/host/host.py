@@ -36,7 +36,7 @@ from legation.host.options import (
     resolve_host_options,
 )
 from legation.host.pending import Pending
-from legation.host.places import Places
+from legation.host.places import Places, Where
 from legation.host.recovery import Recovery
 from legation.host.reverse import Reverse
 from legation.host.router import Router
@@ -203,6 +203,7 @@ class AcpHost:
             questions=self.options.questions,
             pending=self._pending if self.options.approver is None else None,
             host=self._stream,
+            home=self._places.home,
             replace_agent=self._replace_agent,
         )
 
@@ -324,6 +325,10 @@ class AcpHost:
 
     def get_sessions(self) -> list[SessionUpdated]:
         return self._sessions.snapshots()
+
+    def where(self, session_id: str) -> Where | None:
+        session = self._sessions.find(session_id)
+        return Where(session.meta.cwd, session.home) if session else None
 
     def session(self, session_id: str) -> Session:
         return self._sessions.get(session_id)

@@ -10,9 +10,12 @@ from legation.clock import Clock
 from legation.host.inquiries import Inquiries
 from legation.store.stream import Receipt
 from legation.wire.acp.permission import RequestPermissionResponse, Selected
+from legation.wire.acp.shape import Meta
 from legation.wire.ask import Approver, Ask, Decision, Outcome, choose_option, permission_outcome
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked
 from legation.wire.payload import Payload
+
+META = "legation"  # whose member of `_meta` it is
 
 _OUTCOMES = frozenset(get_args(Outcome))
 
@@ -57,7 +60,12 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
         outcome = permission_outcome(asked.options, decision)
         told = outcome.option_id if isinstance(outcome, Selected) else None
         recorded = PermissionAnswered.from_decision(inquiry_id, decision, told)
-        return recorded, RequestPermissionResponse(outcome=outcome)
+        return recorded, RequestPermissionResponse(outcome=outcome, meta=_words(decision))
+
+
+def _words(decision: Decision) -> Meta | None:
+    """ACP has no member for what an agent is told besides the option, so it goes where extensions go."""
+    return None if decision.message is None else {META: {"message": decision.message}}
 
 
 def _possible(ask: Ask, decision: Decision) -> Decision:

@@ -15,6 +15,14 @@ from legation.proc import Command, Registry, child_environment, reap
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """Where a session works, and where its agent is at home. Absolute."""
+
+    cwd: str
+    home: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Places:
     """`data` is the user's data folder, or a temporary one that goes with the host."""
 
@@ -38,10 +46,15 @@ class Places:
     def registry(self) -> Registry:
         return Registry(self.children)
 
+    def home(self, agent: str) -> Path:
+        return self._place(agent) / "home"
+
+    def _place(self, agent: str) -> Path:
+        return self.data / "agents" / "local" / quote(agent, safe="")
+
     def command(self, definition: AgentDefinition) -> tuple[Command, Path]:
         """How to start it, and the temporary folder to remove when it has ended."""
-        place = self.data / "agents" / "local" / quote(definition.name, safe="")
-        home, tmp = place / "home", place / "tmp" / new_id("tmp")
+        home, tmp = self.home(definition.name), self._place(definition.name) / "tmp" / new_id("tmp")
         try:
             for folder in (home, tmp):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -53,6 +54,7 @@ class Surroundings:
     questions: QuestionHandler | None
     pending: Pending | None  # the approver, if answers come through `respond_permission`
     host: HostStream
+    home: Callable[[str], Path]  # of an agent, by its name
     replace_agent: Callable[[Session, str], Awaitable[None]]
 
 
@@ -99,6 +101,12 @@ class Session:
     @property
     def busy(self) -> bool:
         return self.talk.busy
+
+    @property
+    def home(self) -> str | None:
+        """Its agent's."""
+        name = self.meta.agent_definition_id
+        return None if name is None else str(self._around.home(name))
 
     def must_be_usable(self, what: str) -> None:
         if self.status in ("closed", "deleted"):

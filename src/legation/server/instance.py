@@ -12,9 +12,11 @@ from pathlib import Path
 from legation.approvals.policies import Policies
 from legation.clock import Clock
 from legation.errors import ConfigInvalid, Conflict, StorageFailed
+from legation.gateway.toolbox import Toolbox
 from legation.ids import new_id
 from legation.server.address import Address, browser_name, take_address
 from legation.server.approving import approving
+from legation.server.hosting import Hosting
 from legation.server.identity.process_tokens import ProcessTokens
 from legation.server.identity.token_uses import TokenUses
 from legation.server.life import Troubles, living
@@ -48,6 +50,8 @@ async def open_instance(
     """Nothing is changed before the folder is ours and the keys fit what they are to open."""
     async with AsyncExitStack() as stack:
         policies = Policies(settings.policy)
+        # Closed after the door, which brings what it began to an end.
+        toolbox = await stack.enter_async_context(Toolbox.load(settings.tools, os.environ))
         database = await stack.enter_async_context(open_database(settings, clock))
         forget_broken_backups(settings.data_dir)
         keys = load_installation_keys(settings)
@@ -60,7 +64,10 @@ async def open_instance(
         stack.callback(address.listener.close)
         process_tokens, sealer = ProcessTokens(keys, installed), Sealer(keys.vault)
         links = LinkSigner(keys.links, address.public_url, clock)
-        door = await stack.enter_async_context(approving(settings, database, sealer, log, clock, policies))
+        door = await stack.enter_async_context(
+            approving(settings, database, sealer, log, clock, policies, address.public_url)
+        )
+        hosting = await stack.enter_async_context(Hosting(settings, log, door.door, installed.workspace))
         services = Services(
             settings=settings,
             mode=mode,
@@ -90,6 +97,8 @@ async def open_instance(
             attendance=door.attendance,
             grants=door.grants,
             door=door.door,
+            toolbox=toolbox,
+            hosting=hosting,
             own_token=process_tokens.add(settings.token),
             installed=installed,
             stop=stop,

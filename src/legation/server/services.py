@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from legation.approvals.inbox import Inbox
     from legation.approvals.policies import Policies
     from legation.clock import Clock
+    from legation.gateway.toolbox import Toolbox
     from legation.secret import Secret
+    from legation.server.hosting import Hosting
     from legation.server.identity.process_tokens import ProcessTokens
     from legation.server.identity.token_uses import TokenUses
     from legation.server.streaming.hub import Hub
@@ -65,6 +67,8 @@ class Services:
     attendance: Attendance
     grants: Grants
     door: Door
+    toolbox: Toolbox
+    hosting: Hosting  # agents and their sessions
     own_token: Secret  # the CLI's, for as long as this server runs
     installed: Installed  # the first workspace and its owner
     stop: Callable[[], None]

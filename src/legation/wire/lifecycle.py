@@ -83,13 +83,15 @@ class PermissionAsked(Payload):
 
 
 class PermissionAnswered(Payload):
-    """A permission was decided, by whom and why; `optionId` is what the agent was told, absent if cancelled."""
+    """A permission was decided, by whom and why; `optionId` is what the agent was told, absent if cancelled,
+    and `message` in words."""
 
     id: str
     outcome: Outcome
     by: str
     option_id: str | None = None
     reason: str | None = None
+    message: str | None = None
 
     @classmethod
     def from_decision(cls, ask_id: str, decision: Decision, option_id: str | None) -> "PermissionAnswered":
@@ -99,6 +101,7 @@ class PermissionAnswered(Payload):
             by=decision.by,
             option_id=option_id,
             reason=decision.reason,
+            message=decision.message,
         )
 
 

@@ -160,17 +160,10 @@ class SqliteDatabase:
         try:
             with _storage(self.path):
                 for migration in wanted:
-                    self._apply(connection, migration)
+                    apply(connection, migration, self._clock.now_ms())
         finally:
             connection.close()
         return wanted
-
-    def _apply(self, connection: sqlite3.Connection, migration: Migration) -> None:
-        text = f"begin immediate; {migrations.TABLE}; {migration.text}"
-        connection.executescript(migrations.for_dialect(text, "sqlite"))
-        note = "insert into migration (number, name, applied_at) values (?, ?, ?)"
-        connection.execute(note, (migration.number, migration.name, self._clock.now_ms()))
-        connection.execute("commit")
 
     # The reader thread.
 
@@ -178,7 +171,7 @@ class SqliteDatabase:
         with _storage(self.path):
             self._reader.execute("begin")
             try:
-                return _drive(work(), partial(_execute, self._reader))
+                return drive(work(), partial(execute, self._reader))
             finally:
                 self._reader.execute("rollback")
 
@@ -222,7 +215,7 @@ class SqliteDatabase:
         run = self._writer.execute
         run("savepoint work")
         try:
-            result = _drive(job.work(), partial(_execute, self._writer))
+            result = drive(job.work(), partial(execute, self._writer))
         except BaseException as error:  # most are the caller's own, and are told to the caller
             if not self._writer.in_transaction:
                 raise  # a full disk: SQLite took the whole group back
@@ -236,6 +229,14 @@ class SqliteDatabase:
         return _storage_failed(self.path, error) if isinstance(error, sqlite3.Error) else error
 
 
+def apply(connection: sqlite3.Connection, migration: Migration, now_ms: int) -> None:
+    text = f"begin immediate; {migrations.TABLE}; {migration.text}"
+    connection.executescript(migrations.for_dialect(text, "sqlite"))
+    note = "insert into migration (number, name, applied_at) values (?, ?, ?)"
+    connection.execute(note, (migration.number, migration.name, now_ms))
+    connection.execute("commit")
+
+
 def _nothing() -> Transaction[None]:
     return
     yield
@@ -245,7 +246,7 @@ def _touch() -> Transaction[None]:
     yield _TOUCH()
 
 
-def _drive(transaction: Transaction[T], execute: Callable[[Statement], Rows]) -> T:
+def drive(transaction: Transaction[T], execute: Callable[[Statement], Rows]) -> T:
     try:
         statement = next(transaction)
         while True:
@@ -259,7 +260,7 @@ def _drive(transaction: Transaction[T], execute: Callable[[Statement], Rows]) ->
         return done.value  # type: ignore[no-any-return]
 
 
-def _execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
+def execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
     try:
         return connection.execute(statement.query.sqlite, statement.args).fetchall()
     except sqlite3.IntegrityError as error:

@@ -1,0 +1,184 @@
+"""The door of one command: the rules decide, and what they leave to somebody is asked of whoever is here.
+
+Nothing of a server is opened. The database is in memory, under keys of its own, and both end with the command; what
+stays is the trace, in a file of the session's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from legation.approvals.approval import LONGEST_WAIT_MS, Answer, Approval
+from legation.approvals.attendance import Attendance
+from legation.approvals.chain import Chain
+from legation.approvals.door import Door, Habits
+from legation.approvals.inbox import Inbox
+from legation.approvals.policies import Policies
+from legation.approvals.request import Ruling
+from legation.approvals.trace_file import FiledLedger, TraceFile
+from legation.approvals.vigil import Moment, Why
+from legation.cli.approver import login
+from legation.clock import Clock, SystemClock
+from legation.errors import Conflict, InternalError, LegationError
+from legation.host.door_approver import DoorApprover, refusal
+from legation.host.places import Where
+from legation.ids import new_id
+from legation.store.database.memory import MemoryDatabase
+from legation.store.database.transaction import Transaction
+from legation.store.identity import users
+from legation.store.identity.bootstrap import LOCAL, bootstrap
+from legation.store.keys import new_key_text, ring_of
+from legation.store.sealing import Sealer
+from legation.wire.api.identity import NewUser
+from legation.wire.ask import Approver, Ask, Decision
+from legation.wire.principal import Principal
+
+TRACE: Final = "trace.jsonl"  # in the session's folder
+EXEC: Final = Principal(kind="process", id="exec", workspace=LOCAL, scopes=frozenset(), level=0)
+
+logger = logging.getLogger("legation.cli")
+
+
+@asynccontextmanager
+async def own_door(
+    policies: Policies,
+    person: Approver,
+    *,
+    session_id: str,
+    trace: Path,
+    where: Callable[[str], Where | None],
+    cancel_turn: Callable[[], None],
+    timeout: float,
+    clock: Clock | None = None,
+) -> AsyncIterator[Approver]:
+    """Which of the host's approvers it is. `timeout` is the person's time, unless a rule gives less."""
+    clock = clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(MemoryDatabase(clock=clock))
+        await database.transact(_people, login(), clock.now_ms())
+        file = stack.enter_context(TraceFile(trace))
+        chain = Chain(session_id, Sealer(ring_of([new_key_text()])))
+        inbox = Inbox(FiledLedger(database, chain, LOCAL, file), clock, new_id("prc"))
+        here = Here(person, inbox)
+        timeout = min(timeout, LONGEST_WAIT_MS / 1000)
+        # Nobody but the one who is here could ever answer, so no supervisor is waited for.
+        habits = Habits(timeout=timeout, supervisor_wait_ms=0, notify=here.notify)
+        door = await stack.enter_async_context(Door(inbox, policies, Attendance(database, clock), habits))
+        rules = DoorApprover(door, where=where, requester_of=lambda _: EXEC, timeout=timeout)
+        yield RulesFirst(rules, here, cancel_turn)
+
+
+def _people(here: str, now_ms: int) -> Transaction[None]:
+    """Whoever is here has a name, so that they can be among the reviewers of a rule."""
+    yield from bootstrap(new_id("usr"), now_ms=now_ms)
+    yield from users.insert(NewUser(name=here), user=here, now_ms=now_ms)
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """What the rules may leave to the one who is here."""
+
+    ask: Ask
+    said: Decision | None = None
+    failed: asyncio.Future[LegationError] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    asking: asyncio.Task[None] | None = None
+
+    def told(self, ruling: Ruling) -> Decision:
+        """In the words of whoever said it, if that is what came of it."""
+        if self.said is None or self.said.outcome != ruling.outcome:
+            return ruling.decision
+        why = f"{ruling.rule}: {self.said.reason}"
+        return Decision(ruling.outcome, self.said.by, why, self.said.option_id, ruling.message)
+
+    async def end(self) -> None:
+        if self.asking is not None:
+            self.asking.cancel()
+            await asyncio.gather(self.asking, return_exceptions=True)
+
+
+class Here:
+    """Asks the one who is here when an approval needs a person, and takes the answer to the inbox."""
+
+    def __init__(self, person: Approver, inbox: Inbox) -> None:
+        self._person = person
+        self._inbox = inbox
+        self._open: dict[str, Question] = {}
+
+    def begin(self, ask: Ask) -> Question:
+        question = self._open[ask.id] = Question(ask)
+        return question
+
+    async def end(self, question: Question) -> None:
+        self._open.pop(question.ask.id, None)
+        await question.end()
+
+    def notify(self, approval: Approval, moment: Moment, _why: Why) -> None:
+        question = self._open.get(approval.id)
+        if moment == "asked" and question is not None:
+            question.asking = asyncio.create_task(self._ask(question, approval))
+
+    async def _ask(self, question: Question, approval: Approval) -> None:
+        try:
+            question.said = await self._person.decide(question.ask)
+            await self._answer(question.said, approval)
+        except Conflict:
+            return  # too late: the door has decided meanwhile, and says so
+        except LegationError as error:
+            question.failed.set_result(error)
+        except Exception:  # a task boundary: whoever waits must hear of it
+            logger.exception("cannot ask: a defect")
+            question.failed.set_result(InternalError("cannot ask anybody: a defect; see the log"))
+
+    async def _answer(self, said: Decision, approval: Approval) -> None:
+        if said.outcome in ("approved", "denied"):
+            answer = Answer(approve=said.outcome == "approved", reasoning=said.reason, message=said.message)
+            await self._inbox.resolve(who(said.by), approval.id, answer)
+        else:
+            await self._inbox.cancel(approval.workspace_id, [approval.id], "turn-cancelled")
+
+
+class RulesFirst:
+    """The approver: the door, with somebody in front of it."""
+
+    def __init__(self, rules: DoorApprover, here: Here, cancel_turn: Callable[[], None]) -> None:
+        self._rules = rules
+        self._here = here
+        self._cancel_turn = cancel_turn
+
+    async def decide(self, ask: Ask) -> Decision:
+        question = self._here.begin(ask)
+        ruling = asyncio.create_task(self._rules.rule(ask))
+        try:
+            await asyncio.wait(_either(ruling, question.failed), return_when=asyncio.FIRST_COMPLETED)
+            if not ruling.done():
+                return refusal(question.failed.result())
+            decision = question.told(ruling.result())
+        except LegationError as error:
+            return refusal(error)
+        finally:
+            ruling.cancel()
+            await asyncio.gather(ruling, return_exceptions=True)
+            await self._here.end(question)
+        if decision.outcome == "cancelled" and question.said is not None:
+            self._cancel_turn()  # last, so that whoever ends the turn finds who cancelled it
+        return decision
+
+
+def _either(*futures: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
+    return set(futures)
+
+
+def who(by: str) -> Principal:
+    """`person ada`, `flag --yes`, `demo:autopilot`: the owner of this terminal, or what they said beforehand."""
+    kind, _, name = by.replace(" ", ":", 1).partition(":")
+    return Principal(
+        kind=kind, id=name or kind, workspace=LOCAL, scopes=frozenset({"read", "approve"}), level=2
+    )

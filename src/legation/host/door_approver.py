@@ -1,0 +1,90 @@
+"""The permissions of a host's sessions, decided at the door.
+
+INV-A1  A permission's id is its approval's id.
+INV-A2  Whoever asks does not answer: the requester of a session has no say in its approvals.
+INV-A3  When nobody waits for the decision any more (the turn was cancelled, the agent is gone, the host's own time is
+        over) the approval is cancelled: an answer that comes later is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from legation.approvals.door import Door
+from legation.approvals.policy.facts import Facts
+from legation.approvals.request import Request, Ruling
+from legation.errors import Forbidden, InvalidParams, LegationError, NotFound
+from legation.host.places import Where
+from legation.wire.ask import Ask, Decision
+from legation.wire.principal import Principal
+
+KEPT: Final = 1_000  # sessions whose folders are remembered as they were when it first asked
+
+logger = logging.getLogger("legation.host")
+
+
+class DoorApprover:
+    """`where` and `requester_of` are asked by the session's id; None: there is no such session.
+
+    `timeout` is the host's own bound on waiting, in seconds, where it has one.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        *,
+        where: Callable[[str], Where | None],
+        requester_of: Callable[[str], Principal],
+        timeout: float | None = None,
+    ) -> None:
+        self._door = door
+        self._where = where
+        self._requester_of = requester_of
+        self._timeout = timeout
+        self._facts: dict[str, tuple[Where, Facts]] = {}
+
+    async def decide(self, ask: Ask) -> Decision:
+        try:
+            return (await self.rule(ask)).decision
+        except LegationError as error:
+            return refusal(error)
+
+    async def rule(self, ask: Ask) -> Ruling:
+        """Cancelling it takes the question back (INV-A3)."""
+        return await self._door.decide(self._request(ask))
+
+    def _request(self, ask: Ask) -> Request:
+        return Request(
+            principal=self._requester_of(ask.session_id),
+            action=ask.action,
+            facts=self._facts_of(ask.session_id),
+            approval_id=ask.id,
+            session_id=ask.session_id,
+            turn_id=ask.turn,
+            tool_call_id=ask.tool_call_id,
+            timeout=self._timeout,
+        )
+
+    def _facts_of(self, session_id: str) -> Facts:
+        """One for each session: its folders stay what they were, whatever link an agent puts there later."""
+        where = self._where(session_id)
+        if where is None:
+            raise NotFound(f"cannot decide for session {session_id}: there is none; ask in one that is open")
+        known = self._facts.pop(session_id, None)
+        facts = known[1] if known and known[0] == where else Facts(where.cwd, where.cwd, where.home)
+        self._facts[session_id] = where, facts  # the last one again
+        if len(self._facts) > KEPT:
+            del self._facts[next(iter(self._facts))]
+        return facts
+
+
+def refusal(error: LegationError) -> Decision:
+    """What cannot be judged does not pass. The agent hears why, unless the fault is ours."""
+    if isinstance(error, InvalidParams | NotFound | Forbidden):
+        return Decision("denied", "legation", error.message, message=error.message)
+    logger.error("a permission was refused, for it could not be decided: %s", error)
+    return Decision(
+        "denied", "legation", f"it could not be decided ({error.code})", message="not decided: try later"
+    )

@@ -1,0 +1,98 @@
+"""The server's host: agents and sessions in this process, whose permissions go to the server's door.
+
+It is made by whoever first needs it, so that a server without sessions does not pay for it. What a server that was
+killed left running is ended at the next start in any case.
+
+INV-H1  Nothing that it started outlives the server.
+INV-H2  The door keeps the time of a permission, not the host: who answers late is told by the door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from legation.approvals.approval import LONGEST_WAIT_MS
+from legation.approvals.door import Door
+from legation.errors import Unavailable
+from legation.settings import Settings
+from legation.store.log import EventLog
+from legation.wire.principal import Principal
+
+if TYPE_CHECKING:
+    from legation.host.host import AcpHost
+
+CHILDREN: Final = "children"  # of the data folder: one small file for each agent that runs
+LATER: Final = 60.0  # seconds beyond the longest that an approval may wait: the door's time to say so
+
+
+class Hosting:
+    """`async with Hosting(...)`: at its end the host is disposed of, with every agent."""
+
+    def __init__(self, settings: Settings, log: EventLog, door: Door, workspace: str) -> None:
+        self._settings = settings
+        self._log = log
+        self._door = door
+        # Not the credential of whoever started a session: that one may answer what its agent asks.
+        self._requester = Principal(
+            kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0
+        )
+        self._host: AcpHost | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(_end_leftovers, self._settings.data_dir / CHILDREN)
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        async with self._opening:
+            if self._host is not None:
+                await self._host.dispose()
+
+    async def host(self) -> AcpHost:
+        async with self._opening:
+            if self._closed:
+                raise Unavailable("cannot use agents any more: the server stops; try again when it is back")
+            if self._host is None:
+                self._host = await self._open()
+            return self._host
+
+    async def _open(self) -> AcpHost:
+        from legation.host.door_approver import DoorApprover
+        from legation.host.host import AcpHost
+        from legation.host.options import HostOptions, Limits
+
+        settings = self._settings
+        approver = DoorApprover(
+            self._door,
+            where=lambda session_id: host.where(session_id),
+            requester_of=lambda _session_id: self._requester,
+        )
+        options = HostOptions(
+            approver=approver,
+            limits=Limits(
+                start=settings.start_timeout,
+                idle=settings.idle_timeout,
+                permission=LONGEST_WAIT_MS / 1000 + LATER,
+            ),
+            kill_timeout_ms=settings.stop_grace * 1000,
+            max_line=settings.max_line_bytes,
+            data_dir=settings.data_dir,
+        )
+        host = AcpHost(options, log=self._log)
+        return await host.__aenter__()
+
+
+def _end_leftovers(children: Path) -> None:
+    """Of a server, or an exec, on the same folder that was killed. Blocks."""
+    if not children.is_dir() or not any(children.iterdir()):
+        return
+    from legation.proc import reap
+
+    reap(children)

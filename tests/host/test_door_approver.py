@@ -1,0 +1,284 @@
+"""Permissions of a host's sessions, decided at the door: INV-A1 to INV-A3 of `door_approver`."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.approvals.doors import NO, YES
+from tests.approvals.office import PERSON, SUPERVISOR, principal
+from tests.host.at_a_door import HOST, AtADoor, at_a_door, door_in_memory
+from tests.host.rig import go, of_type, play
+
+from legation.approvals.approval import Approval, Status
+from legation.errors import AlreadyAnswered, Forbidden
+from legation.host.door_approver import DoorApprover
+from legation.host.options import Limits
+from legation.host.places import Where
+from legation.host.session import Session
+from legation.testing.clock import FakeClock
+from legation.wire.action import Action
+from legation.wire.ask import Ask
+
+pytestmark = pytest.mark.heavy  # an agent's process for most
+
+TELL = "update(json.dumps(answer(1))); done(prompt); stay()"
+
+
+async def said_of(session: Session, type_: str) -> list[dict[str, Any]]:
+    return [json.loads(event.raw) for event in await of_type(session, type_)]
+
+
+async def asked(at: AtADoor, session: Session, *steps: str) -> tuple[Approval, "asyncio.Task[Any]"]:
+    """Until it waits."""
+    prompting = asyncio.create_task(play(session, *steps))
+    [approval] = await at.door.pending()
+    return approval, prompting
+
+
+async def test_what_a_rule_allows_is_not_asked_and_the_record_names_the_rule(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.rehearse()
+        await play(session, "ask run true")
+        [answered] = await said_of(session, "permission-answered")
+        assert (answered["outcome"], answered["by"], answered["optionId"]) == (
+            "approved",
+            "policy",
+            "allow-once",
+        )
+        assert answered["reason"].startswith("p:runs: ")
+        assert at.door.changes == []
+        [entry] = await at.door.office.entries(session=session.id)
+        assert (entry.policy, entry.policy_rule) == ("allow", "p:runs")
+
+
+async def test_a_permissions_id_is_its_approvals_id_and_an_answer_there_is_its_answer(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, "ask write a.txt hello")
+        [permission] = await said_of(session, "permission-asked")
+        assert (approval.id, approval.turn_id, approval.tool_call_id) == (
+            permission["id"],
+            permission["turn"],
+            permission["toolCallId"],
+        )
+        assert (approval.session_id, approval.requester) == (session.id, HOST.id)
+        await at.door.inbox.resolve(SUPERVISOR, approval.id, YES)
+        await prompting
+        assert (at.made.work / "a.txt").read_text() == "hello"
+        [answered] = await said_of(session, "permission-answered")
+        assert (answered["by"], answered["reason"]) == ("agent:supervisor", "p:edits: approved")
+        steps = ["proposed", "decided", "resolved", "consumed"]
+        assert await at.door.steps(approval.trace_id) == steps
+        assert (await at.door.office.verify()).ok
+
+
+async def test_a_no_is_told_with_its_words(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, "ask write a.txt hello")
+        await at.door.inbox.resolve(PERSON, approval.id, NO)
+        await prompting
+        assert not (at.made.work / "a.txt").exists()
+        [answered] = await said_of(session, "permission-answered")
+        assert (answered["outcome"], answered["by"], answered["message"]) == (
+            "denied",
+            "user:usr_1",
+            "not today",
+        )
+
+
+async def test_what_a_rule_denies_reaches_the_agent_with_its_message(tmp_path: Path) -> None:
+    source = "hello(); session(); prompt = prompted(); permission(1, title='t', kind='fetch')\n" + TELL
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.script(source)
+        await go(session)
+        [chunk] = await said_of(session, "agent-message-chunk")
+        heard = json.loads(chunk["content"]["text"])["result"]
+        assert heard["outcome"] == {"outcome": "selected", "optionId": "reject_once"}
+        assert heard["_meta"] == {"legation": {"message": "Leave it."}}
+        [answered] = await said_of(session, "permission-answered")
+        assert (answered["by"], answered["message"]) == ("policy", "Leave it.")
+        assert answered["reason"].startswith("p:rest: ")
+
+
+async def test_without_words_the_agent_hears_the_option_alone(tmp_path: Path) -> None:
+    source = "hello(); session(); prompt = prompted(); permission(1, title='t', kind='execute')\n" + TELL
+    async with at_a_door(tmp_path, "{name: p, rules: [{action: allow}]}") as at:
+        session = await at.made.script(source)
+        await go(session)
+        [chunk] = await said_of(session, "agent-message-chunk")
+        assert json.loads(chunk["content"]["text"])["result"] == {
+            "outcome": {"outcome": "selected", "optionId": "allow_once"}
+        }
+
+
+async def cancel_turn(_at: AtADoor, session: Session) -> None:
+    await session.cancel()
+
+
+async def end_agent(at: AtADoor, session: Session) -> None:
+    assert session.agent_id
+    await at.made.host.dispose_agent(session.agent_id)
+
+
+async def close_session(at: AtADoor, session: Session) -> None:
+    await at.made.host.close_session(session.id)
+
+
+@pytest.mark.parametrize("leave", [cancel_turn, end_agent, close_session])
+async def test_whoever_leaves_takes_the_question_along(
+    tmp_path: Path, leave: Callable[[AtADoor, Session], Any]
+) -> None:
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, "ask write a.txt hello")
+        await leave(at, session)
+        await asyncio.gather(prompting, return_exceptions=True)
+        await cancelled(at, approval)
+        assert not (at.made.work / "a.txt").exists()
+
+
+async def cancelled(at: AtADoor, approval: Approval) -> None:
+    """It is, for good, and the trace says so."""
+    ended = await at.door.until(
+        lambda: at.door.get(approval.id), lambda found: found.status is not Status.PENDING
+    )
+    assert ended.status is Status.CANCELLED
+    with pytest.raises(AlreadyAnswered) as late:
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
+    assert late.value.status.http == 409
+    assert await at.door.steps(approval.trace_id) == ["proposed", "decided", "cancelled/caller-gone"]
+
+
+async def test_the_hosts_own_limit_takes_the_question_back(tmp_path: Path) -> None:
+    clock, limits = FakeClock(), Limits(permission=30, idle=10_000)
+    async with at_a_door(tmp_path, clock=clock, limits=limits) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, "ask write a.txt hello")
+        await clock.until_sleeping(2)
+        clock.advance(30)
+        await prompting
+        await cancelled(at, approval)
+
+
+async def test_an_agent_that_takes_its_question_back_cancels_the_approval(tmp_path: Path) -> None:
+    policy = "{name: p, loop: off, rules: [{id: all, action: human_approval}]}"
+    async with at_a_door(tmp_path, policy) as at:
+        session = await at.made.rehearse()
+        await play(session, "ask-withdraw something")
+        [permission] = await said_of(session, "permission-asked")
+        [answered] = await said_of(session, "permission-answered")
+        assert answered["outcome"] == "superseded"
+        if at.door.changes:  # else it was taken back before it had come to the door
+            await cancelled(at, await at.door.get(permission["id"]))
+
+
+async def test_the_requester_never_answers(tmp_path: Path) -> None:
+    """INV-A2. Nor does its agent."""
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, "ask write a.txt hello")
+        for who in (principal("process", "host", 2), principal("agent", "rehearsal", 2)):
+            with pytest.raises(Forbidden):
+                await at.door.inbox.resolve(who, approval.id, YES)
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
+        await prompting
+
+
+async def test_arguments_that_nobody_can_judge_are_refused_as_ever(tmp_path: Path) -> None:
+    source = (
+        "hello(); session(); prompt = prompted()\ndeep = {}\nfor _ in range(300): deep = {'a': deep}\n"
+        "permission(1, title='t', kind='execute', rawInput=deep)\n" + TELL
+    )
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.script(source)
+        await go(session)
+        [chunk] = await said_of(session, "agent-message-chunk")
+        assert "nested deeper" in json.loads(chunk["content"]["text"])["error"]["message"]
+        assert await at.door.office.entries() == []
+
+
+async def test_an_agents_home_is_its_own_and_outside_of_the_workspace(tmp_path: Path) -> None:
+    source = (
+        "hello(); session(); prompt = prompted(); update(os.environ['HOME'])\n"
+        "permission(1, title='t', kind='edit', rawInput={'path': '~/.bashrc'})\nanswer(1); done(prompt); stay()"
+    )
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.script(source)
+        await go(session)
+        [chunk] = await said_of(session, "agent-message-chunk")
+        home = chunk["content"]["text"]
+        assert at.made.host.where(session.id) == Where(str(at.made.work), home)
+        [permission] = await said_of(session, "permission-asked")
+        assert permission["action"]["paths"] == [f"{home}/.bashrc"]
+        [answered] = await said_of(session, "permission-answered")
+        assert answered["reason"].startswith("p:rest: ")
+
+
+# Without a host.
+
+
+def ask(name: str = "a.txt", session: str = "ses_1", folder: Path = Path("/w"), **given: Any) -> Ask:
+    action = Action(
+        agent="claude", tool=given.pop("tool", "edit"), kind="edit", paths=(str(folder / name),), **given
+    )
+    return Ask(
+        id=f"apr_{session}_{name}", session_id=session, action=action, options=(), title="t", asked_at=0
+    )
+
+
+ALLOW_INSIDE = """
+name: p
+loop: off
+rules: [{id: inside, kind: edit, action: allow, when: {paths: {under: $WORKSPACE}}}]
+"""
+
+
+async def test_a_folder_stays_what_it_was_when_its_session_first_asked(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    async with door_in_memory(tmp_path, ALLOW_INSIDE) as rig:
+        approver = DoorApprover(rig.door, where=lambda _: Where(str(inside)), requester_of=lambda _: HOST)
+        assert (await approver.decide(ask(folder=inside))).outcome == "approved"
+        inside.rename(tmp_path / "moved")
+        inside.symlink_to(outside)
+        assert (await approver.decide(ask("b.txt", folder=inside))).outcome == "denied"
+
+
+async def test_a_session_that_moved_is_judged_where_it_is(tmp_path: Path) -> None:
+    places = [Where(str(tmp_path / "one")), Where(str(tmp_path / "two"))]
+    async with door_in_memory(tmp_path, ALLOW_INSIDE) as rig:
+        approver = DoorApprover(rig.door, where=lambda _: places[0], requester_of=lambda _: HOST)
+        assert (await approver.decide(ask(folder=tmp_path / "one"))).outcome == "approved"
+        places.reverse()
+        assert (await approver.decide(ask("b", folder=tmp_path / "one"))).outcome == "denied"
+
+
+async def test_what_cannot_be_judged_or_kept_is_denied_and_says_why(tmp_path: Path) -> None:
+    async with door_in_memory(tmp_path) as rig:
+        known = DoorApprover(rig.door, where=lambda _: Where("/w"), requester_of=lambda _: HOST)
+        unknown = DoorApprover(rig.door, where=lambda _: None, requester_of=lambda _: HOST)
+        too_long = await known.decide(ask(tool="t" * 300))
+        assert (too_long.outcome, too_long.by) == ("denied", "legation")
+        assert "cannot keep a tool's name" in str(too_long.message)
+        assert "there is none" in (await unknown.decide(ask())).reason
+        assert await rig.office.entries() == []
+
+
+async def test_a_door_that_is_closed_denies_without_a_word_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with door_in_memory(tmp_path) as rig:
+        approver = DoorApprover(rig.door, where=lambda _: Where("/w"), requester_of=lambda _: HOST)
+        await rig.door.close()
+        decision = await approver.decide(ask())
+    assert (decision.outcome, decision.by, decision.message) == (
+        "denied",
+        "legation",
+        "not decided: try later",
+    )
+    assert "the server stops" in caplog.text
