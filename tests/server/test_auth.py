@@ -36,7 +36,7 @@ async def test_a_token_says_who_it_is(rig: Rig) -> None:
         "kind": "token",
         "id": token,
         "workspace": "local",
-        "scopes": ["approve", "manage", "operate", "read"],
+        "scopes": ["approve", "call", "manage", "operate", "read"],
         "level": 2,
         "user": owner,
     }

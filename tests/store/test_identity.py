@@ -32,7 +32,7 @@ async def test_the_first_start_makes_a_workspace_and_its_owner(database: Either)
     assert (installed.workspace, installed.user, installed.created) == ("local", "usr_first", True)
     found = await database.read(standing, "usr_first", "local")
     assert found is not None
-    assert found.scopes == {"read", "operate", "approve", "manage", "instance"}
+    assert found.scopes == {"read", "call", "operate", "approve", "manage", "instance"}
     assert await actions(database) == ["workspace.created", "user.created"]
 
 
@@ -237,7 +237,7 @@ async def test_a_user_has_a_role_in_each_workspace(database: Either) -> None:
         scopes[workspace] = found.scopes
     assert scopes == {
         "local": {"read"},
-        other: {"read", "operate", "approve", "manage"},
+        other: {"read", "call", "operate", "approve", "manage"},
         "wsp_none": frozenset(),
     }
     assert await database.read(standing, "usr_none", "local") is None

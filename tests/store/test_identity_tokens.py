@@ -73,7 +73,7 @@ async def test_a_token_stands_for_its_maker(database: Either) -> None:
     server = await install(database)
     owner = await member(database, server, "owner")
     made, secret = await make(database, owner)
-    assert made.scopes == ["approve", "manage", "operate", "read"]
+    assert made.scopes == ["approve", "call", "manage", "operate", "read"]
     assert (made.hint, made.user, made.last_used_at) == (secret.reveal()[-4:], owner.id, None)
     assert await whom(database, secret) == Principal(
         kind="token", id=made.id, workspace="local", scopes=frozenset(made.scopes), level=2, user=owner.id
@@ -139,7 +139,7 @@ async def test_a_demotion_takes_from_every_token_at_once(database: Either) -> No
     _, secret = await make(database, owner)
     for role, scopes, level in (
         ("approver", {"read", "approve"}, 2),
-        ("operator", {"read", "operate"}, 0),
+        ("operator", {"read", "call", "operate"}, 0),
         ("viewer", {"read"}, 0),
     ):
         await database.transact(members.put, server, owner.id, role, now_ms=NOW)  # type: ignore[arg-type]

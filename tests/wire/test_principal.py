@@ -6,8 +6,8 @@ from legation.wire.principal import ROLE_SCOPES, SCOPE_MEANINGS, SCOPES
 
 def test_what_each_role_may_do() -> None:
     assert {
-        "owner": {"read", "operate", "approve", "manage"},
-        "operator": {"read", "operate"},
+        "owner": {"read", "call", "operate", "approve", "manage"},
+        "operator": {"read", "call", "operate"},
         "approver": {"read", "approve"},
         "viewer": {"read"},
     } == ROLE_SCOPES
@@ -15,7 +15,7 @@ def test_what_each_role_may_do() -> None:
 
 def test_no_role_reaches_beyond_its_workspace() -> None:
     assert not any("instance" in scopes for scopes in ROLE_SCOPES.values())
-    assert {"read", "operate", "approve", "manage", "instance"} == SCOPES == SCOPE_MEANINGS.keys()
+    assert {"read", "call", "operate", "approve", "manage", "instance"} == SCOPES == SCOPE_MEANINGS.keys()
 
 
 def test_what_each_kind_of_token_decides_as() -> None:

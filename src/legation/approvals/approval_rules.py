@@ -67,4 +67,5 @@ def held(approval: Approval) -> Conflict:
 
 def _asked(approval: Approval, principal: Principal) -> bool:
     requester = (approval.requester_kind, approval.requester)
-    return (principal.kind, principal.id) in (requester, ("agent", approval.agent))
+    own = principal.agent is not None and principal.agent == approval.agent
+    return own or (principal.kind, principal.id) in (requester, ("agent", approval.agent))

@@ -90,15 +90,19 @@ class Door:
 
     async def close(self) -> None:
         """Whoever waits is told that it is over; what passed has `LAST_WORDS` to end."""
-        self._closing.set()
-        for wait in self.inbox.waits:
-            wait.news.set()
+        self.shut()
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=LAST_WORDS)
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
         await self.inbox.settle()
+
+    def shut(self) -> None:
+        """Nobody comes in any more, and whoever waits is told at once."""
+        self._closing.set()
+        for wait in self.inbox.waits:
+            wait.news.set()
 
     async def decide(self, request: Request) -> Ruling:
         """For those who act themselves: whoever is approved acts at once. Cancelling it takes the question back."""
@@ -319,6 +323,8 @@ def _over_limit(judged: Judged, ended: Approval, over: OverLimit) -> Ruling:
 
 
 def _loop_key(request: Request) -> tuple[str, ...]:
-    """Whose repetitions count: those of one conversation, else of one credential."""
-    who = request.session_id or f"{request.principal.kind}:{request.principal.id}"
-    return request.principal.workspace, request.action.agent, who
+    """Whose repetitions count: those of one credential and session. An agent's own credential says of itself which
+    session it is, and could name another one each time: there all count as one."""
+    principal = request.principal
+    session = (request.session_id or "") if principal.agent is None else ""
+    return principal.workspace, request.action.agent, f"{principal.kind}:{principal.id}", session

@@ -90,7 +90,16 @@ def _opened(file: Path) -> Iterator[Iterable[bytes]]:
         yield sys.stdin.buffer
         return
     with file.open("rb") as opened:
-        yield opened
+        yield _whole(opened)
+
+
+def _whole(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Whoever wrote the file may have been killed in the middle of its last line: that is no fault of the chain."""
+    for each in lines:
+        if each.endswith(b"\n"):
+            yield each
+        else:
+            Terminal(sys.stderr).say("the last line is torn, and was left out: its writer was killed", "yellow")
 
 
 def _of_export(lines: Iterable[bytes], known: Sequence[KnownHead], name: str) -> list[ChainReport]:

@@ -97,7 +97,8 @@ async def _serve(
             loop.call_soon(server.stop)  # after the answer to whoever asked
 
     async with open_instance(settings, mode=mode, clock=SystemClock(), stop=stop) as (services, address):
-        redactor.add(services.own_token)
+        for secret in (services.own_token, *services.toolbox.secrets):
+            redactor.add(secret)
         link = await _link(services) if mode == "up" else ""
         here = Up(services.public_url, link, mesh_url(mesh))
         with ExitStack() as while_listening:
@@ -130,7 +131,7 @@ def _serving(
     app = make_app(SURFACES, services=services, authenticate=authenticate, options=options)
     tls, proxies = _tls(settings), settings.trusted_proxies
     if not mesh:
-        return Serving(app, on_ready, services.hub.close, tls=tls, trusted_proxies=proxies)
+        return Serving(app, on_ready, _before_exit(services), tls=tls, trusted_proxies=proxies)
     beside = mesh_app(
         MESH,
         services=services,
@@ -142,12 +143,22 @@ def _serving(
     return ServingBoth(
         app,
         on_ready,
-        services.hub.close,
+        _before_exit(services),
         tls=tls,
         trusted_proxies=proxies,
         mesh=beside,
         mesh_sockets=mesh,
     )
+
+
+def _before_exit(services: Services) -> Callable[[], None]:
+    """Whoever waits for an approval, and whoever follows a stream, hears of the end while there is time to say so."""
+
+    def tell() -> None:
+        services.door.shut()
+        services.hub.close()
+
+    return tell
 
 
 def _options(settings: Settings, services: Services, address: Address) -> AppOptions:

@@ -1,10 +1,11 @@
 """Who asks: what any credential becomes before anything is decided about its request."""
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 Role = Literal["owner", "operator", "approver", "viewer"]
-Scope = Literal["read", "operate", "approve", "manage", "instance"]
+Scope = Literal["read", "call", "operate", "approve", "manage", "instance"]
 Level = Literal[0, 1, 2]  # what it may decide as: nothing, a supervisor, a person
 
 SCOPES: Final[frozenset[Scope]] = frozenset(get_args(Scope))
@@ -12,6 +13,8 @@ SCOPES: Final[frozenset[Scope]] = frozenset(get_args(Scope))
 # What each scope opens, in words for --help and the docs.
 SCOPE_MEANINGS: Final[dict[Scope, str]] = {
     "read": "see the workspace: sessions, runs, approvals, streams",
+    # Apart from `operate`: whoever starts sessions chooses an agent's name, and with it the rules that hold for it.
+    "call": "call tools through the door, and ask what would be decided",
     "operate": "start, steer and stop sessions and runs",
     "approve": "decide approvals and give grants",
     "manage": "members, tokens, the audit log and the workspace itself",
@@ -19,11 +22,25 @@ SCOPE_MEANINGS: Final[dict[Scope, str]] = {
 }
 
 ROLE_SCOPES: Final[dict[Role, frozenset[Scope]]] = {
-    "owner": frozenset({"read", "operate", "approve", "manage"}),
-    "operator": frozenset({"read", "operate"}),
+    "owner": frozenset({"read", "call", "operate", "approve", "manage"}),
+    "operator": frozenset({"read", "call", "operate"}),
     "approver": frozenset({"read", "approve"}),
     "viewer": frozenset({"read"}),
 }
+
+# Of an agent's token: what it has unless more is asked for, and what it never has, whoever makes it.
+AGENT_SCOPES: Final[frozenset[Scope]] = frozenset({"call"})
+NEVER_AN_AGENTS: Final[frozenset[Scope]] = frozenset({"manage", "instance"})
+
+_AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}", re.ASCII)
+AGENT_NAME_RULE: Final = (
+    "letters, digits, `_`, `.`, `@` and `-`, a letter or digit first, at most 128 characters"
+)
+
+
+def is_agent_name(text: str) -> bool:
+    """A name that a policy can mean exactly: none of it is a pattern's."""
+    return _AGENT_NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +53,4 @@ class Principal:
     scopes: frozenset[Scope]
     level: Level
     user: str | None = None  # the person behind it, to whom its work is attributed
+    agent: str | None = None  # of an agent's own credential: as which it acts, and it acts as no other

@@ -1,6 +1,7 @@
 """API tokens of a workspace.
 
 INV-I4  A token never has more than its maker had when it was made, nor more than its maker has now.
+INV-I5  A token of kind `agent` is that agent: its label is the agent's name. It calls tools and manages nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,15 @@ from legation.store.identity.page import page_of
 from legation.store.identity.standing import level_with, read_standing
 from legation.wire.api.identity import TOKEN_LEVELS, NewToken, Token
 from legation.wire.api.shape import Page
-from legation.wire.principal import SCOPES, Principal, Scope
+from legation.wire.principal import (
+    AGENT_NAME_RULE,
+    AGENT_SCOPES,
+    NEVER_AN_AGENTS,
+    SCOPES,
+    Principal,
+    Scope,
+    is_agent_name,
+)
 
 DAY_MS: Final = 86_400_000
 SQL = Queries("tokens")
@@ -32,6 +41,8 @@ class Hashed:
 def create(
     principal: Principal, user: str, new: NewToken, kept: Hashed, *, token: str, now_ms: int
 ) -> Transaction[Token]:
+    if new.kind == "agent":
+        _must_fit_an_agent(new)
     scopes = _granted(principal, new)
     expires_at = now_ms + new.expires_in_days * DAY_MS if new.expires_in_days else None
     yield SQL.add_token(
@@ -77,6 +88,11 @@ def principal_of(hash: bytes, now_ms: int) -> Transaction[Principal | None]:  # 
     if row["revoked_at"] is not None or expired or not maker.welcome:
         return None
     scopes = maker.scopes & frozenset(_scopes(row["scopes"]))
+    agent = None
+    if row["kind"] == "agent":
+        scopes -= NEVER_AN_AGENTS
+        # An older one may have any label. It is an agent all the same: else it could name whom it likes.
+        agent = row["label"] if is_agent_name(row["label"]) else row["id"]
     return Principal(
         kind="token",
         id=row["id"],
@@ -84,6 +100,7 @@ def principal_of(hash: bytes, now_ms: int) -> Transaction[Principal | None]:  # 
         scopes=scopes,
         level=level_with(scopes, TOKEN_LEVELS[row["kind"]]),
         user=maker.user,
+        agent=agent,
     )
 
 
@@ -93,8 +110,22 @@ def note_uses(uses: Mapping[str, int]) -> Transaction[None]:
         yield SQL.note_use(id=token, at=at)
 
 
+def _must_fit_an_agent(new: NewToken) -> None:
+    if not is_agent_name(new.label):
+        raise InvalidParams(
+            f"cannot create an agent's token with this label: it is the agent's name; write {AGENT_NAME_RULE}",
+            {"path": "$.label", "expected": AGENT_NAME_RULE},
+        )
+    if beyond := NEVER_AN_AGENTS & frozenset(new.scopes or ()):
+        raise InvalidParams(
+            f"cannot create an agent's token that manages; leave out {_written(beyond)}, or make one of another kind",
+            {"scopes": sorted(beyond)},
+        )
+
+
 def _granted(principal: Principal, new: NewToken) -> frozenset[Scope]:
-    scopes = frozenset(new.scopes) if new.scopes is not None else principal.scopes - {"instance"}
+    unless_said = AGENT_SCOPES if new.kind == "agent" else principal.scopes - {"instance"}
+    scopes = frozenset(new.scopes) if new.scopes is not None else unless_said
     if not scopes:
         raise InvalidParams("cannot create a token without any scope; name at least one")
     if beyond := scopes - principal.scopes:

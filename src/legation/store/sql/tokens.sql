@@ -21,7 +21,7 @@ returning id;
 
 -- name: token_by_hash
 -- With what its maker is at this moment. The one query that names no workspace: the token says which.
-select api_token.id, api_token.workspace_id, api_token.kind, api_token.scopes, api_token.expires_at,
+select api_token.id, api_token.workspace_id, api_token.label, api_token.kind, api_token.scopes, api_token.expires_at,
   api_token.revoked_at, app_user.id as user_id, app_user.disabled_at, app_user.admin_since,
   app_user.token_version, membership.role
 from api_token

@@ -119,6 +119,9 @@ class Token(Answer):
 class NewToken(Request):
     """`scopes` are at most the caller's; null: all of the caller's but `instance`, which must be asked for.
 
+    A token of kind `agent` is that agent: `label` is its name, of letters, digits, `_`, `.`, `@` and `-`. Without
+    `scopes` it can `call` tools and nothing else; `manage` and `instance` it never has.
+
     At any time a token can do at most what its maker's role allows then."""
 
     label: Name

@@ -43,6 +43,9 @@ create index acting_by_waiter on acting (waiter);
 create index trace_call_by_session on trace_step (workspace_id, session_id, at, trace_id)
 where step = 'proposed' and session_id is not null;
 
+-- A call is proposed once: callers may bring its id along.
+create unique index trace_proposed_once on trace_step (workspace_id, trace_id) where step = 'proposed';
+
 -- How often each rule decided.
 create index trace_decided on trace_step (workspace_id, at, policy_rule) where step = 'decided';
 

@@ -1,0 +1,525 @@
+"""`POST /tool/{name}` and `POST /decide`, over a real backend, on both databases."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.gateway.backend import Backend, Reply
+from tests.gateway.backend import backend as open_backend
+from tests.server.rig import BOTH
+from tests.server.tool_calls import LIMIT, POLICY, Calls, Leaving, open_calls, token_of
+
+from legation.approvals.approval_endings import get
+from legation.gateway.traceparent import trace_id_of
+
+pytestmark = pytest.mark.heavy
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+NOTHING: dict[str, object] = {"params": {}}
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    with open_backend() as made:
+        yield made
+
+
+@pytest.fixture(params=BOTH)
+async def calls(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Calls]:
+    async with open_calls(request.param, tmp_path, request, backend, monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture
+async def embedded(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Calls]:
+    async with open_calls("sqlite", tmp_path, request, backend, monkeypatch) as made:
+        yield made
+
+
+# What passes.
+
+
+async def test_an_allowed_call_comes_back_with_its_result(calls: Calls) -> None:
+    answer = await calls.call("db.read", {"params": {"id": 5}}, x_session_id="ses_1")
+    assert answer.status_code == 200
+    found = answer.json()
+    assert found == {
+        "result": {"got": {"id": 5}},
+        "trace_id": found["trace_id"],
+        "approval_id": None,
+        "policy_rule": "p:reads",
+        "decided_by": "policy",
+    }
+    trace = await calls.trace(found["trace_id"])
+    assert [step.step for step in trace.steps] == ["proposed", "decided", "executed", "returned"]
+    assert (trace.agent_id, trace.tool, trace.params) == ("claude", "db.read", {"id": 5})
+    assert (trace.session_id, trace.status_code, trace.result) == ("ses_1", 200, {"got": {"id": 5}})
+    (seen,) = calls.backend.seen
+    assert seen.key == seen.headers["legation-trace-id"] == found["trace_id"]
+    await calls.must_verify()
+
+
+async def test_d14_approving_over_http_executes_the_call_and_its_caller_gets_the_result(calls: Calls) -> None:
+    waiting = calls.start("db.write", {"params": {"path": "notes.txt", "text": "hello"}})
+    approval = await calls.waiting()
+    assert calls.backend.seen == []
+    assert (await calls.answer(approval.id, reasoning="it is mine")).status_code == 200
+    answer = await asyncio.wait_for(waiting, LIMIT)
+    assert answer.status_code == 200
+    found = answer.json()
+    assert found["result"] == {"got": {"path": "notes.txt", "text": "hello"}}
+    assert (found["approval_id"], found["policy_rule"]) == (approval.id, "p:asks")
+    assert found["decided_by"] == f"user:{calls.rig.people['approver']}"
+    assert calls.backend.counts() == {approval.id: 1}
+    steps = [step for step, _ in await calls.steps(found["trace_id"])]
+    assert steps == ["proposed", "decided", "resolved", "consumed", "executed", "returned"]
+    assert (await calls.answer(approval.id)).status_code == 409
+    await calls.must_verify()
+
+
+async def test_a_call_goes_on_with_the_arguments_that_were_approved(embedded: Calls) -> None:
+    waiting = embedded.start("db.write", {"params": {"amount": 900}})
+    approval = await embedded.waiting()
+    edited = await embedded.answer(approval.id, params={"amount": 100})
+    assert edited.status_code == 200
+    answer = (await asyncio.wait_for(waiting, LIMIT)).json()
+    assert answer["result"] == {"got": {"amount": 100}}
+    assert embedded.backend.counts() == {edited.json()["id"]: 1}
+    assert answer["approval_id"] == edited.json()["id"]
+
+
+async def test_200_calls_that_wait_at_once_are_answered_in_any_order_each_with_its_own(
+    embedded: Calls,
+) -> None:
+    waiting = {n: embedded.start("db.write", {"params": {"n": n}}) for n in range(200)}
+    approvals = [await embedded.waiting() for _ in waiting]
+    random.Random(7).shuffle(approvals)
+    refused = {approval.id for approval in approvals[:50]}
+    for approval in approvals:
+        verb = "deny" if approval.id in refused else "approve"
+        assert (await embedded.answer(approval.id, verb)).status_code == 200
+    answers = {n: await asyncio.wait_for(task, LIMIT) for n, task in waiting.items()}
+    passed = {n: answer.json() for n, answer in answers.items() if answer.status_code == 200}
+    assert len(passed) == 150
+    assert all(found["result"] == {"got": {"n": n}} for n, found in passed.items())
+    denied = [answer.json() for answer in answers.values() if answer.status_code == 403]
+    assert {found["data"]["approval_id"] for found in denied} == refused
+    assert embedded.backend.counts() == {found["approval_id"]: 1 for found in passed.values()}
+    await embedded.must_verify()
+
+
+# What does not.
+
+
+async def test_a_denied_call_is_403_with_the_message_for_the_agent(calls: Calls) -> None:
+    answer = await calls.call("db.drop", NOTHING)
+    assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+    found = answer.json()
+    assert (found["code"], found["detail"]) == ("legation/forbidden", "dropping is for people")
+    assert found["data"] == {
+        "trace_id": found["data"]["trace_id"],
+        "approval_id": None,
+        "policy_rule": "p:never",
+        "decided_by": "policy",
+        "outcome": "denied",
+    }
+    assert [step for step, _ in await calls.steps(found["data"]["trace_id"])] == ["proposed", "decided"]
+    assert calls.backend.seen == []
+
+
+async def test_a_person_who_denies_is_heard_by_the_agent(calls: Calls) -> None:
+    waiting = calls.start("db.write", NOTHING)
+    approval = await calls.waiting()
+    await calls.answer(approval.id, "deny", message="ask me on Monday", reasoning="it is late")
+    answer = await asyncio.wait_for(waiting, LIMIT)
+    assert (answer.status_code, answer.json()["detail"]) == (403, "ask me on Monday")
+    data = answer.json()["data"]
+    assert (data["approval_id"], data["outcome"]) == (approval.id, "denied")
+    assert data["decided_by"] == f"user:{calls.rig.people['approver']}"
+    assert calls.backend.seen == []
+
+
+async def test_silence_is_408_and_no_consent(calls: Calls) -> None:
+    waiting = calls.start("db.write", NOTHING)
+    approval = await calls.waiting()
+    calls.rig.clock.advance(601)  # whoever sleeps till then wakes up, and whoever is about to, does not sleep
+    answer = await asyncio.wait_for(waiting, LIMIT)
+    assert answer.status_code == 408
+    found = answer.json()
+    assert (found["status"], found["code"], found["data"]["outcome"]) == (408, "legation/timeout", "expired")
+    assert (await calls.answer(approval.id)).status_code == 409
+    assert calls.backend.seen == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "retry"), [("max_per_minute: 1", True), ("max_total: 1", False)], ids=["a minute", "in all"]
+)
+async def test_a_limit_is_429_and_says_when_to_come_back_if_that_helps(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    retry: bool,
+) -> None:
+    async with open_calls("sqlite", tmp_path, request, backend, monkeypatch, f"{POLICY}{limit}\n") as calls:
+        assert (await calls.call("db.read", NOTHING)).status_code == 200
+        answer = await calls.call("db.read", NOTHING)
+        assert (answer.status_code, answer.json()["code"]) == (429, "legation/rate-limited")
+        assert ("retry-after" in answer.headers) == retry
+        if retry:
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert answer.json()["data"]["outcome"] == "denied"
+        assert len(backend.seen) == 1
+
+
+async def test_what_somebody_took_back_is_409_and_may_be_asked_again(embedded: Calls) -> None:
+    waiting = embedded.start("db.write", NOTHING, x_session_id="ses_1")
+    await embedded.waiting()
+    await embedded.rig.services.inbox.cancel_session("local", "ses_1", None, "session-closed")
+    answer = await asyncio.wait_for(waiting, LIMIT)
+    assert (answer.status_code, answer.json()["data"]["outcome"]) == (409, "cancelled")
+    assert answer.json()["detail"].endswith("ask again")
+
+
+async def test_when_the_door_closes_whoever_waits_gets_503(embedded: Calls) -> None:
+    waiting = [embedded.start("db.write", {"params": {"n": n}}) for n in range(5)]
+    approvals = [await embedded.waiting() for _ in waiting]
+    await embedded.rig.services.door.close()
+    for task in waiting:
+        answer = await asyncio.wait_for(task, LIMIT)
+        assert (answer.status_code, answer.json()["code"]) == (503, "legation/unavailable")
+    for approval in approvals:
+        assert ("cancelled", "stopping") in await embedded.steps(approval.trace_id)
+    assert (await embedded.call("db.read", NOTHING)).status_code == 503
+    assert embedded.backend.seen == []
+
+
+# A tool that fails.
+
+
+async def test_a_tool_that_refuses_is_502_and_its_words_are_told_to_the_caller_alone(
+    embedded: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    embedded.backend.answers["/read"] = lambda _: Reply(422, b"canary: no such row", "text/plain")
+    answer = await embedded.call("db.read", {"params": {"q": "canary-argument"}})
+    assert (answer.status_code, answer.headers["content-type"]) == (502, "application/problem+json")
+    found = answer.json()
+    assert found["detail"] == "cannot get a result of db.read: it answered 422: canary: no such row"
+    assert (found["data"]["status"], found["data"]["outcome"]) == (422, "approved")
+    trace = await embedded.trace(found["data"]["trace_id"])
+    assert (trace.status_code, trace.error) == (502, "it answered 422: canary: no such row")
+    assert found["data"]["trace_id"] in caplog.text  # where to look it up, for whoever may
+    assert "canary" not in caplog.text
+
+
+async def test_a_tool_that_is_too_slow_is_504_and_its_outcome_is_said_to_be_unknown(embedded: Calls) -> None:
+    embedded.backend.free.clear()
+    answer = await embedded.call("slow.read", NOTHING)
+    assert (answer.status_code, answer.json()["code"]) == (504, "legation/timeout")
+    assert "not known" in answer.json()["detail"]
+    assert (await embedded.trace(answer.json()["data"]["trace_id"])).status_code == 504
+    assert len(embedded.backend.seen) == 1
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_no_secret_of_a_header_is_answered_or_kept(embedded: Calls, status: int) -> None:
+    embedded.backend.answers["/keyed"] = lambda seen: Reply(
+        status, f"you sent {seen.headers['authorization']}".encode(), "text/plain"
+    )
+    answer = await embedded.call("keyed.read", NOTHING)
+    assert embedded.backend.seen[0].headers["authorization"] == "Bearer sk-4711-very-secret"
+    assert "[redacted:TEST_TOOL_KEY]" in answer.text
+    trace_id = answer.json().get("trace_id") or answer.json()["data"]["trace_id"]
+    trace = await embedded.trace(trace_id)
+    assert "[redacted:TEST_TOOL_KEY]" in f"{trace.result}{trace.error}"
+    assert "4711" not in f"{answer.text}{trace}"
+
+
+# A caller that leaves.
+
+
+async def test_d13_a_caller_that_leaves_takes_the_question_along(calls: Calls) -> None:
+    caller = Leaving(calls, "db.write", NOTHING)
+    approval = await calls.waiting()
+    await caller.leave()
+    assert caller.status == 499
+    await calls.rig.services.inbox.settle()
+    while (await calls.rig.services.database.read(get, "local", approval.id)).status == "pending":
+        await asyncio.sleep(0)  # the door's own task takes it back, within the test's limit
+    answer = await calls.answer(approval.id)
+    assert answer.status_code == 409
+    assert await calls.steps(approval.trace_id) == [
+        ("proposed", None),
+        ("decided", None),
+        ("cancelled", "caller-gone"),
+    ]
+    assert calls.backend.seen == []
+
+
+async def test_an_effect_that_began_is_brought_to_its_end_without_its_caller(embedded: Calls) -> None:
+    embedded.backend.free.clear()
+    caller = Leaving(embedded, "db.read", {"params": {"n": 1}})
+    await asyncio.to_thread(embedded.backend.wait_for, 1)
+    await caller.leave()
+    embedded.backend.free.set()
+    trace_id = embedded.backend.seen[0].headers["legation-trace-id"]
+    while (await embedded.trace(trace_id)).result is None:
+        await asyncio.sleep(0.01)
+    assert (await embedded.trace(trace_id)).result == {"got": {"n": 1}}
+    assert len(embedded.backend.seen) == 1
+
+
+# Who asks.
+
+
+async def test_d18_an_agents_token_asks_for_that_agent_only(calls: Calls) -> None:
+    before = await calls.recorded()
+    for path, body in (("/tool/db.read", {}), ("/decide", {"tool": "db.read"})):
+        named = {"params": {}, "agent": "codex", **body}
+        answer = await calls.rig.client.post(path, json=named, headers=calls.agent)
+        assert answer.status_code == 403
+        same = await calls.rig.client.post(path, json={**named, "agent": "claude"}, headers=calls.agent)
+        assert same.status_code == 200
+    assert len(calls.backend.seen) == 1
+    agents = {row["agent"] for row in await calls.rig.rows("select agent from trace_step")}
+    assert agents == {"claude"}
+    assert before["trace_step"] == 0
+
+
+async def test_any_other_credential_says_for_whom_it_asks(calls: Calls) -> None:
+    operator = await calls.rig.bearer(calls.rig.people["operator"])
+    for path, body in (("/tool/db.read", {}), ("/decide", {"tool": "db.read"})):
+        silent = await calls.rig.client.post(path, json={"params": {}, **body}, headers=operator)
+        assert (silent.status_code, "name it with `agent`" in silent.json()["detail"]) == (400, True)
+        malformed = await calls.rig.client.post(
+            path, json={"params": {}, "agent": "cla*", **body}, headers=operator
+        )
+        assert malformed.status_code == 400
+        named = await calls.rig.client.post(
+            path, json={"params": {}, "agent": "codex", **body}, headers=operator
+        )
+        assert named.status_code == 200
+    for role in ("approver", "viewer"):
+        headers = await calls.rig.bearer(calls.rig.people[role])
+        answer = await calls.rig.client.post(
+            "/tool/db.read", json={"params": {}, "agent": "codex"}, headers=headers
+        )
+        assert answer.status_code == 403
+    assert len(calls.backend.seen) == 1
+
+
+async def test_an_agents_token_calls_and_does_nothing_else(embedded: Calls) -> None:
+    waiting = embedded.start("db.write", NOTHING)
+    approval = await embedded.waiting()
+    client = embedded.rig.client
+    for verb in ("approve", "deny", "escalate", "claim"):
+        for headers in (
+            embedded.agent,
+            await embedded.agents_token("claude", "read", "call", "operate", "approve"),
+        ):
+            answer = await client.post(f"/approvals/{approval.id}/{verb}", json={}, headers=headers)
+            assert answer.status_code == 403
+    new = {"label": "another", "kind": "agent"}
+    assert (await client.post("/v1/tokens", json=new, headers=embedded.agent)).status_code == 403
+    for path in ("/approvals", "/v1/tokens", "/v1/streams", "/v1/audit"):
+        assert (await client.get(path, headers=embedded.agent)).status_code == 403
+    await embedded.answer(approval.id, "deny")
+    assert (await asyncio.wait_for(waiting, LIMIT)).status_code == 403
+
+
+async def test_the_label_of_an_agents_token_is_a_plain_name_and_it_never_manages(embedded: Calls) -> None:
+    owner = await embedded.rig.cookie(embedded.rig.people["owner"])
+    client = embedded.rig.client
+    for label in ("my agent", "*", "a/b", "-x", "ä"):
+        answer = await client.post("/v1/tokens", json={"label": label, "kind": "agent"}, headers=owner)
+        assert (answer.status_code, "write letters" in answer.json()["detail"]) == (400, True)
+        plain = await client.post("/v1/tokens", json={"label": label, "scopes": ["read"]}, headers=owner)
+        assert plain.status_code == 201  # of another kind it is but a label
+        embedded.rig.clock.advance(60)
+    made = await client.post("/v1/tokens", json={"label": "bot@ci.example", "kind": "agent"}, headers=owner)
+    assert made.json()["token"]["scopes"] == ["call"]
+    body = {"label": "bot", "kind": "agent", "scopes": ["call", "manage"]}
+    answer = await client.post("/v1/tokens", json=body, headers=owner)
+    assert (answer.status_code, answer.json()["data"]) == (400, {"scopes": ["manage"]})
+
+
+async def test_an_older_token_with_another_label_is_an_agent_all_the_same(embedded: Calls) -> None:
+    headers = await embedded.agents_token("old", "call", "operate")
+    await embedded.rig.rows("update api_token set label = 'my old agent' where label = 'old' returning id")
+    body = {"params": {}, "agent": "claude"}
+    client = embedded.rig.client
+    assert (await client.post("/tool/db.read", json=body, headers=headers)).status_code == 403
+    found = (await client.post("/tool/db.read", json=NOTHING, headers=headers)).json()
+    assert (await embedded.trace(found["trace_id"])).agent_id.startswith("tok_")
+
+
+# What is asked.
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"amount": 5},
+        {},
+        {"params": None},
+        {"params": [1]},
+        {"params": "x"},
+        {"params": {}, "amount": 5},
+        {"params": {}, "session": "x"},
+        {"params": {}, "agent": 5},
+        [],
+        "x",
+        None,
+    ],
+)
+async def test_d19_bare_arguments_are_400_and_nothing_runs(embedded: Calls, body: object) -> None:
+    before = await embedded.recorded()
+    assert (await embedded.call("db.read", body)).status_code == 400
+    assert await embedded.recorded() == before
+    assert embedded.backend.seen == []
+
+
+async def test_a_body_that_is_no_json_runs_nothing(embedded: Calls) -> None:
+    for content in (
+        b"",
+        b"{",
+        b'{"params": {}} {}',
+        b'{"params": {"a": NaN}}',
+        b'{"params": {"a": "\\ud800"}}',
+    ):
+        answer = await embedded.rig.client.post(
+            "/tool/db.read", content=content, headers={**embedded.agent, "content-type": "application/json"}
+        )
+        assert answer.status_code == 400
+    deep = b'{"params": {"a": ' + b"[" * 300 + b"]" * 300 + b"}}"
+    answer = await embedded.rig.client.post(
+        "/tool/db.read", content=deep, headers={**embedded.agent, "content-type": "application/json"}
+    )
+    assert answer.status_code == 400
+    assert embedded.backend.seen == []
+
+
+@pytest.mark.parametrize("name", ["db.reads", "db", "DB.read", "db.read%20", "mcp__db__read", "*"])
+async def test_an_unknown_tool_is_404_before_anything_is_counted(embedded: Calls, name: str) -> None:
+    before = await embedded.recorded()
+    assert (await embedded.call(name, NOTHING)).status_code == 404
+    assert await embedded.recorded() == before
+
+
+async def test_the_session_is_named_once(embedded: Calls) -> None:
+    body = {"params": {}, "session_id": "ses_1"}
+    assert (await embedded.call("db.read", body, x_session_id="ses_2")).status_code == 400
+    found = (await embedded.call("db.read", body, x_session_id="ses_1")).json()
+    assert (await embedded.trace(found["trace_id"])).session_id == "ses_1"
+    assert (await embedded.call("db.read", {"params": {}, "session_id": "a\nb"})).status_code == 400
+    assert (await embedded.call("db.read", NOTHING, x_session_id="s" * 257)).status_code == 400
+    assert len(embedded.backend.seen) == 1
+
+
+# Trace ids.
+
+
+async def test_a_traceparent_gives_the_trace_its_id_and_the_tool_hears_of_it(embedded: Calls) -> None:
+    found = (await embedded.call("db.read", NOTHING, traceparent=PARENT)).json()
+    assert found["trace_id"] == TRACE
+    assert trace_id_of(embedded.backend.seen[0].headers["traceparent"]) == TRACE
+
+
+async def test_the_next_call_of_the_same_w3c_trace_gets_an_id_of_its_own(calls: Calls) -> None:
+    answers = await asyncio.gather(
+        *(calls.call("db.read", {"params": {"n": n}}, traceparent=PARENT) for n in range(3))
+    )
+    later = await calls.call("db.read", {"params": {"n": 3}}, traceparent=PARENT)
+    ids = [answer.json()["trace_id"] for answer in (*answers, later)]
+    assert len(set(ids)) == 4
+    assert ids.count(TRACE) == 1
+    for n, trace_id in enumerate(ids):
+        assert (await calls.trace(trace_id)).params == {"n": n}
+    await calls.must_verify()
+
+
+@pytest.mark.parametrize("header", ["", "00-xyz", f"00-{'0' * 32}-00f067aa0ba902b7-01", PARENT.upper()])
+async def test_a_malformed_traceparent_is_ignored(embedded: Calls, header: str) -> None:
+    found = (await embedded.call("db.read", NOTHING, traceparent=header)).json()
+    assert found["trace_id"] not in (TRACE, "0" * 32)
+
+
+async def test_an_x_trace_id_names_one_call_and_a_second_is_refused(calls: Calls) -> None:
+    answers = await asyncio.gather(*(calls.call("db.read", NOTHING, x_trace_id=TRACE) for _ in range(5)))
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409, 409]
+    assert (await calls.call("db.read", NOTHING, x_trace_id=TRACE)).status_code == 409
+    assert calls.backend.counts() == {TRACE: 1}
+    await calls.must_verify()
+
+
+@pytest.mark.parametrize("header", ["abc", "0" * 32, TRACE.upper(), f"{TRACE}0"])
+async def test_a_malformed_x_trace_id_is_400(embedded: Calls, header: str) -> None:
+    assert (await embedded.call("db.read", NOTHING, x_trace_id=header)).status_code == 400
+    assert embedded.backend.seen == []
+
+
+# What would be decided.
+
+
+async def test_to_ask_what_would_be_decided_runs_counts_and_records_nothing(calls: Calls) -> None:
+    before = await calls.recorded()
+    expected = {
+        "db.read": ("allow", "p:reads"),
+        "db.write": ("human_approval", "p:asks"),
+        "db.post": ("supervisor", "p:supervised"),
+        "db.drop": ("deny", "p:never"),
+        "unknown.read": ("allow", "p:reads"),  # it need not be one that Legation calls
+        "unknown.tool": ("deny", "default:no-match"),
+    }
+    for tool, verdict in expected.items():
+        body = {"tool": tool, "params": {"a": 1}}
+        found = (await calls.rig.client.post("/decide", json=body, headers=calls.agent)).json()
+        assert (found["action"], found["policy_rule"]) == verdict
+        assert found["injection_risk"] is False
+        assert (found["grant"], found["limit"]) == (None, None)
+    assert await calls.recorded() == before
+    assert calls.backend.seen == []
+
+
+async def test_a_dry_run_sees_what_the_call_would_show(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = """
+        name: p
+        loop: off
+        rules:
+          - {id: inside, kind: edit, action: allow, when: {paths: {under: /srv/project}}}
+          - {id: elsewhere, kind: edit, action: deny}
+    """
+    async with open_calls("sqlite", tmp_path, request, backend, monkeypatch, policy) as calls:
+        for path, rule in (
+            ("a.txt", "p:inside"),
+            ("../other/a.txt", "p:elsewhere"),
+            ("/etc/passwd", "p:elsewhere"),
+        ):
+            body = {"tool": "db.write", "params": {"path": path}}
+            found = (await calls.rig.client.post("/decide", json=body, headers=calls.agent)).json()
+            assert found["policy_rule"] == rule
+            real = await calls.call("db.write", {"params": {"path": path}})
+            assert (real.status_code == 200) == (rule == "p:inside")
+        body = {"tool": "Write", "kind": "edit", "cwd": "/srv/project", "params": {"path": "a.txt"}}
+        found = (await calls.rig.client.post("/decide", json=body, headers=calls.agent)).json()
+        assert found["policy_rule"] == "p:inside"
+        for wrong in ({"kind": "edits"}, {"cwd": "project"}, {"tool": ""}, {"tool": "a\nb"}):
+            answer = await calls.rig.client.post("/decide", json={**body, **wrong}, headers=calls.agent)
+            assert answer.status_code == 400
+
+
+async def test_a_supervisors_token_asks_for_no_agent(embedded: Calls) -> None:
+    headers = await token_of(embedded.rig, "watch", "supervisor", "read", "approve")
+    assert (await embedded.rig.client.post("/tool/db.read", json=NOTHING, headers=headers)).status_code == 403
