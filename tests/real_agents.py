@@ -4,7 +4,9 @@ What is installed is fixed by `tests/agents/npm/<name>/package-lock.json`, down 
 Renew one with `npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved`, which keeps
 the registry's address out of it; tests/test_tree.py watches over that.
 
-    python -m tests.real_agents claude-agent-acp
+    python -m tests.real_agents typescript-sdk
+
+Agents of the catalogue are installed there too, by the catalogue itself and its own lock: `agent("claude")`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+
+from legation.agents.catalogue import Catalogue
+from legation.agents.catalogue import names as agents
+from legation.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKED = ROOT / "tests" / "agents" / "npm"
@@ -51,6 +57,18 @@ class InstallFailed(Exception):
 
 def node() -> Path:
     return _node_folder() / "bin" / "node"
+
+
+def agent(name: str) -> tuple[str, ...]:
+    """How an agent of the catalogue is started; installed by its lock, once, and only that is fetched that is not there."""
+    catalogue = Catalogue(INSTALLED)
+    try:
+        with _locked():
+            catalogue.install(name)
+        start = catalogue.start(name)
+    except Unavailable as error:
+        raise NotAvailable(_remedy(name, error.message)) from None
+    return ("env", *(f"{variable}={value}" for variable, value in start.env.items()), *start.argv)
 
 
 def install(name: str) -> Path:
@@ -115,6 +133,6 @@ def _locked() -> Iterator[None]:
 if __name__ == "__main__":
     try:
         for wanted in sys.argv[1:]:
-            install(wanted)
+            agent(wanted) if wanted in agents() else install(wanted)
     except (NotAvailable, InstallFailed) as error:
         sys.exit(str(error))

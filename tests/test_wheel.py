@@ -31,6 +31,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "legation/server/assets/sign_in/sign-in.html" in names
     assert "legation/approvals/policy/starters/careful.yaml" in names
     assert "legation/agents/rehearsal/__main__.py" in names
+    assert "legation/agents/install/lock.json" in names
     assert {name.split("/")[0] for name in names} == {
         "legation",
         f"legation-{legation.__version__}.dist-info",

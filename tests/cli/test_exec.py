@@ -162,7 +162,7 @@ def test_the_agent_sees_only_what_it_was_given(home: Path, repo: Path) -> None:
 MISTAKES = [
     (("exec", "do it"), 2, "--agent NAME or --command"),
     (("exec", "--agent", "rehearsal", "--command", "x", "do it"), 2, "not both"),
-    (("exec", "--agent", "rehersal", "do it"), 3, "known are: rehearsal"),
+    (("exec", "--agent", "rehersal", "do it"), 3, "did you mean rehearsal?"),
     (("exec", "--command", "", "do it"), 2, "empty --command"),
     (("exec", "--command", "'", "do it"), 2, "check its quotes"),
     (("exec", "--command", "no-such-agent-program", "do it"), 2, "no-such-agent-program"),

@@ -11,7 +11,7 @@ from typing import Annotated, TextIO
 
 from cyclopts import Parameter
 
-from legation.agents import catalogue
+from legation.agents.catalogue import Catalogue, Start
 from legation.cli.approver import TerminalApprover, open_tty
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.terminal import Terminal, line, paint_diff
@@ -51,17 +51,23 @@ def exec_(
     prompt
         What to do. Without it, standard input is read.
     """
+    name, chosen = _name(agent, command), settings_of(settings)
+    if agent is not None:
+        catalogue = Catalogue(chosen.data_dir)
+        name, start = catalogue.entry(agent).name, catalogue.start(agent)
+    else:
+        start = Start(_split(command or ""))
     job = Job(
-        agent=_name(agent, command),
-        argv=_argv(agent, command),
+        agent=name,
+        argv=start.argv,
         cwd=_folder(cwd),
         prompt=_prompt(prompt),
-        env=_passed(env, os.environ),
+        env={**start.env, **_passed(env, os.environ)},
     )
     if yes and unattended:
         raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
     person = _person(yes=yes, unattended=unattended)
-    done = run_turn(job, settings_of(settings), Screen(view_of(json=json)), person)
+    done = run_turn(job, chosen, Screen(view_of(json=json)), person)
     if not json:
         show_end(Terminal(), done)
     return exit_code(done)
@@ -104,10 +110,6 @@ def _name(agent: str | None, command: str | None) -> str:
             "cannot tell which agent to run; give --agent NAME or --command CMD, and not both"
         )
     return agent if agent is not None else Path(_split(command or "")[0]).name.strip(".") or "agent"
-
-
-def _argv(agent: str | None, command: str | None) -> tuple[str, ...]:
-    return catalogue.command_of(agent) if agent is not None else _split(command or "")
 
 
 def _split(command: str) -> tuple[str, ...]:

@@ -1,0 +1,33 @@
+"""Which agents there are by name, how each is started, and what is known of it here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from legation.agents.catalogue.agent import Agent, SignInState
+from legation.agents.catalogue.catalogue import Catalogue
+from legation.agents.catalogue.entry import Direct, Entry, Kind, Way
+from legation.agents.catalogue.found import How, Start
+from legation.agents.catalogue.known import KNOWN
+from legation.errors import NotFound
+
+__all__ = ["Agent", "Catalogue", "Entry", "How", "Kind", "SignInState", "Start", "Way", "command_of", "names"]
+
+
+def names() -> tuple[str, ...]:
+    """Those that Legation knows; a `Catalogue` also has the owner's own."""
+    return tuple(entry.name for entry in KNOWN)
+
+
+def command_of(name: str, data_dir: Path | None = None) -> tuple[str, ...]:
+    """The command line alone; an agent that is installed needs its variables too: `Catalogue.start` has both."""
+    if data_dir is not None:
+        return Catalogue(data_dir).start(name).argv
+    for entry in KNOWN:
+        program = entry.ways[0].program if entry.ways else None
+        if name in (entry.name, *entry.aliases) and isinstance(program, Direct):
+            return program.argv
+    built_in = ", ".join(entry.name for entry in KNOWN if entry.origin == "built in")
+    raise NotFound(
+        f"cannot find agent {name!r}; known are: {built_in}; any other ACP agent runs with --command"
+    )

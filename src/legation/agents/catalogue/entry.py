@@ -1,0 +1,93 @@
+"""An agent as the catalogue knows it: what it is called, how it can be driven, how one signs in to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Kind = Literal["acp", "native"]
+"""Which driver speaks to it. An agent may have several ways; none is native before its driver is there."""
+
+NOT_A_KEY: Final = "not-a-key"
+_KEY: Final = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A program in an installed agent, or of that name on PATH.
+
+    Paths are templates below the version's folder (`Target.fill`). With `node` it is a script for that version of
+    Node or a later one. `helpers` are variables that name another program of the agent, by path and by name.
+    """
+
+    inside: str
+    on_path: str
+    node: int | None = None
+    helpers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A command line that needs no installation: built in, or the owner's own."""
+
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """`env` is set whenever it starts so: nothing of it updates itself or reports to its maker."""
+
+    kind: Kind
+    program: Packaged | Direct
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignIn:
+    """The agent's own sign-in, in its home: a program with arguments at the terminal, or a method of ACP's.
+
+    `files` lie in the home afterwards.
+    """
+
+    files: tuple[str, ...]
+    program: Packaged | None = None
+    args: tuple[str, ...] = ()
+    method: str | None = None
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """`credentials` are variables that it takes a key from; `synonyms` those that people set and it does not read, with
+    the one that it does. `key_methods` are for an agent that takes the key of a variable only when told so, by ACP's
+    `authenticate`. `passes` are variables of ours that it is given.
+
+    `placeholders` let it start in a clean home without reaching anything: for the doctor, and to be asked what it
+    offers. `lacks` says why it cannot be run, and what to use instead.
+    """
+
+    name: str
+    title: str
+    ways: tuple[Way, ...] = ()
+    aliases: tuple[str, ...] = ()
+    credentials: tuple[str, ...] = ()
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    key_methods: Mapping[str, str] = field(default_factory=dict)
+    passes: tuple[str, ...] = ()
+    sign_in: SignIn | None = None
+    needs_sign_in: bool = True
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+    origin: Literal["known", "built in", "custom"] = "known"
+    lacks: str = ""
+
+    @property
+    def stand_ins(self) -> dict[str, str]:
+        """The placeholders, and one for every key that the owner's stanza names."""
+        keys = [name for name in self.passes if _KEY.search(name)]
+        return {**dict.fromkeys(keys, NOT_A_KEY), **self.placeholders}
+
+    def way(self, kind: Kind) -> Way | None:
+        return next((way for way in self.ways if way.kind == kind), None)

@@ -1,0 +1,156 @@
+"""One tarball from the registry into a file, hashed on the way; what does not match is not kept."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from legation.agents.install.lock import Package
+from legation.agents.install.registry import Registry
+from legation.errors import Conflict, LegationError, Unavailable
+
+if TYPE_CHECKING:
+    import httpx2
+
+CONNECT_LIMIT: Final = 20.0  # seconds to reach the registry: the network's time
+SILENCE_LIMIT: Final = 30.0  # seconds without a byte: the registry's time
+FETCH_LIMIT: Final = 1800.0  # seconds for one tarball, however it drips: the person's time
+ATTEMPTS: Final = 3
+AT_ONCE: Final = 6
+_BLOCK: Final = 256 * 1024
+_MAX_LISTING: Final = 64 * 1024 * 1024  # bytes of a package's list of versions
+_GONE: Final = (404, 405)
+
+Received = Callable[[int], None]
+"""Is told how many bytes came, less than none where they were in vain; may raise to stop it all. Called from several threads."""
+
+
+class Fetcher:
+    """Use it as `with opened(registry) as fetcher`; for several threads at once."""
+
+    def __init__(self, client: httpx2.Client, registry: Registry, *, exact: bool) -> None:
+        self._client, self._registry, self._exact = client, registry, exact
+
+    def fetch(self, package: Package, into: Path, received: Received) -> None:
+        """Raises `Unavailable` where it cannot be had, and `Conflict` where it is not what the lock names."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._attempt(package, into, received)
+            except _Broken as broken:
+                if attempt == ATTEMPTS:
+                    raise Unavailable(
+                        f"cannot fetch {package}: {broken}; look at the network and at npm's registry setting,"
+                        " and try again"
+                    ) from None
+        return None
+
+    def _attempt(self, package: Package, into: Path, received: Received) -> None:
+        try:
+            self._download(self._usual_address(package), package, into, received)
+        except _NotThere:
+            try:
+                self._download(self._listed_address(package), package, into, received)
+            except _NotThere:
+                raise _missing(package) from None
+
+    def _usual_address(self, package: Package) -> str:
+        short = package.name.rpartition("/")[2]
+        return f"{self._registry.base(package.name)}{package.name}/-/{short}-{package.version}.tgz"
+
+    def _listed_address(self, package: Package) -> str:
+        """As the registry lists it; not all of them keep tarballs in the usual place."""
+        address = self._registry.base(package.name) + quote(package.name, safe="@")
+        listing = b""
+        with self._get(address, package, {"Accept": "application/json"}) as response:
+            for block in response.iter_bytes(_BLOCK):
+                listing += block
+                if len(listing) > _MAX_LISTING:
+                    raise _Broken("its list of versions is endless")
+        return _tarball_in(listing, package)
+
+    def _download(self, address: str, package: Package, into: Path, received: Received) -> None:
+        whole, size, deadline = hashlib.sha512(), 0, time.monotonic() + FETCH_LIMIT
+        try:
+            with self._get(address, package, {}) as response, into.open("wb") as file:
+                for block in response.iter_raw(_BLOCK):
+                    size += len(block)
+                    received(len(block))
+                    if size > package.packed:
+                        break
+                    if time.monotonic() > deadline:
+                        raise _Broken(f"it took more than {FETCH_LIMIT:g} s")
+                    whole.update(block)
+                    file.write(block)
+            if self._exact and size < package.packed:
+                raise _Broken(f"it ended after {size} of {package.packed} bytes")
+        except _Broken:
+            received(-size)  # it begins anew
+            raise
+        if f"sha512-{base64.b64encode(whole.digest()).decode()}" != package.integrity:
+            into.unlink()
+            raise Conflict(
+                f"cannot install {package}: what the registry sent is not what the lock names; nothing was"
+                " unpacked. Ask whoever runs the registry, or use another one"
+            )
+
+    @contextmanager
+    def _get(self, address: str, package: Package, headers: dict[str, str]) -> Iterator[httpx2.Response]:
+        import httpx2
+
+        headers = {"Accept-Encoding": "identity", **headers, **self._registry.headers(address)}
+        try:
+            with self._client.stream("GET", address, headers=headers) as response:
+                _check(response.status_code, package)
+                yield response
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+            raise _Broken(type(error).__name__) from None
+
+
+class _Broken(Exception):
+    """The way to the registry failed; another attempt may not."""
+
+
+class _NotThere(Exception):
+    pass
+
+
+def _check(status: int, package: Package) -> None:
+    if status in _GONE:
+        raise _NotThere
+    if status in (401, 403):
+        raise Unavailable(
+            f"cannot fetch {package}: the registry refuses us ({status}); sign in to it with `npm login`"
+        )
+    if status != 200:
+        raise _Broken(f"the registry answered {status}")
+
+
+def _tarball_in(listing: bytes, package: Package) -> str:
+    import msgspec
+
+    try:
+        found: Any = msgspec.json.decode(listing)
+        return str(found["versions"][package.version]["dist"]["tarball"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise _missing(package) from None
+
+
+def _missing(package: Package) -> LegationError:
+    return Unavailable(f"cannot fetch {package}: the registry does not have it; use one that has")
+
+
+@contextmanager
+def opened(registry: Registry, *, exact: bool = True) -> Iterator[Fetcher]:
+    """`exact` is off while a lock is made: then `packed` is only a bound."""
+    import httpx2
+
+    limits = httpx2.Limits(max_connections=AT_ONCE)
+    timeout = httpx2.Timeout(SILENCE_LIMIT, connect=CONNECT_LIMIT)
+    with httpx2.Client(timeout=timeout, limits=limits, follow_redirects=True) as client:
+        yield Fetcher(client, registry, exact=exact)

@@ -1,0 +1,211 @@
+"""`legation agents`: which agents there are, and getting them to work here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from legation.agents.catalogue import Agent, Catalogue
+from legation.cli.flags import Json, LocalFlags, settings_of
+from legation.cli.table import say_json, show
+from legation.cli.terminal import Style, Terminal, line
+from legation.errors import STATUS, Code, InvalidParams, NotFound
+
+app = App(
+    name="agents",
+    help="Agents: list, install, verify, sign in, look for faults, ask what they offer.",
+    help_epilogue="Begin with `legation agents`, then `legation agents install NAME`. An agent of your own is a stanza in"
+    ' agents.toml in the data folder: [agents.mine] and below it command = "my-agent --acp".',
+)
+
+Workspace = Annotated[str, Parameter(help="Whose home it signs in to, by id.")]
+Again = Annotated[bool, Parameter(negative="", help="Ask the agent itself, though it was asked before.")]
+_STYLES: dict[str, Style] = {"ok": "green", "absent": "dim", "broken": "red"}
+
+
+def catalogue_of(settings: LocalFlags | None) -> Catalogue:
+    return Catalogue(settings_of(settings).data_dir)
+
+
+@app.default
+def list_(*, json: Json = False, settings: LocalFlags | None = None) -> int:
+    """List the agents that Legation knows, and where each is on this machine."""
+    columns = {
+        "name": lambda agent: agent.name,
+        "agent": lambda agent: agent.title,
+        "found": lambda agent: agent.how,
+        "version": _version,
+        "sign-in": lambda agent: agent.sign_in,
+        "next": _next,
+    }
+    show(catalogue_of(settings).agents(), columns, json=json, if_empty="no agents")
+    return 0
+
+
+def _version(agent: Agent) -> str | None:
+    return f"{agent.version} ({agent.wanted} is locked)" if agent.outdated else agent.version
+
+
+def _next(agent: Agent) -> str | None:
+    if not agent.ways:
+        return "cannot be run yet"
+    if agent.how is None:
+        return f"legation agents install {agent.name}" if agent.wanted else agent.problem
+    if agent.problem:
+        return agent.problem
+    if agent.outdated:
+        return f"legation agents install {agent.name}"
+    return f"legation agents login {agent.name}" if agent.sign_in == "signed out" else None
+
+
+@app.command
+def install(
+    name: str,
+    /,
+    *,
+    version: Annotated[str | None, Parameter(help="Which, of those in the lock; else the first.")] = None,
+    again: Annotated[bool, Parameter(negative="", help="Also if it is there.")] = False,
+    json: Json = False,
+    settings: LocalFlags | None = None,
+) -> int:
+    """Fetch an agent from npm's registry into the data folder. Afterwards it needs no network to start.
+
+    Only packages named in Legation's lock are taken, each checked against its hash before it is unpacked. No
+    script of a package is run. Where they come from is npm's setting.
+    """
+    from legation.cli.agents_progress import ProgressLine
+
+    catalogue = catalogue_of(settings)
+    entry = catalogue.entry(name)
+    with ProgressLine(entry.name, sys.stderr) as progress:
+        found = catalogue.install(name, version, progress=progress, again=again)
+    agent = catalogue.agent(name)
+    if json:
+        say_json(agent)
+        return 0
+    out = Terminal()
+    if found is None:
+        out.say(f"{entry.name} is part of Legation; there is nothing to install")
+        return 0
+    out.say(f"{entry.name} {found.version} is installed", "green")
+    if following := _next(agent):
+        out.say(f"next: {following}", "bold")
+    return 0
+
+
+@app.command
+def uninstall(name: str, /, *, json: Json = False, settings: LocalFlags | None = None) -> int:
+    """Remove what was installed of an agent. Its home, with sign-in and sessions, stays."""
+    catalogue = catalogue_of(settings)
+    entry = catalogue.entry(name)
+    versions = catalogue.uninstall(entry.name)
+    if not versions:
+        raise NotFound(f"cannot uninstall {entry.name}: it is not installed; see `legation agents`")
+    if json:
+        say_json({"agent": entry.name, "removed": versions})
+    else:
+        Terminal().say(f"removed {entry.name} {', '.join(versions)}")
+    return 0
+
+
+@app.command
+def verify(name: str | None = None, /, *, json: Json = False, settings: LocalFlags | None = None) -> int:
+    """Compare every installed file with the lock. The exit code is 1 if one differs.
+
+    Parameters
+    ----------
+    name
+        Which agent. Without it, all that are installed.
+    """
+    catalogue, out, good = catalogue_of(settings), Terminal(), True
+    names = [catalogue.entry(name).name] if name else catalogue.names()
+    found = [each for known in names for each in catalogue.verify(known)]
+    if name and not found:
+        raise NotFound(
+            f"cannot verify {name}: it is not installed; get it with `legation agents install {name}`"
+        )
+    for each in found:
+        good &= each.good
+        if json:
+            say_json(each)
+            continue
+        said = "as locked" if each.good else f"{len(each.problems)} problem(s)"
+        out.say(
+            f"{each.agent} {each.version}: {each.files} files, {each.bytes // 2**20} MiB, {said}",
+            "green" if each.good else "red",
+        )
+        for problem in each.problems:
+            out.say(f"    {line(problem)}")
+        if not each.good:
+            out.say(f"    next: legation agents install {each.agent} --again", "bold")
+    if not found and not json:
+        out.say("no agents are installed; see `legation agents`", "dim")
+    return 0 if good else STATUS[Code.INTERNAL].exit
+
+
+@app.command
+def doctor(name: str | None = None, /, *, json: Json = False, settings: LocalFlags | None = None) -> int:
+    """Start an agent, greet it and end it, in a clean place. The exit code is 1 if one that is here fails.
+
+    It gets a new home, no variables of yours, and a key that is none: nothing is spent, nobody is reached.
+
+    Parameters
+    ----------
+    name
+        Which agent. Without it, all.
+    """
+    import asyncio
+
+    from legation.agents.catalogue.doctor import examine
+
+    catalogue, out, broken = catalogue_of(settings), Terminal(), False
+    for known in [catalogue.entry(name).name] if name else catalogue.names():
+        health = asyncio.run(examine(catalogue, known))
+        broken |= health.verdict == "broken" or (health.verdict == "absent" and name is not None)
+        if json:
+            say_json(health)
+            continue
+        out.write(f"{health.verdict:<8}", _STYLES[health.verdict])
+        out.say(f"{health.agent}: {line(health.says)}")
+        if health.next:
+            out.say(f"        next: {health.next}", "bold")
+    return STATUS[Code.INTERNAL].exit if broken else 0
+
+
+@app.command
+def login(name: str, /, *, workspace: Workspace = "local", settings: LocalFlags | None = None) -> int:
+    """Sign in to an agent, with the agent's own dialog, in the home that Legation keeps for it.
+
+    Your own HOME is not touched. The exit code is the agent's.
+    """
+    from legation.agents.catalogue.login import login as sign_in
+
+    catalogue = catalogue_of(settings)
+    entry = catalogue.entry(name)
+    if catalogue.sign_in(name) and not sys.stdin.isatty():
+        raise InvalidParams(f"cannot sign in to {entry.name} without a terminal; run this in one")
+    if entry.sign_in and entry.sign_in.hint:
+        print(f"legation: {entry.sign_in.hint}", file=sys.stderr)
+    return sign_in(catalogue, name, workspace=workspace)
+
+
+@app.command
+def models(
+    name: str, /, *, again: Again = False, json: Json = False, settings: LocalFlags | None = None
+) -> int:
+    """List the models that an agent offers, and say who says so. An account may have more, or fewer."""
+    from legation.cli.agents_options import show_options
+
+    return show_options(catalogue_of(settings), name, "models", again=again, json=json)
+
+
+@app.command
+def modes(
+    name: str, /, *, again: Again = False, json: Json = False, settings: LocalFlags | None = None
+) -> int:
+    """List the modes that an agent can work in, and say who says so."""
+    from legation.cli.agents_options import show_options
+
+    return show_options(catalogue_of(settings), name, "modes", again=again, json=json)
