@@ -71,6 +71,9 @@ class Settings:
     notify_from: str | None
     notify_to: tuple[str, ...]
     otel_endpoint: str | None
+    agents: Path | None
+    folders: tuple[Path, ...]
+    processes: bool
     sources: Mapping[str, str]
 
     def source(self, name: str) -> str:
@@ -132,6 +135,12 @@ def _folder(value: object) -> Path:
     if isinstance(value, str | Path) and "\0" not in str(value) and Path(value).is_absolute():
         return Path(value)
     raise Unusable('is not understood: write an absolute path, or one that starts with "~/"')
+
+
+def _folders(value: object) -> tuple[Path, ...]:
+    """A list in the file; elsewhere a text with colons, as in PATH."""
+    words = value if isinstance(value, list) else str(value).split(":")
+    return tuple(_folder(word) for word in words if word != "")
 
 
 def _optional(read: Callable[[object], object]) -> Callable[[object], object]:
@@ -418,6 +427,28 @@ FIELDS: Final = (
         "",
         _optional(_text(_HTTP, "an address like http://127.0.0.1:4318")),
         "OpenTelemetry collector (OTLP over HTTP) that gets a span for every decided call; needs `legation[otel]`.",
+        flag=False,
+    ),
+    Field(
+        "agents",
+        "",
+        _optional(_folder),
+        "File with agents of your own, a stanza each. Without it, agents.toml in the data folder.",
+        flag=False,
+    ),
+    Field(
+        "folders",
+        "",
+        _folders,
+        "Folders in which sessions work, and whose files the file routes read and write; in the file a list, else "
+        "separated by colons. Without it, the home folder of the user who runs the server.",
+        flag=False,
+    ),
+    Field(
+        "processes",
+        "false",
+        _truth,
+        "Whether operators may run programs on the server's machine through `/v1/processes`.",
         flag=False,
     ),
 )
