@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.approvals.office import Office
 from tests.server.rig import RigClock
@@ -20,6 +20,8 @@ from legation.approvals.request import Request, Returned, Token
 from legation.approvals.trace import StepKind
 from legation.wire.action import Action
 from legation.wire.principal import Principal
+
+T = TypeVar("T")
 
 LIMIT = 20.0  # seconds: the door's time to come to what a test waits for
 
@@ -83,7 +85,7 @@ class Rig:
 
         return await self.office.database.read(get, "local", approval_id)
 
-    async def until(self, look: Callable[[], Awaitable[Any]], good: Callable[[Any], bool]) -> Any:
+    async def until(self, look: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
         async with asyncio.timeout(LIMIT):
             while not good(found := await look()):
                 await asyncio.sleep(0.005)

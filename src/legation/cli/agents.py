@@ -26,7 +26,8 @@ _STYLES: dict[str, Style] = {"ok": "green", "absent": "dim", "broken": "red"}
 
 
 def catalogue_of(settings: LocalFlags | None) -> Catalogue:
-    return Catalogue(settings_of(settings).data_dir)
+    chosen = settings_of(settings)
+    return Catalogue(chosen.data_dir, custom_file=chosen.agents)
 
 
 @app.default

@@ -53,7 +53,7 @@ def exec_(
     """
     name, chosen = _name(agent, command), settings_of(settings)
     if agent is not None:
-        catalogue = Catalogue(chosen.data_dir)
+        catalogue = Catalogue(chosen.data_dir, custom_file=chosen.agents)
         name, start = catalogue.entry(agent).name, catalogue.start(agent)
     else:
         start = Start(_split(command or ""))

@@ -99,7 +99,9 @@ def _whole(lines: Iterable[bytes]) -> Iterator[bytes]:
         if each.endswith(b"\n"):
             yield each
         else:
-            Terminal(sys.stderr).say("the last line is torn, and was left out: its writer was killed", "yellow")
+            Terminal(sys.stderr).say(
+                "the last line is torn, and was left out: its writer was killed", "yellow"
+            )
 
 
 def _of_export(lines: Iterable[bytes], known: Sequence[KnownHead], name: str) -> list[ChainReport]:

@@ -15,6 +15,14 @@ from legation.store.keys import BadKey, read_key
 
 MIN_TOKEN: Final = 16  # characters; `legation keys new` makes better ones
 _NEEDED_WITH_POSTGRES: Final = ("vault_key", "token_pepper", "cookie_key")
+_NOTIFY: Final = (
+    "notify_webhook",
+    "notify_webhook_secret",
+    "notify_command",
+    "notify_smtp",
+    "notify_from",
+    "notify_to",
+)
 
 
 def check(settings: Settings, what: str = "the server") -> None:
@@ -42,6 +50,10 @@ def _problems(settings: Settings) -> Iterator[str]:
         )
     if settings.mesh_port and settings.mesh_port == settings.port:
         yield f"mesh_port is {settings.mesh_port}, as port is: choose another for one of them"
+    if any(getattr(settings, name) for name in _NOTIFY):
+        from legation.approvals.notify import problems  # not for those who are not told
+
+        yield from problems(settings)
     for given, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if getattr(settings, given) is None and getattr(settings, other) is not None:
             yield f"{given} is missing: {other} is of no use without it"

@@ -45,3 +45,10 @@ class Header:
     """Marks a parameter that is read from a header: `Annotated[str | None, Header("Last-Event-ID")] = None`."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Marks a parameter of the query that has a second name: `Annotated[str | None, Alias("session_id")] = None`."""
+
+    name: str

@@ -84,7 +84,7 @@ def errors_of(operation: Operation) -> list[type[LegationError]]:
         found += [Unauthenticated, Forbidden, RateLimited]
     if any(each.place == "path" for each in operation.parameters):
         found.append(NotFound)
-    if operation.body is not None:
+    if operation.body is not None or operation.takes is not None:
         found += [TooLarge, UnsupportedMedia]
     return list(dict.fromkeys([*found, *operation.errors, InternalError]))
 
@@ -129,6 +129,9 @@ def _operation(operation: Operation, schemas: _Schemas) -> Json:
     if operation.body is not None:
         content = {"application/json": {"schema": schemas.of(operation.body.type)}}
         found["requestBody"] = {"required": operation.body.required, "content": content}
+    elif operation.takes is not None:
+        schema: Json = {"type": "string", "format": "binary"}
+        found["requestBody"] = {"required": True, "content": {operation.takes: {"schema": schema}}}
     found["responses"] = _responses(operation, schemas)
     return found
 

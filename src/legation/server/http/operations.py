@@ -18,7 +18,7 @@ from starlette.responses import Response
 from legation.errors import LegationError
 from legation.server.http.access import Access
 from legation.server.http.bodies import Body
-from legation.server.http.call import Call, Header, Reply
+from legation.server.http.call import Alias, Call, Header, Reply
 from legation.server.http.parameters import REQUIRED, Parameter, Place
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -47,6 +47,7 @@ class Operation:
     description: str
     parameters: tuple[Parameter, ...]
     body: Body | None
+    takes: str | None  # the media type of a body that the handler reads itself, as it arrives
     answer: object  # the type of the success's body; None: there is none
     passes_through: bool  # the handler makes the whole Response itself
 
@@ -63,9 +64,12 @@ def declare(
     also: Mapping[int, object],
     media: str,
     listed: bool,
+    takes: str | None = None,
 ) -> Operation:
     try:
         hints, parameters, body = _signature(handler, method, path)
+        if takes is not None and (body is not None or method in _BODYLESS):
+            raise _Refused("a body that the handler reads itself leaves none for `body`, and a GET has none")
         answer, passes_through = _answer(hints["return"])
         summary, description = _words(handler)
     except _Refused as error:
@@ -86,6 +90,7 @@ def declare(
         description=description,
         parameters=parameters,
         body=body,
+        takes=takes,
         answer=answer,
         passes_through=passes_through,
     )
@@ -149,15 +154,19 @@ def _body(method: Method, kind: object, default: object) -> Body:
 
 def _parameter(each: inspect.Parameter, kind: object, in_path: list[str]) -> Parameter:
     header = next((mark for mark in _marks(kind) if isinstance(mark, Header)), None)
+    alias = next((mark.name for mark in _marks(kind) if isinstance(mark, Alias)), None)
     place: Place = "path" if each.name in in_path else "header" if header else "query"
     default = REQUIRED if each.default is inspect.Parameter.empty else each.default
     if place == "path" and default is not REQUIRED:
         raise _Refused(f"`{each.name}` is part of the path and can have no default")
-    plain = _bounded(_without_none(_without_header(kind)))
+    if alias is not None and place != "query":
+        raise _Refused(f"`{each.name}` is not of the query and can have no second name")
+    plain = _bounded(_without_none(_without_marks(kind)))
     if _without_none(kind) != kind and default is REQUIRED:
         raise _Refused(f"`{each.name}` may be None, so give it the default None")
     try:
-        return Parameter(each.name, place, header.name if header else _wire(each.name, place), plain, default)
+        wire = header.name if header else _wire(each.name, place)
+        return Parameter(each.name, place, wire, plain, default, alias)
     except TypeError as error:
         raise _Refused(f"`{each.name}` cannot be read from text: {error}") from error
 
@@ -170,12 +179,12 @@ def _marks(kind: object) -> tuple[object, ...]:
     return get_args(kind)[1:] if get_origin(kind) is Annotated else ()
 
 
-def _without_header(kind: object) -> object:
-    """Annotated[T, Header(...), Meta(...)] as msgspec takes it: without our own mark."""
+def _without_marks(kind: object) -> object:
+    """Annotated[T, Header(...), Meta(...)] as msgspec takes it: without our own marks."""
     if get_origin(kind) is not Annotated:
         return kind
     inner, *marks = get_args(kind)
-    kept = [mark for mark in marks if not isinstance(mark, Header)]
+    kept = [mark for mark in marks if not isinstance(mark, Header | Alias)]
     return Annotated[(inner, *kept)] if kept else inner
 
 

@@ -28,6 +28,7 @@ class Parameter:
     wire: str  # in the request
     type: object  # never None: absence is the default
     default: object
+    alias: str | None = None  # a second name in the query
     many: bool = field(init=False)
     _read: Callable[[str], object] = field(init=False, repr=False)
 
@@ -111,17 +112,26 @@ def read_parameters(
     queried = read_query(query) if query else {}
     values: dict[str, object] = {}
     known: list[str] = []
+    aliases: set[str | None] = set()
     for each in parameters:
         if each.place == "query":
             known.append(each.wire)
-            values[each.name] = each.read(queried.get(each.wire))
+            aliases.add(each.alias)
+            values[each.name] = each.read(_of_query(queried, each))
         elif each.place == "path":
             values[each.name] = each.read([path[each.wire]])
         else:
             values[each.name] = each.read(_of_header(headers, each.wire))
-    if not queried.keys() <= set(known):
+    if not queried.keys() <= {*known, *aliases}:
         raise _unknown(known)
     return values
+
+
+def _of_query(queried: Mapping[str, list[str]], parameter: Parameter) -> list[str] | None:
+    found = queried.get(parameter.wire)
+    if parameter.alias is None or parameter.alias not in queried:
+        return found
+    return [*(found or ()), *queried[parameter.alias]]  # under both names is as twice under one
 
 
 def _of_header(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str] | None:

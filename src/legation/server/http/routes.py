@@ -10,7 +10,7 @@
 
 A name in braces is a path parameter, `body` is the body, `Annotated[..., Header("Name")]` a header, and every
 other parameter is one of the query, in camelCase on the wire; a list type takes a repeated one. Returning None
-means 204. A Starlette `Response` passes through as it is; say its type with `media`.
+means 204. `Annotated[..., Alias("snake_name")]` gives one of the query a second name. A Starlette `Response` passes through as it is; say its type with `media`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Required, TypedDict, TypeVar, Unpack
 
 from legation.errors import LegationError
 from legation.server.http.access import OPEN, SIGNED_IN, Access, needs
-from legation.server.http.call import Call, Header, Reply
+from legation.server.http.call import Alias, Call, Header, Reply
 from legation.server.http.operations import Handler, Method, Operation, declare
 
 __all__ = [
     "OPEN",
     "SIGNED_IN",
     "Access",
+    "Alias",
     "Call",
     "Header",
     "Operation",
@@ -45,6 +46,7 @@ class RouteOptions(TypedDict, total=False):
     errors: tuple[type[LegationError], ...]  # beyond those that every route of its kind may answer with
     also: Mapping[int, object]  # other answers, and their types: {503: Readiness}
     media: str  # of the answer; application/json unless said
+    takes: str  # the media type of a body that the handler reads itself, as it arrives, from `call.request`
     listed: bool  # False: not part of the OpenAPI document
 
 
@@ -89,6 +91,7 @@ class Routes:
                     also=options.get("also", {}),
                     media=options.get("media", "application/json"),
                     listed=options.get("listed", True),
+                    takes=options.get("takes"),
                 )
             )
             return handler

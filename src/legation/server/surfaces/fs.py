@@ -1,0 +1,157 @@
+"""`/v1/fs`: files of this machine, as sandbox-agent has them, confined to the allowed folders. See docs/fs.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Protocol, cast
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from legation.clock import Clock
+from legation.errors import Conflict, NotFound, StorageFailed, TooLarge, Unavailable
+from legation.server.fs.files import Files, Reading
+from legation.server.fs.roots import Confinement
+from legation.server.http.access import needs
+from legation.server.http.app import BODY_TRUST
+from legation.server.http.call import Alias, Call
+from legation.server.http.routes import Routes
+from legation.wire.api.fs import (
+    FilePath,
+    FsDone,
+    FsEntry,
+    FsMove,
+    FsMoved,
+    FsStat,
+    FsUploaded,
+    FsWritten,
+)
+
+OCTETS: Final = "application/octet-stream"
+ACCESS: Final = needs("operate")  # to read any file is more than to look on
+
+SessionId = Annotated[str | None, Alias("session_id")]
+
+routes = Routes(tag="files")
+
+
+@routes.get("/v1/fs/entries", access=ACCESS, errors=(NotFound, Conflict, TooLarge, StorageFailed))
+async def list_files(call: Call, path: FilePath = ".", session_id: SessionId = None) -> list[FsEntry]:
+    """What stands in a folder, by name.
+
+    A relative path begins at the session's folder, or at the first allowed one. What is neither file nor folder is
+    listed as a `file`; links are not followed here."""
+    return await _files(call).entries(_where(call, session_id), path)
+
+
+@routes.get("/v1/fs/stat", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
+async def describe_file(call: Call, path: FilePath, session_id: SessionId = None) -> FsStat:
+    """What a path is, how large, and when it was changed."""
+    return await _files(call).describe(_where(call, session_id), path)
+
+
+@routes.get(
+    "/v1/fs/file", access=ACCESS, media=OCTETS, errors=(NotFound, Conflict, Unavailable, StorageFailed)
+)
+async def read_file(call: Call, path: FilePath, session_id: SessionId = None) -> Response:
+    """The bytes of a regular file, as they are."""
+    reading = await _files(call).open(_where(call, session_id), path)
+    if call.request.method == "HEAD":
+        reading.close()
+        return Response(media_type=OCTETS, headers={"content-length": str(reading.size)})
+    return Download(reading)
+
+
+@routes.put(
+    "/v1/fs/file", access=ACCESS, takes=OCTETS, errors=(NotFound, Conflict, Unavailable, StorageFailed)
+)
+async def write_file(call: Call, path: FilePath, session_id: SessionId = None) -> FsWritten:
+    """Write a file, whole or not at all; the folders above it are made.
+
+    One that is there is replaced and hands on its permissions."""
+    return await _files(call).write(_where(call, session_id), path, call.request, Confirmation(call))
+
+
+@routes.delete("/v1/fs/entry", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
+async def delete_file(
+    call: Call, path: FilePath, *, recursive: bool = False, session_id: SessionId = None
+) -> FsDone:
+    """Delete a file, a link or an empty folder; with `recursive` a folder and everything in it."""
+    where = _where(call, session_id)
+    return FsDone(path=await _files(call).remove(where, path, recursive=recursive))
+
+
+@routes.post("/v1/fs/mkdir", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
+async def make_folder(call: Call, path: FilePath, session_id: SessionId = None) -> FsDone:
+    """Make a folder and those above it; one that is there is fine."""
+    return FsDone(path=await _files(call).make_folder(_where(call, session_id), path))
+
+
+@routes.post("/v1/fs/move", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
+async def move_file(call: Call, body: FsMove, session_id: SessionId = None) -> FsMoved:
+    """Move or rename a file, a link or a folder; the folders above the new place are made.
+
+    Without `overwrite` nothing is ever replaced."""
+    return await _files(call).move(_where(call, session_id), body)
+
+
+@routes.post(
+    "/v1/fs/upload-batch",
+    access=ACCESS,
+    takes="application/x-tar",
+    errors=(NotFound, Conflict, Unavailable, StorageFailed),
+)
+async def upload_files(call: Call, path: FilePath = ".", session_id: SessionId = None) -> FsUploaded:
+    """Unpack a tar, plain or with gzip, into a folder, which is made.
+
+    Files and folders only: an archive with a link, a device, an absolute name or `..` is refused where that begins,
+    and what was unpacked before it stays."""
+    return await _files(call).unpack(_where(call, session_id), path, call.request, Confirmation(call))
+
+
+class Download(StreamingResponse):
+    """Closes its file however it ends, also where nothing of it could be sent."""
+
+    def __init__(self, reading: Reading) -> None:
+        super().__init__(reading.pieces(), media_type=OCTETS, headers={"content-length": str(reading.size)})
+        self._reading = reading
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._reading.close()
+
+
+class Confirmation:
+    """Whoever sends a body slowly would otherwise outlive the end of their credential by as long."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._asked = _clock(call).monotonic()
+
+    async def __call__(self) -> None:
+        now = _clock(self._call).monotonic()
+        if now - self._asked > BODY_TRUST:
+            ACCESS.check(await self._call.authenticate(self._call.request))
+            self._asked = now
+
+
+class HasFiles(Protocol):
+    """What these routes need of the services."""
+
+    @property
+    def files(self) -> Files: ...
+    @property
+    def clock(self) -> Clock: ...
+
+
+def _files(call: Call) -> Files:
+    return cast(HasFiles, call.services).files
+
+
+def _clock(call: Call) -> Clock:
+    return cast(HasFiles, call.services).clock
+
+
+def _where(call: Call, session_id: str | None) -> Confinement:
+    return _files(call).confinement(session_id, call.principal.workspace)
