@@ -1,5 +1,8 @@
 """An approval is bound to one action, answered once, used once, by those who may."""
 
+from typing import Any
+
+import msgspec
 import pytest
 from tests.approvals.office import (
     AGENT,
@@ -413,3 +416,15 @@ def test_only_pending_and_approved_lead_anywhere() -> None:
     assert TRANSITIONS.keys() == set(Status)
     assert {status for status, changes in TRANSITIONS.items() if changes} == {Status.PENDING, Status.APPROVED}
     assert all(Status.PENDING not in changes.values() for changes in TRANSITIONS.values())
+
+
+@pytest.mark.parametrize("other", [{"paths": ("/etc/passwd",)}, {"kind": "delete"}, {"command": "rm -r /"}])
+async def test_a_group_asks_for_the_same_places_too_and_not_just_with_the_same_arguments(
+    office: Office, other: dict[str, Any]
+) -> None:
+    """An ACP agent sends arguments of its own, and beside them where it would write."""
+    shown = await office.ask(write_file())
+    hidden = await office.ask(msgspec.structs.replace(write_file(), **other))
+    answered = await office.do(office.approvals.answer_group, SUPERVISOR, shown.group_key, YES, NOW + 1)
+    assert [each.id for each in answered.answered] == [shown.id]
+    assert (await office.get(hidden)).status is Status.PENDING

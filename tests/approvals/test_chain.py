@@ -224,6 +224,15 @@ async def test_an_export_verifies_without_the_database_and_finds_every_change(of
     assert {fault.seq for fault in verify_lines(argument).faults} == {1, 8}
     with pytest.raises(InvalidParams):
         verify_lines([exported[0][:-20]])
+    for forged in (
+        exported[0].replace(b'"seq":1,', b'"seq":1,"approved_by":"user:boss",'),  # what no hash covers
+        exported[0].replace(
+            b'"step":{', b'"step":{"agent":"another",'
+        ),  # there twice: some take the first one
+        exported[0][:-2] + b',"approved_by":"user:boss"}\n',
+    ):
+        with pytest.raises(InvalidParams, match="damaged"):
+            verify_lines([forged, *exported[1:]], head)
 
 
 async def test_a_state_change_and_its_step_are_one(office: Office) -> None:

@@ -11,7 +11,7 @@ from legation.approvals.approval import Answer, Status
 from legation.approvals.editing import approve_edited
 from legation.approvals.grants import new_grant_id
 from legation.approvals.request import Returned
-from legation.errors import AlreadyAnswered, Conflict, Forbidden, Unavailable
+from legation.errors import AlreadyAnswered, Conflict, Forbidden, RateLimited, Unavailable
 from legation.wire.api.approvals import NewGrant
 
 pytestmark = pytest.mark.heavy
@@ -372,3 +372,24 @@ async def test_the_same_question_cannot_be_asked_twice_at_once(rig: Rig) -> None
         await rig.door.decide(request("mail.send", approval_id="apr_same"))
     await rig.inbox.resolve(PERSON, approval.id, YES)
     assert (await running).passed
+
+
+async def test_a_credential_that_asks_for_too_much_at_once_is_refused_and_nobody_else(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path, most_waiting=2) as rig:
+        waiting = [asyncio.create_task(rig.door.decide(request(action=call(n=n)))) for n in range(2)]
+        first, _ = await rig.pending(2)
+        with pytest.raises(RateLimited, match="more than 2 approvals at once"):
+            await rig.door.decide(request(action=call(n=2)))
+        assert (await rig.door.decide(request("fs.read"))).passed  # what needs no answer takes no room
+        other = replace(request(action=call(n=2)), principal=replace(ASKER, id="tok_other"))
+        waiting.append(asyncio.create_task(rig.door.decide(other)))
+        assert len(await rig.pending(3)) == 3
+        await rig.inbox.resolve(PERSON, first.id, NO)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        waiting.append(asyncio.create_task(rig.door.decide(request(action=call(n=3)))))
+        assert len(await rig.pending(3)) == 3
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -7,6 +7,7 @@ from tests.approvals.doors import YES, Rig, open_door, request
 from tests.approvals.office import PERSON, SUPERVISOR, Office
 
 from legation.approvals.approval import Approval, Status
+from legation.approvals.attendance import MOST_PATTERNS
 from legation.approvals.vigil import LOOK_MS
 from legation.errors import Forbidden
 
@@ -25,6 +26,16 @@ async def ask(rig: Rig, tool: str = "fs.write", **given: object) -> tuple[Approv
     running: asyncio.Task[object] = asyncio.create_task(rig.door.decide(request(tool, **given)))
     [approval] = await rig.pending()
     return approval, running
+
+
+async def test_escalating_what_is_with_a_person_is_no_news(rig: Rig) -> None:
+    approval, running = await ask(rig)
+    for _ in range(3):
+        rig.clock.advance(1)
+        await rig.inbox.escalate(SUPERVISOR, approval.id)
+    assert [step for id_, step in rig.changes if id_ == approval.id] == ["proposed", "escalated"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_without_a_supervisor_for_30_seconds_it_goes_to_a_person_and_the_trace_says_so(
@@ -107,3 +118,13 @@ async def test_an_answer_in_time_ends_the_watch(rig: Rig) -> None:
     await rig.pass_time(200)
     assert [moment for _, moment, _ in rig.told] in ([], ["asked"])
     assert (await rig.get(approval.id)).status is Status.APPROVED
+
+
+async def test_a_supervisor_that_looks_at_ever_other_tools_counts_for_the_newest_alone(rig: Rig) -> None:
+    for number in range(MOST_PATTERNS + 5):
+        rig.clock.advance(0.01)
+        await rig.attendance.note(SUPERVISOR, f"t{number}.*")
+    rows = await rig.office.sql("select tools from attendance")
+    assert {row["tools"] for row in rows} == {f"t{number}.*" for number in range(5, MOST_PATTERNS + 5)}
+    assert await rig.attendance.last("local", "t4.x") == 0
+    assert await rig.attendance.last("local", "t36.x") == rig.clock.now_ms()

@@ -155,3 +155,11 @@ def test_rules_are_counted(home: Path) -> None:
         done = command(home, server)("policy", "hits", "--since", "7d")
         assert server.door.bodies == ["7d"]
     assert done.stdout.splitlines()[1].split()[:3] == ["p:r", "allow", "7"]
+
+
+def test_a_call_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = legation(tmp_path, "policy", "explain", "nowhere.json")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "legation: cannot read the call in nowhere.json: No such file or directory; "
+    )

@@ -197,3 +197,12 @@ def test_what_cannot_be_verified_is_no_success(
     assert done.returncode == 2
     assert words in done.stderr
     assert legation(home, "trace", "verify", "absent.jsonl").returncode == 9
+
+
+def test_a_file_that_is_not_there_is_named_with_what_to_give(tmp_path: Path) -> None:
+    done = legation(tmp_path, "trace", "verify", "nowhere.jsonl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "legation: cannot read nowhere.jsonl: No such file or directory; "
+        "give a file that `legation trace export` wrote\n"
+    )

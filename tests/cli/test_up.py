@@ -141,6 +141,22 @@ def test_the_port_and_everything_else_is_kept(tmp_path: Path) -> None:
         again.stop(signal.SIGKILL)
 
 
+def test_status_says_that_an_edit_of_the_policies_is_not_in_force(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("name: p\nrules: [{action: deny}]\n")
+    with running(tmp_path, "up", "--policy", str(policy)) as up:
+        up.line()
+        assert legation(tmp_path, "status").stdout.count("\n") == 1
+        policy.write_text("name: p\nrules: [{action: denny}]\n")
+        deadline = time.monotonic() + LIMIT
+        while "denny" not in (status := legation(tmp_path, "status")).stdout:
+            assert time.monotonic() < deadline
+        assert status.returncode == 0  # what was in force still is
+        assert "not in force" in status.stdout
+        (told,) = json_lines(legation(tmp_path, "status", "--json").stdout)
+        assert "did you mean 'deny'?" in told["policyProblem"]
+
+
 def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
     with running(tmp_path) as up:
         up.line()

@@ -305,3 +305,15 @@ async def test_a_certificate_that_nobody_vouches_for_gets_nothing(
             "SSL_CERT_FILE", str(certificate)
         )  # as an owner of an authority of one's own says it
         assert (await call(f"https://localhost:{port}/", method="GET")).result == 1
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_secret_is_found_behind_the_escapes_of_other_programs(backend: Backend, status: int) -> None:
+    key = "sk+4711/very=secret"
+    written = key.replace("+", "\\u002B").replace("=", "\\u003d").replace("v", "\\u0076")
+    body = b'{"error": {"you sent": "Bearer ' + written.encode() + b'"}}'
+    backend.answers["/x"] = lambda _: Reply(status, body)
+    returned = await call(f"{backend.url}/x", headers={"Authorization": Secret(key, "KEY")})
+    told = json.dumps(returned.result) + str(returned.error)
+    assert "[redacted:KEY]" in told
+    assert "4711" not in told

@@ -201,3 +201,19 @@ async def test_hits_tell_which_rules_do_the_work(rig: Rig) -> None:
 
 async def test_the_starter_is_told_by_its_name(closed: Rig) -> None:
     assert (await get(closed, "/v1/policy")).json()["source"] == "starter careful"
+
+
+async def test_one_replay_at_a_time_so_that_threads_are_left_for_everything_else(closed: Rig) -> None:
+    owner = await closed.cookie(closed.people["owner"])
+    async with closed.services.replaying:
+        refused = await closed.client.post("/v1/policy/replay", json={"policy": STRICTER}, headers=owner)
+    again = await closed.client.post("/v1/policy/replay", json={"policy": STRICTER}, headers=owner)
+    assert (refused.status_code, again.status_code) == (429, 200)
+
+
+async def test_a_replay_ends_in_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await decide(rig, "/w/a")
+    monkeypatch.setattr(policy, "REPLAY_SECONDS", 0.0)
+    answer = await post(rig, "/v1/policy/replay", policy=STRICTER)
+    assert answer.status_code == 504
+    assert not rig.services.replaying.locked()

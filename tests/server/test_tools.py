@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.approvals.doors import ASKER
 from tests.gateway.backend import Backend, Reply
 from tests.gateway.backend import backend as open_backend
 from tests.server.rig import BOTH
@@ -14,6 +15,10 @@ from tests.server.tool_calls import LIMIT, POLICY, Calls, Leaving, open_calls, t
 
 from legation.approvals.approval_endings import get
 from legation.gateway.traceparent import trace_id_of
+from legation.host.door_approver import DoorApprover
+from legation.host.places import Where
+from legation.wire.action import Action
+from legation.wire.ask import Ask
 
 pytestmark = pytest.mark.heavy
 
@@ -83,6 +88,31 @@ async def test_d14_approving_over_http_executes_the_call_and_its_caller_gets_the
     assert steps == ["proposed", "decided", "resolved", "consumed", "executed", "returned"]
     assert (await calls.answer(approval.id)).status_code == 409
     await calls.must_verify()
+
+
+async def test_d3_a_grant_holds_on_every_way_in(calls: Calls, tmp_path: Path) -> None:
+    """`POST /decide`, `POST /tool/{name}` and the permission of a session; and it lifts no denial on any of them."""
+    given = {"agent": "claude", "tools": "db.*", "duration": "5m"}
+    made = await calls.rig.client.post("/grants", json=given, headers=calls.person)
+    grant = made.json()["id"]
+    approver = DoorApprover(
+        calls.rig.services.door, where=lambda _: Where(str(tmp_path)), requester_of=lambda _: ASKER
+    )
+    for tool, is_lifted in (("db.write", True), ("db.post", True), ("db.drop", False)):
+        considered = await calls.rig.client.post(
+            "/decide", json={"tool": tool, "params": {}}, headers=calls.agent
+        )
+        assert considered.json()["grant"] == (grant if is_lifted else None)
+        called = await calls.call(tool, NOTHING)
+        assert called.status_code == (200 if is_lifted else 403)
+        action = Action(agent="claude", tool=tool, params={})
+        ask = Ask(id=f"apr_{tool}", session_id="ses_1", action=action, options=(), title="t", asked_at=0)
+        ruling = await asyncio.wait_for(approver.rule(ask), LIMIT)
+        by = f"grant:{grant}" if is_lifted else "policy"
+        assert (ruling.passed, ruling.by) == (is_lifted, by)
+        decided_by = called.json()["decided_by"] if is_lifted else called.json()["data"]["decided_by"]
+        assert decided_by == by
+    assert calls.asked.empty()
 
 
 async def test_a_call_goes_on_with_the_arguments_that_were_approved(embedded: Calls) -> None:

@@ -34,8 +34,30 @@ def test_an_edit_shows_its_paths_once_and_absolute() -> None:
         tool="Write",
         kind="edit",
         params={"file_path": "./sub/../a.py", "content": "x"},
-        paths=("/srv/repo/a.py", "/srv/repo/b.py"),
+        paths=("/srv/repo/a.py", "/srv/repo/b.py", "/srv/repo/./sub/../a.py"),
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "places"),
+    [
+        ("a/b", ("/srv/repo/a/b",)),
+        ("link/../b", ("/srv/repo/b", "/srv/repo/link/../b")),
+        ("~root/b", ("/srv/repo/~root/b", "~root/b")),
+        ("file:/etc/b", ("/srv/repo/file:/etc/b", "/etc/b")),
+        ("FILE:///etc/b", ("/srv/repo/FILE:/etc/b", "/etc/b")),
+        ("file:///srv/link/../b", ("/srv/b", "/srv/link/../b")),
+    ],
+)
+def test_a_path_that_programs_read_in_several_ways_is_each_of_them(
+    written: str, places: tuple[str, ...]
+) -> None:
+    assert action({"path": written}).paths == places
+
+
+def test_a_home_that_is_not_known_stays_so() -> None:
+    call = ToolCall(tool_call_id="c", title="Read", kind="read", raw_input={"path": "~/b"})
+    assert Action.from_tool_call("claude", call, cwd=CWD).paths == ("/srv/repo/~/b", "~/b")
 
 
 @pytest.mark.parametrize(
@@ -72,11 +94,12 @@ def test_a_command_is_one_shell_line(raw_input: object, command: str | None) -> 
     assert action(raw_input, kind="execute").command == command
 
 
-def test_urls_are_collected_and_file_urls_are_left_out() -> None:
+def test_urls_are_collected_and_those_of_files_are_paths_too() -> None:
     found = action(
         {"url": "https://a.test", "urls": ["https://b.test", "https://a.test"], "uri": "file:///x"}
     )
-    assert found.urls == ("https://a.test", "https://b.test")
+    assert found.urls == ("https://a.test", "file:///x", "https://b.test")
+    assert found.paths == ("/x",)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class Endings:
         )
         former = yield from get(workspace, approval_id)
         if not rows:
-            raise _unusable(former, waiter, digest, now_ms)
+            raise _unusable(former, waiter, policy_version, now_ms)
         return (yield from self.changed(rows, former, StepKind.CONSUMED, None, now_ms))
 
     def end_all(
@@ -153,7 +153,7 @@ class Endings:
         return approval
 
 
-def _unusable(former: Approval, waiter: str, digest: str, now_ms: int) -> LegationError:
+def _unusable(former: Approval, waiter: str, policy_version: str, now_ms: int) -> LegationError:
     why = f"cannot use approval {former.id}: "
     if former.waiter != waiter:
         return Conflict(why + "another waits for it; ask for one of your own", {"reason": "waiter"})
@@ -161,11 +161,11 @@ def _unusable(former: Approval, waiter: str, digest: str, now_ms: int) -> Legati
         moved(former, Change.CONSUME, now_ms)
     except AlreadyAnswered as error:
         return Conflict(why + f"it is {(error.data or {})['status']}; ask again", error.data)
-    if former.action_digest != digest:
-        return Conflict(why + "it was given for another action; ask again", {"reason": "action"})
-    return Conflict(
-        why + "the policy changed since; ask again under the new one", {"reason": "policy-changed"}
-    )
+    if former.policy_version != policy_version:
+        return Conflict(
+            why + "the policy changed since; ask again under the new one", {"reason": "policy-changed"}
+        )
+    return Conflict(why + "it was given for another action; ask again", {"reason": "action"})
 
 
 # Sweeps over all workspaces. Each batch is a transaction of its own, in the turn of its chain.

@@ -9,6 +9,8 @@ These append to the chain of the approval's workspace: run them with `Ledger.tra
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 from legation.approvals.approval import (
@@ -39,6 +41,7 @@ from legation.approvals.trace_content import day_owner, encode
 from legation.errors import AlreadyAnswered, Conflict, InvalidParams, LegationError, NotFound
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Dangling, Duplicate, Transaction
+from legation.wire import jsontext
 from legation.wire.action import Action
 from legation.wire.principal import Principal
 
@@ -101,7 +104,7 @@ class Approvals(Endings):
                 argument_bytes=len(encode(action.params)),
                 argument_names=argument_names(action.params),
                 content_owner=owner,
-                group_key=group_key(digest),
+                group_key=group_key(action, digest),
                 now=now_ms,
                 expires_at=proposal.expires_at,
                 replaces=former,
@@ -233,7 +236,7 @@ class Approvals(Endings):
             verdict=verdict,
             needs=needs,
             reviewers=written_reviewers(reviewers),
-            group_key=group_key(digest),
+            group_key=group_key(action, digest),
             now=now_ms,
         )
         if not rows:
@@ -272,9 +275,11 @@ class Approvals(Endings):
         return approval
 
 
-def group_key(digest: str) -> str:
-    """Agent, tool, arguments and policy are the same, or it differs."""
-    return digest[:32]
+def group_key(action: Action, digest: str) -> str:
+    """Agent, tool, arguments and policy are the same, and so is what the driver read besides the arguments, as the
+    paths of a diff: whoever answers all of them has seen one."""
+    seen = (digest, action.kind, action.paths, action.command, action.urls)
+    return hashlib.sha256(jsontext.write(seen)).hexdigest()[:32]
 
 
 def _must_stand_in(former: Approval, proposal: Proposal) -> None:

@@ -6,13 +6,16 @@ its consumption, the effect, the trace.
 INV-1  The same call under the same policies gets the same decision and the same trace, whoever brings it.
 INV-2  Nothing passes without a trace, and nothing passes twice.
 INV-3  Whoever has gone takes the question along: an answer that comes later changes nothing and starts nothing.
+INV-4  Whoever asked hears what came of an effect, also while the database is away: "try again" would do it twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -43,10 +46,13 @@ from legation.approvals.request import (
     unheard,
 )
 from legation.approvals.trace import Call, StepKind
-from legation.approvals.vigil import WAIT_MS, Notify, Vigil, nobody
-from legation.errors import Conflict, LegationError, Unavailable
+from legation.approvals.vigil import AWAY, AWAY_MS, WAIT_MS, Notify, Vigil, first_of, nobody
+from legation.errors import Conflict, LegationError, RateLimited, Unavailable
 
 TIMEOUT: Final = 600.0  # seconds: a person's time to answer, unless the rule says otherwise
+MOST_WAITING: Final = (
+    1000  # calls that one credential has waiting here: connections and memory are everybody's
+)
 LAST_WORDS: Final = 10.0  # seconds: for what passed and is being done, when the door closes
 
 logger = logging.getLogger("legation.door")
@@ -59,6 +65,7 @@ class Habits:
     """How a door behaves, beyond its policies."""
 
     timeout: float = TIMEOUT
+    most_waiting: int = MOST_WAITING
     supervisor_wait_ms: int = WAIT_MS
     signal: Signal = nothing
     notify: Notify = nobody
@@ -77,6 +84,7 @@ class Door:
         self._habits = habits or Habits()
         self._loops = Loops(inbox.clock)
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._waiting: Counter[tuple[str, str, str]] = Counter()  # by whoever asks
         self._closing = asyncio.Event()
         policies.on_change(self._on_policies)
 
@@ -140,7 +148,7 @@ class Door:
             hit = await database.read(limits.peek, workspace, action.agent, of_agent, action, now)
         grant = None
         if hit is None and verdict.action in ("supervisor", "human_approval") and not injected:
-            grant = await database.read(matching, workspace, action, now)
+            grant = await database.read(matching, workspace, action, now, request.session_id)
         return Consideration(
             policy="deny" if hit else verdict.action,
             rule=hit.rule if hit else verdict.name,
@@ -161,7 +169,7 @@ class Door:
         passage = Passage(self.inbox.life, self.inbox.waiter, acts)
         now = self.inbox.clock.now_ms()
         approval_id = request.approval_id or new_approval_id(now)
-        with self.inbox.waiting(approval_id) as wait:
+        with self._room(judged), self.inbox.waiting(approval_id) as wait:
             expires_at = now + self._lifetime_ms(judged)
             entered = await self.inbox.ledger.transact(
                 judged.workspace, passage.enter, judged, approval_id, expires_at, now
@@ -210,7 +218,10 @@ class Door:
             return _refused(judged, ended, ending)
         try:
             consumed = await self.inbox.changed(
-                judged.workspace, StepKind.CONSUMED, lambda now: passage.leave(judged, ended, now)
+                judged.workspace,
+                StepKind.CONSUMED,
+                # The policies that hold when it is consumed, not those that held when it was answered.
+                lambda now: passage.leave(replace(judged, policies=self.policies.current), ended, now),
             )
         except OverLimit as over:
             await self._withdraw(ended, "limit-reached")
@@ -256,23 +267,48 @@ class Door:
             turn_id=request.turn_id,
             tool_call_id=request.tool_call_id,
         )
-        await self.inbox.ledger.transact(
-            workspace,
-            effects.end,
-            self.inbox.ledger.chain,
-            workspace,
-            call,
-            returned,
-            request.content_owner,
-            round((clock.monotonic() - begun) * 1000),
-            clock.now_ms(),
-        )
+        latency_ms = round((clock.monotonic() - begun) * 1000)
+
+        async def write_down() -> None:
+            ledger, now = self.inbox.ledger, clock.now_ms()
+            owner = request.content_owner
+            await ledger.transact(
+                workspace, effects.end, ledger.chain, workspace, call, returned, owner, latency_ms, now
+            )
+
+        try:
+            await write_down()
+        except AWAY as error:
+            logger.warning("cannot write down what a tool answered, and go on trying: %s", error)
+            self._own(self._write_later(write_down, workspace, ruling.trace_id))
         return returned
 
+    async def _write_later(
+        self, write_down: Callable[[], Awaitable[None]], workspace: str, trace: str
+    ) -> None:
+        """When the database is back. What the end of the door cuts off is "outcome unknown" at the next start."""
+        while True:
+            await first_of(self.inbox.clock, AWAY_MS / 1000, self._closing)
+            try:
+                await write_down()
+            except AWAY:
+                if self._closing.is_set():
+                    raise
+            else:
+                self._habits.ended(workspace, trace)
+                return
+
     async def _withdraw(self, approval: Approval, reason: Reason) -> Approval:
-        """As it is after that: somebody may have been faster."""
-        await self.inbox.cancel(approval.workspace_id, [approval.id], reason)
-        return await self.inbox.look(approval)
+        """As it is after that: somebody may have been faster. Where the database is away it is tried until the
+        expiry: else it could be approved, and nothing would come of it."""
+        while True:
+            try:
+                await self.inbox.cancel(approval.workspace_id, [approval.id], reason)
+                return await self.inbox.look(approval)
+            except AWAY:
+                if self._closing.is_set() or approval.expires_at <= self.inbox.clock.now_ms():
+                    raise
+                await first_of(self.inbox.clock, AWAY_MS / 1000, self._closing)
 
     def _judge(self, request: Request) -> Judged:
         policies = self.policies.current
@@ -285,6 +321,26 @@ class Door:
             looping=self._loops.repeated(key, digest, policies.limits(request.action.agent)),
         )
 
+    @contextmanager
+    def _room(self, judged: Judged) -> Iterator[None]:
+        """For one more that may have to wait; a flood is refused before it is on record."""
+        if judged.verdict.action not in ("supervisor", "human_approval"):
+            yield
+            return
+        who = judged.request.principal
+        key = who.workspace, who.kind, who.id
+        if self._waiting[key] >= self._habits.most_waiting:
+            raise RateLimited(
+                f"cannot ask for more than {self._habits.most_waiting} approvals at once; wait until some are answered"
+            )
+        self._waiting[key] += 1
+        try:
+            yield
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+
     def _lifetime_ms(self, judged: Judged) -> int:
         wanted = judged.verdict.timeout or self._habits.timeout
         return round(min(wanted, judged.request.timeout or wanted) * 1000)
@@ -295,14 +351,18 @@ class Door:
 
     async def _owned(self, work: Coroutine[Any, Any, T], gone: asyncio.Event) -> T:
         """In a task of the door's own: whoever waits may leave, what was begun is brought to its end."""
-        task = asyncio.create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._done)
+        task = self._own(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             gone.set()
             raise
+
+    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)

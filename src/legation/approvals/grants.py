@@ -2,7 +2,9 @@
 
 INV-G1  A grant ends: its duration is positive and at most the maximum. It lifts nothing once it ended or is revoked.
 INV-G2  Its patterns are well-formed, or it is not given.
-INV-G3  Only a person's credential gives or revokes one, and the audit log has it in the same transaction.
+INV-G3  Only a person's credential gives or revokes one, and the audit log has it in the same transaction. A session
+        that ends takes its own along.
+INV-G4  A grant of one session covers no call of another.
 
 A grant lifts `supervisor` and `human_approval`. Here one is only found: that it never lifts `deny`, and nothing where
 the injection signal fires, is for the door to decide. Why it was given is people's words: sealed, under a key of its own.
@@ -39,6 +41,7 @@ from legation.wire.principal import Principal
 MOST_MS: Final = 24 * 3_600_000  # the longest grant, unless the owner sets another
 SHORTEST_MS: Final = 1000
 MOST: Final = 500  # in one page
+ALL_TOOLS: Final = "*"
 _LAST: Final = "~"
 _REASON: Final = "reason"
 _PART: Final = re.compile(
@@ -67,13 +70,20 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     granted_user: str | None
     revoked_at: int | None
     revoked_by: str | None
+    session_id: str | None = None
 
-    def covers(self, action: Action) -> bool:
+    def covers(self, action: Action, session: str | None = None) -> bool:
         return (
-            Glob(self.agent).matches(action.agent)
-            and Glob(self.tools).matches(action.tool)
+            self.session_id in (None, session)
+            and Glob(self.agent).matches(action.agent)
+            and (self._is_for_all or Glob(self.tools).matches(action.tool))
             and (self.kinds is None or action.kind in self.kinds)
         )
+
+    @property
+    def _is_for_all(self) -> bool:
+        """Of one session a star is every tool: elsewhere, as in Go, it stops at a slash."""
+        return self.session_id is not None and self.tools == ALL_TOOLS
 
     def is_live(self, now_ms: int) -> bool:
         return self.revoked_at is None and self.expires_at > now_ms
@@ -106,9 +116,16 @@ class Grants:
         self._content = Content(database, sealer, clock)
         self._most_ms = most_ms
 
-    def give(self, principal: Principal, new: NewGrant, *, grant: str, now_ms: int) -> Transaction[Grant]:
-        """`grant` is its id: `new_grant_id`."""
-        _must_be_person(principal, "give")
+    @property
+    def longest(self) -> int:
+        """Seconds."""
+        return self._most_ms // 1000
+
+    def give(
+        self, principal: Principal, new: NewGrant, *, grant: str, now_ms: int, session: str | None = None
+    ) -> Transaction[Grant]:
+        """`grant` is its id: `new_grant_id`. With `session` it covers only the calls of that one."""
+        must_be_person(principal, "give")
         kinds, expires_at = self._checked(new), now_ms + self._lasting_ms(new)
         try:
             rows = yield _SQL.give(
@@ -122,6 +139,7 @@ class Grants:
                 granted_kind=principal.kind,
                 granted_by=principal.id,
                 granted_user=principal.user,
+                session=session,
             )
         except Dangling:
             raise NotFound("cannot give a grant there: there is no such workspace; create it first") from None
@@ -133,13 +151,28 @@ class Grants:
         return _read(rows[0])
 
     def revoke(self, principal: Principal, grant: str, now_ms: int) -> Transaction[Grant]:
-        _must_be_person(principal, "revoke")
+        must_be_person(principal, "revoke")
         rows = yield _SQL.revoke(workspace=principal.workspace, id=grant, now=now_ms, by=label(principal))
         if rows:
             yield from record(principal, "grant.revoked", grant, {}, now_ms)
             return _read(rows[0])
         yield from get(principal.workspace, grant)
         raise Conflict("cannot revoke the grant: it is revoked already")
+
+    def withdraw(self, principal: Principal, grant: str, now_ms: int) -> Transaction[None]:
+        """Of a session's mode that was left, by whoever may leave it. One that counts no more is no error."""
+        rows = yield _SQL.revoke(workspace=principal.workspace, id=grant, now=now_ms, by=label(principal))
+        if rows:
+            yield from record(principal, "grant.revoked", grant, {}, now_ms)
+
+    def end_session(self, principal: Principal, session: str, now_ms: int) -> Transaction[list[Grant]]:
+        """The session is over, and with it what was granted to it alone."""
+        rows = yield _SQL.end_session(
+            workspace=principal.workspace, session=session, now=now_ms, by=label(principal)
+        )
+        for row in rows:
+            yield from record(principal, "grant.revoked", row["id"], {}, now_ms)
+        return [_read(row) for row in rows]
 
     async def reason(self, workspace: str, grant: str) -> str | None:
         pages = await self._content.read(workspace, grant, _REASON)
@@ -171,10 +204,12 @@ def live(workspace: str, now_ms: int) -> Transaction[list[Grant]]:
     return [_read(row) for row in (yield _SQL.live(workspace=workspace, now=now_ms))]
 
 
-def matching(workspace: str, action: Action, now_ms: int) -> Transaction[Grant | None]:
+def matching(
+    workspace: str, action: Action, now_ms: int, session: str | None = None
+) -> Transaction[Grant | None]:
     """The first given that covers the action, if any does."""
     grants = yield from live(workspace, now_ms)
-    return next((grant for grant in grants if grant.covers(action)), None)
+    return next((grant for grant in grants if grant.covers(action, session)), None)
 
 
 def active_for(workspace: str, agent: str, now_ms: int) -> Transaction[list[Grant]]:
@@ -212,7 +247,12 @@ def new_grant_id(now_ms: int) -> str:
     return new_id("grt", now_ms=now_ms)
 
 
-def _must_be_person(principal: Principal, verb: str) -> None:
+def exactly(name: str) -> str:
+    """The pattern that matches this name alone."""
+    return re.sub(r"([\\*?\[])", r"\\\1", name)
+
+
+def must_be_person(principal: Principal, verb: str) -> None:
     if principal.level < 2 or "approve" not in principal.scopes:
         raise Forbidden(f"cannot {verb} a grant with this credential: it takes a person who may approve")
 

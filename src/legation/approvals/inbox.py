@@ -116,11 +116,16 @@ class Inbox:
     async def escalate(
         self, principal: Principal, approval_id: str, words: str | None = None, reason: Reason | None = None
     ) -> Approval:
-        return await self.changed(
-            principal.workspace,
-            StepKind.ESCALATED,
-            lambda now: self.life.escalate(principal, approval_id, words, now, reason=reason),
-        )
+        async def change() -> Approval:
+            now = self.clock.now_ms()
+            approval = await self.ledger.transact(
+                principal.workspace, self.life.escalate, principal, approval_id, words, now, reason=reason
+            )
+            if approval.escalated_at == now:  # else it was with a person before, and there is no news
+                self.tell(approval, StepKind.ESCALATED)
+            return approval
+
+        return await self.to_the_end(change())
 
     async def resolve(self, principal: Principal, approval_id: str, answer: Answer) -> Approval:
         return await self.changed(

@@ -19,7 +19,7 @@ from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.verdict import Limits, Verdict
 from legation.approvals.request import POLICY, Request, Ruling
 from legation.approvals.trace import Call, Draft, decided, proposed
-from legation.errors import LegationError
+from legation.errors import AlreadyAnswered, LegationError
 from legation.store.database.transaction import Transaction
 from legation.wire.action import Action
 from legation.wire.principal import Principal
@@ -98,7 +98,7 @@ class Passage:
             case "supervisor" | "human_approval" as asked:
                 asks = asked
         if not judged.injected:
-            grant = yield from matching(judged.workspace, judged.action, now_ms)
+            grant = yield from matching(judged.workspace, judged.action, now_ms, judged.request.session_id)
             if grant is not None:
                 return (yield from self._passed(judged, grant, now_ms))
         return (yield from self.life.propose(_proposal(self, judged, asks, approval_id, expires_at), now_ms))
@@ -114,8 +114,9 @@ class Passage:
         return consumed
 
     def pass_after_all(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Ruling]:
-        """The policies changed while it waited, and now allow it."""
-        yield from self.life.cancel(judged.workspace, [approval.id], "policy-changed", now_ms)
+        """The policies changed while it waited, and now allow it. An answer that was faster stands: AlreadyAnswered."""
+        if not (yield from self.life.cancel(judged.workspace, [approval.id], "policy-changed", now_ms)):
+            raise AlreadyAnswered(f"cannot change approval {approval.id}: somebody was faster; read it again")
         return (yield from self._passed(judged, None, now_ms, call=approval.call, anew=True))
 
     def _stopped(self, judged: Judged, hit: LimitHit, now_ms: int) -> Transaction[Ruling]:

@@ -32,7 +32,8 @@ class Recheck:
         try:
             return await self._decided_anew(approval)
         except AlreadyAnswered:
-            return None  # there is news
+            await self._inbox.look(approval)  # there is news, be it another server's
+            return None
 
     async def _decided_anew(self, approval: Approval) -> Approval | None:
         inbox, judged, verdict = self._inbox, self.judged, self.judged.verdict

@@ -139,6 +139,9 @@ def _read(exported: Iterable[bytes]) -> Iterator[Line]:
             line = msgspec.json.decode(raw, type=Line)
             for content in line.content.values():
                 bytes.fromhex(content.salt)
+            # A member that no hash covers, or that is there twice, would be believed with the rest of a good chain.
+            if msgspec.json.encode(line) != raw.rstrip(b"\r\n"):
+                raise ValueError
         except ValueError:
             raise InvalidParams(
                 f"cannot read line {number} of the export: it is damaged; export it again"

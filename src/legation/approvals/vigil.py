@@ -4,6 +4,7 @@ INV-V1  One that no supervisor is there for goes to a person after `supervisor_w
         left undecided for half of its time. The trace says which.
 INV-V2  Whenever it needs a person, people are told, and once more before it expires.
 INV-V3  At its expiry it is over: silence is never consent.
+INV-V4  A database that is away for a while ends no wait: what is pending has somebody who waits for it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from legation.approvals.approval import Approval
 from legation.approvals.attendance import Attendance
 from legation.approvals.inbox import Inbox, Wait, is_over
 from legation.clock import Clock
-from legation.errors import Conflict
+from legation.errors import Conflict, StorageFailed, Unavailable
 from legation.wire.principal import Principal
 
 LOOK_MS: Final = 5_000  # between two looks whether a supervisor is there
+AWAY_MS: Final = 2_000  # between two tries of a database that is away: its time to come back
 REMIND_MS: Final = 600_000  # before the expiry, at most
 WAIT_MS: Final = 30_000  # for a supervisor, unless the owner says otherwise
+
+AWAY: Final = (StorageFailed, Unavailable)  # how a database is that may come back
 
 Why: TypeAlias = Literal["policy", "escalated", "no-supervisor", "undecided"]
 Moment: TypeAlias = Literal["asked", "reminder"]
@@ -59,14 +63,25 @@ class Vigil:
             approval = self.wait.approval
             if is_over(approval):
                 return approval
-            if (ended := await self.recheck(approval)) is not None:
-                return ended
             try:
-                await self._act(approval)
-            except Conflict:
-                await self.inbox.look(approval)  # somebody was faster
+                if (ended := await self._look_after(approval)) is not None:
+                    return ended
+            except AWAY:
+                if approval.expires_at <= self._now():
+                    raise  # nobody can answer it any more; whoever finds the database back expires it
+                await self._rest(AWAY_MS)
+                continue
             if not self.wait.news.is_set():
                 await self._rest(self._next(self.wait.approval))
+        return None
+
+    async def _look_after(self, approval: Approval) -> Approval | None:
+        if (ended := await self.recheck(approval)) is not None:
+            return ended
+        try:
+            await self._act(approval)
+        except Conflict:
+            await self.inbox.look(approval)  # somebody was faster
         return None
 
     async def _act(self, approval: Approval) -> None:

@@ -115,7 +115,12 @@ def _call(source: str | None) -> dict[str, Any]:
         return {}
     import msgspec
 
-    text = sys.stdin.read(MAX_CALL) if source == "-" else Path(source).read_text()[:MAX_CALL]
+    try:
+        text = sys.stdin.read(MAX_CALL) if source == "-" else Path(source).read_text()[:MAX_CALL]
+    except OSError as error:
+        raise InvalidParams(
+            f"cannot read the call in {line(source)}: {error.strerror}; write it there, or give --tool and --kind"
+        ) from None
     try:
         found = msgspec.json.decode(text)
     except msgspec.DecodeError:

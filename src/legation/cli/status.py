@@ -15,8 +15,8 @@ from cyclopts import Parameter
 from legation.cli.connection import connect, connect_to
 from legation.cli.flags import LocalFlags, PlaceFlags, settings_of
 from legation.cli.table import say_json, when
-from legation.cli.terminal import Terminal
-from legation.errors import NotFound, StorageFailed, TimedOut, Unavailable
+from legation.cli.terminal import Terminal, line
+from legation.errors import Forbidden, NotFound, StorageFailed, TimedOut, Unavailable
 from legation.store.lock import owner_alive
 from legation.wire.api.server import OWNER_LOCK
 
@@ -38,6 +38,7 @@ def status(
     try:
         with connect(settings) as server:
             info, problem = server.info(), _why_not_ready(server)
+            edit = _why_not_in_force(server)
     except Unavailable as error:
         if json:
             say_json({"up": False, "why": error.message})
@@ -45,7 +46,7 @@ def status(
             out.say(f"down: {error.message}")
         return error.status.exit
     if json:
-        say_json({"up": True, "ready": problem is None, **msgspec.to_builtins(info)})
+        say_json({"up": True, "ready": problem is None, "policyProblem": edit, **msgspec.to_builtins(info)})
     else:
         out.write("up", "green" if problem is None else "yellow")
         facts = (
@@ -56,6 +57,10 @@ def status(
             problem or "ready",
         )
         out.say(f" · {' · '.join(facts)} · {info.version}")
+        if edit is not None:
+            out.say("the newest edit of the policies is not in force, the rules before it are:", "yellow")
+            for each in edit.splitlines():
+                out.say(f"    {line(each)}", "yellow")
     return 0 if problem is None else Unavailable("").status.exit
 
 
@@ -65,6 +70,14 @@ def _why_not_ready(server: Legation) -> str | None:
     except Unavailable as error:
         return error.message
     return None
+
+
+def _why_not_in_force(server: Legation) -> str | None:
+    """Of the newest edit of the policies: whoever made it looks here, and not into the log."""
+    try:
+        return server.policy.info().problem
+    except Forbidden:  # a token that may not read
+        return None
 
 
 def stop(

@@ -89,7 +89,13 @@ def _opened(file: Path) -> Iterator[Iterable[bytes]]:
     if str(file) == "-":
         yield sys.stdin.buffer
         return
-    with file.open("rb") as opened:
+    try:
+        opened = file.open("rb")
+    except OSError as error:
+        raise InvalidParams(
+            f"cannot read {line(str(file))}: {error.strerror}; give a file that `legation trace export` wrote"
+        ) from None
+    with opened:
         yield _whole(opened)
 
 

@@ -26,6 +26,7 @@ _CHARSETS: Final = {
     "windows-1252": "cp1252",
 }
 _IN_TEXT: Final = frozenset("\t\n\r\f")
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 class _TooMuch(Exception):
@@ -75,22 +76,32 @@ class AnswerReader:
     def _value(self, response: httpx2.Response, body: bytes) -> object:
         if not body:
             return None
-        media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media == "application/json" or media.endswith("+json"):
-            hidden = self.redactor.bytes(body)
+        if _is_json(response):
             try:
-                value = msgspec.json.decode(hidden)
+                value = msgspec.json.decode(self._hidden(body))
                 if not deeper_than(MAX_DEPTH, value):
                     return value
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except _UNREADABLE:
                 pass  # what was done is done: its caller gets the answer as text
         return self._words(response, body)
+
+    def _hidden(self, body: bytes) -> bytes:
+        """JSON without our secrets, also where it writes characters of theirs as escapes, as .NET does with a `+`."""
+        hidden = self.redactor.bytes(body)
+        try:
+            plain = msgspec.json.encode(msgspec.json.decode(hidden))
+        except _UNREADABLE:
+            return hidden
+        again = self.redactor.bytes(plain)
+        return hidden if again is plain else again
 
     def _words(self, response: httpx2.Response, body: bytes) -> str:
         charset = response.charset_encoding or "utf-8"
         codec = _CHARSETS.get(charset.lower())
         if codec is None or response.headers.get("content-encoding", "identity").lower() != "identity":
             raise _NoText
+        if _is_json(response):
+            body = self._hidden(body)
         try:
             text = body.decode(codec)
         except UnicodeDecodeError:
@@ -98,6 +109,11 @@ class AnswerReader:
         if any(char < " " and char not in _IN_TEXT for char in text):
             raise _NoText
         return self.redactor.text(text)
+
+
+def _is_json(response: httpx2.Response) -> bool:
+    media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media == "application/json" or media.endswith("+json")
 
 
 async def _read(response: httpx2.Response, most: int, *, cut: bool = False) -> bytes:

@@ -57,9 +57,10 @@ async def approving(
     log: EventLog,
     clock: Clock,
     policies: Policies,
-    public_url: str,
+    browser_url: str,
 ) -> AsyncIterator[Approving]:
-    """The door closes first: whoever waits is told before anything else ends."""
+    """The door closes first: whoever waits is told before anything else ends. People follow links to `browser_url`,
+    where they are signed in."""
     async with AsyncExitStack() as stack:
         name = server_name(settings.data_dir / SERVER)
         ledger = Ledger(database, Chain(name, sealer, at_once=database.dialect == "postgres"))
@@ -76,7 +77,7 @@ async def approving(
             timeout=settings.permission_timeout,
             supervisor_wait_ms=round(settings.supervisor_wait * 1000),
             ended=ended,
-            notify=await stack.enter_async_context(_notifying(settings, clock, public_url)),
+            notify=await stack.enter_async_context(_notifying(settings, clock, browser_url)),
         )
         door = await stack.enter_async_context(Door(inbox, policies, attendance, habits))
         grants = Grants(database, sealer, clock, most_ms=round(settings.max_grant * 1000))
@@ -108,7 +109,7 @@ def _tell_end(ended: Ended, waiter: str, approval: Approval, step: StepKind) -> 
 
 
 @asynccontextmanager
-async def _notifying(settings: Settings, clock: Clock, public_url: str) -> AsyncIterator[Notify]:
+async def _notifying(settings: Settings, clock: Clock, browser_url: str) -> AsyncIterator[Notify]:
     if not (settings.notify_webhook or settings.notify_command or settings.notify_smtp):
         yield nobody  # nothing of it is even imported
         return
@@ -123,6 +124,6 @@ async def _notifying(settings: Settings, clock: Clock, public_url: str) -> Async
     async with Notifier(channels, clock, failed, grace=NOTIFY_GRACE) as notifier:
 
         def notify(approval: Approval, moment: Moment, why: Why) -> None:
-            notifier.notify(Notice.of(approval, moment, why, public_url, clock.now_ms(), approval.reviewers))
+            notifier.notify(Notice.of(approval, moment, why, browser_url, clock.now_ms(), approval.reviewers))
 
         yield notify

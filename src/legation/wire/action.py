@@ -42,7 +42,10 @@ _MCP_NAME = re.compile(r"mcp__(?P<server>[\w-]+?)__(?P<tool>[\w.-]+)", re.ASCII)
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`paths` are absolute, `command` is one shell line, `tool` of an MCP server is `server.tool`."""
+    """`paths` are absolute, `command` is one shell line, `tool` of an MCP server is `server.tool`.
+
+    Of a path that programs read in several ways each is in `paths`; `~/a` is there as it is where no home is known.
+    """
 
     agent: str
     tool: str
@@ -60,15 +63,16 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidParams(
                 f"cannot judge a tool call of {agent} whose arguments are nested deeper than {MAX_DEPTH}: refuse it"
             )
-        named = (*_located_paths(call), *_strings(params, _PATH_KEYS))
+        urls = tuple(_strings(params, _URL_KEYS))
+        named = (*_located_paths(call), *_strings(params, _PATH_KEYS), *filter(_is_file, urls))
         return cls(
             agent=agent,
             tool=_tool(call),
             kind=call.kind or "other",
             params=params,
-            paths=_unique(canonical_path(path, cwd=cwd, home=home) for path in named),
+            paths=_unique(place for path in named for place in _places(path, cwd=cwd, home=home)),
             command=_command(params),
-            urls=_unique(url for url in _strings(params, _URL_KEYS) if not url.startswith("file:")),
+            urls=_unique(iter(urls)),
         )
 
     def digest(self, policy_version: str = "") -> str:
@@ -91,16 +95,36 @@ def tool_name(name: str) -> str:
 def canonical_path(path: str, *, cwd: str, home: str | None = None) -> str:
     """The absolute path that the text names, without `.`, `..`, doubled slashes or a file: scheme."""
     if path.startswith("file://"):
-        try:
-            path = unquote(urlsplit(path).path)
-        except ValueError:
-            raise InvalidParams(
-                "cannot tell which file a tool call means: its file: address is malformed"
-            ) from None
+        path = _of_address(path)
     if home is not None and (path == "~" or path.startswith("~/")):
         path = home + path[1:]
     joined = posixpath.normpath(posixpath.join(cwd, path))
     return "/" + joined.lstrip("/")
+
+
+def _places(path: str, *, cwd: str, home: str | None) -> Iterator[str]:
+    """Every place that a program may take the text for: none may be judged by one reading and opened by another."""
+    yield canonical_path(path, cwd=cwd, home=home)
+    if _is_file(path):  # some take `file:/a` and `FILE:///a` for addresses too
+        path = _of_address(path)
+        yield canonical_path(path, cwd=cwd, home=home)
+    if path.startswith("~") and (home is None or path.partition("/")[0] != "~"):
+        yield path  # of whose home we know nothing
+    elif ".." in path.split("/"):
+        yield posixpath.join(cwd, path)  # behind a link `..` is the folder above the one that it leads to
+
+
+def _is_file(text: str) -> bool:
+    return text[:5].lower() == "file:"
+
+
+def _of_address(path: str) -> str:
+    try:
+        return unquote(urlsplit(path).path)
+    except ValueError:
+        raise InvalidParams(
+            "cannot tell which file a tool call means: its file: address is malformed"
+        ) from None
 
 
 def deeper_than(limit: int, value: object) -> bool:

@@ -1,12 +1,15 @@
 """D24: what is under a folder, on a real disk."""
 
+import json
 from pathlib import Path
 
 import pytest
 from tests.approvals.policy.rules import allows, denies
 
 from legation.approvals.policy.facts import Facts
-from legation.wire.action import canonical_path
+from legation.approvals.policy.load import load_text
+from legation.wire.acp.toolcall import ToolCall
+from legation.wire.action import Action, canonical_path
 
 IN_PROJECT = {"paths": {"under": "$WORKSPACE"}}
 
@@ -149,3 +152,27 @@ def test_a_harmless_name_for_a_secret_is_no_help(project: Path, facts: Facts) ->
     path = {"kind": "read", "path": str(project / "readme.md")}
     assert denies({"paths": {"glob": "**/.env"}}, path, facts)
     assert not allows({"paths": {"glob": "**/*.md"}}, path, facts)
+
+
+@pytest.mark.parametrize(
+    "path", ["out/../passwd", "~/.ssh/id", "~root/.ssh/id", "file:/etc/passwd", "FILE:///etc/passwd"]
+)
+@pytest.mark.parametrize("when", [IN_PROJECT, {"path": {"under": "$WORKSPACE"}}])
+def test_no_way_of_writing_a_path_leads_out(when: dict[str, object], path: str, project: Path) -> None:
+    (project.parents[1] / "etc" / "deep").mkdir()
+    (project / "out").symlink_to(project.parents[1] / "etc" / "deep")
+    facts = Facts(
+        workspace=str(project), cwd=str(project)
+    )  # as of an HTTP tool: whose home it knows is its own
+    call = ToolCall(tool_call_id="", title="", name="t", kind="edit", raw_input={"path": path})
+    action = Action.from_tool_call("claude", call, cwd=str(project))
+    policy = {"name": "p", "rules": [{"id": "in", "tools": "t", "action": "allow", "when": when}]}
+    assert load_text(json.dumps(policy)).decide(action, facts).action == "deny"
+
+
+def test_an_address_of_a_file_does_not_hide_behind_one_of_a_host() -> None:
+    params = {"url": "https://ok.test/", "uri": "file:///etc/passwd"}
+    call = ToolCall(tool_call_id="", title="", name="t", kind="fetch", raw_input=params)
+    rule = {"id": "ok", "kind": "fetch", "action": "allow", "when": {"hosts": {"in": ["ok.test"]}}}
+    policies = load_text(json.dumps({"name": "p", "rules": [rule]}))
+    assert policies.decide(Action.from_tool_call("claude", call, cwd="/w"), Facts()).action == "deny"

@@ -48,6 +48,8 @@ class Place:
         return canonical_path(text, cwd=self.workspace, home=self.home)
 
 
+MOST_CHECKS: Final = 1_000_000  # of an example by a rule: a second of the processor
+
 EXAMPLE_FACTS: Final = Facts(WORKSPACE, WORKSPACE, HOME, as_named)
 
 
@@ -131,11 +133,16 @@ def parse_value(text: str) -> object:
 def check_examples(source: Source, node: Node, policy: Policy) -> None:
     """Every `match` must be decided by its rule, in its policy; no `not_match` may be."""
     rules = node.value["rules"].value if isinstance(node.value, dict) else None
+    left = MOST_CHECKS
     for item, rule in zip(rules if isinstance(rules, list) else [], policy.rules, strict=True):
         if not isinstance(item.value, dict):
             continue
         for key in ("match", "not_match"):
             for example in source.one_or_more(item.value[key]) if key in item.value else []:
+                left -= len(policy.rules)
+                if left < 0:
+                    source.report(example.line, "too many examples for so many rules; leave some of them out")
+                    return
                 problem = _problem(example, key == "match", rule, policy)
                 if problem:
                     source.report(example.line, f"the example {shown(example.plain())} {problem}")

@@ -59,7 +59,7 @@ class Facts:
         """As it would be opened, `..` and all; None where that depends on what is not known."""
         if path == "~" or path.startswith("~/"):
             return None if self.home is None else self.home + path[1:]
-        if path.startswith("~"):
+        if path.startswith("~") or path[:5].lower() == "file:":
             return None
         if path.startswith("/"):
             return path

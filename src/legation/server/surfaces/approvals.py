@@ -176,6 +176,8 @@ async def _first(call: Call, approval: str, verb: str, work: Awaitable[Approval]
         found = await call.services.database.read(get, call.principal.workspace, approval)
     status = found.status_at(call.services.clock.now_ms())
     by = f" by {found.resolved_by}" if found.resolved_by else ""
+    if found.replaced_by:
+        by = f", {found.replaced_by} took its place"
     raise AlreadyAnswered(
         f"cannot {verb} approval {found.id}: it is {status}{by}; the first answer stands",
         {

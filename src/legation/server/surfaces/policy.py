@@ -13,7 +13,7 @@ from legation.approvals.policy.verdict import Step
 from legation.approvals.request import Request
 from legation.approvals.trace import must_be_name
 from legation.approvals.trace_entries import Filter
-from legation.errors import ConfigInvalid, Forbidden, InvalidParams, RateLimited
+from legation.errors import ConfigInvalid, Forbidden, InvalidParams, RateLimited, TimedOut
 from legation.gateway.asker import agent_of
 from legation.gateway.tool import action_for, facts_in
 from legation.server.http.access import needs
@@ -37,6 +37,9 @@ from legation.wire.api.approvals import (
 from legation.wire.principal import AGENT_NAME_RULE, is_agent_name
 
 REPLAYS: Final = Limit(30, 60)  # each may decide a hundred thousand calls
+REPLAY_SECONDS: Final = (
+    60.0  # everybody's time: a replay takes a processor, and another one waits for its end
+)
 
 routes = Routes(tag="policy")
 
@@ -80,7 +83,7 @@ async def explain_policy(call: Call, body: DecideBody) -> Explained:
     )
 
 
-@routes.post("/v1/policy/replay", access=needs("read"), errors=(Forbidden, RateLimited))
+@routes.post("/v1/policy/replay", access=needs("read"), errors=(Forbidden, RateLimited, TimedOut))
 async def replay_policy(call: Call, body: ReplayBody) -> Replay:
     """What a changed policy would have decided on the recorded calls.
 
@@ -92,10 +95,19 @@ async def replay_policy(call: Call, body: ReplayBody) -> Replay:
     await limit_caller(call, "replay", REPLAYS)
     services = call.services
     wanted = Filter(agent=body.agent, tool=body.tool, since=moment(body.since, services.clock.now_ms()))
-    policies = await asyncio.to_thread(_given, body.policy)
-    return await replaying.replay(
-        services.database, services.sealer, call.principal.workspace, policies, wanted, body.limit
-    )
+    if services.replaying.locked():  # those of several would take all threads: those that read policies, too
+        raise RateLimited("cannot replay now: another replay is under way; try again when it is done")
+    async with services.replaying:
+        policies = await asyncio.to_thread(_given, body.policy)
+        work = replaying.replay(
+            services.database, services.sealer, call.principal.workspace, policies, wanted, body.limit
+        )
+        try:
+            return await asyncio.wait_for(work, REPLAY_SECONDS)
+        except TimeoutError:
+            raise TimedOut(
+                f"cannot replay that many calls in {REPLAY_SECONDS:g} s; give a lower `limit` or a later `since`"
+            ) from None
 
 
 @routes.get("/v1/policy/hits", access=needs("read"))

@@ -41,7 +41,13 @@ _PART: Final = re.compile(r"([0-9.]+)(ms|s|m|h|d|w)")
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 
-Since = Annotated[str, Meta(pattern=f"^({_TIME}|{_SPAN})$", max_length=64)]
+_SINCE: Final = "a time such as 2026-04-10T14:30:00Z, or how long ago, such as 24h, 30m or 7d"
+Since = Annotated[
+    str,
+    Meta(
+        pattern=f"^({_TIME}|{_SPAN})$", max_length=64, extra_json_schema={"description": _SINCE}
+    ),  # what a mistake is told
+]
 Place = Annotated[str, Meta(pattern="^[0-9]{1,16}-[0-9a-z]{1,64}$")]
 KnownHead = Annotated[str, Meta(pattern="^[!-~]{1,256}:[0-9]{1,15}:[0-9a-f]{64}$", max_length=512)]
 Entry = TypeVar("Entry", bound=TraceEntry)

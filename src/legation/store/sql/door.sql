@@ -16,6 +16,13 @@ delete from waiter where id = :id;
 insert into attendance (workspace_id, supervisor, tools, seen_at) values (:workspace, :supervisor, :tools, :now)
 on conflict (workspace_id, supervisor, tools) do update set seen_at = excluded.seen_at;
 
+-- name: attend_to_few
+-- Of what a supervisor looked at, only the newest patterns count.
+delete from attendance where workspace_id = :workspace and supervisor = :supervisor and tools not in (
+  select tools from attendance where workspace_id = :workspace and supervisor = :supervisor
+  order by seen_at desc, tools limit :most
+);
+
 -- name: attending
 -- Which tools supervisors looked at, and when last.
 select tools, max(seen_at) as seen_at from attendance where workspace_id = :workspace and seen_at >= :since

@@ -1,9 +1,9 @@
 -- name: give
 -- A grant; why it was given is sealed, in the content of its id.
 insert into approval_grant (
-  id, workspace_id, agent, tools, kinds, created_at, expires_at, granted_kind, granted_by, granted_user
+  id, workspace_id, agent, tools, kinds, created_at, expires_at, granted_kind, granted_by, granted_user, session_id
 ) values (
-  :id, :workspace, :agent, :tools, :kinds, :now, :expires_at, :granted_kind, :granted_by, :granted_user
+  :id, :workspace, :agent, :tools, :kinds, :now, :expires_at, :granted_kind, :granted_by, :granted_user, :session
 ) returning *;
 
 -- name: live
@@ -19,6 +19,11 @@ select * from approval_grant where workspace_id = :workspace and id = :id;
 -- Once; from then on it lifts nothing.
 update approval_grant set revoked_at = :now, revoked_by = :by
 where workspace_id = :workspace and id = :id and revoked_at is null returning *;
+
+-- name: end_session
+-- What was granted to one session alone: the session is over.
+update approval_grant set revoked_at = :now, revoked_by = :by
+where workspace_id = :workspace and session_id = :session and revoked_at is null returning *;
 
 -- name: page
 -- Every one on record, the newest first.
