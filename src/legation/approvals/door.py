@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -53,6 +53,7 @@ TIMEOUT: Final = 600.0  # seconds: a person's time to answer, unless the rule sa
 MOST_WAITING: Final = (
     1000  # calls that one credential has waiting here: connections and memory are everybody's
 )
+STOPPING: Final = "the server stops; ask again when it is back"
 LAST_WORDS: Final = 10.0  # seconds: for what passed and is being done, when the door closes
 
 logger = logging.getLogger("legation.door")
@@ -99,8 +100,10 @@ class Door:
     async def close(self) -> None:
         """Whoever waits is told that it is over; what passed has `LAST_WORDS` to end."""
         self.shut()
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=LAST_WORDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                while self._under_way:
+                    await asyncio.wait(set(self._under_way))
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -201,8 +204,12 @@ class Door:
         if rechecked.ruling is not None:
             return rechecked.ruling
         judged = rechecked.judged
+        if ended is None and self._closing.is_set():
+            # Told at once, written down right after: those who wait are many, and have little time to hear it.
+            self._own(self._withdraw(approval, "stopping"))
+            return ruling_of(judged, "cancelled", POLICY, STOPPING, STOPPING, approval.call)
         if ended is None:
-            ended = await self._withdraw(approval, "stopping" if self._closing.is_set() else "caller-gone")
+            ended = await self._withdraw(approval, "caller-gone")
         return await self._left(judged, passage, ended, gone)
 
     async def _left(self, judged: Judged, passage: Passage, ended: Approval, gone: asyncio.Event) -> Ruling:

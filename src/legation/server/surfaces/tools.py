@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 from starlette.types import Receive
 
+from legation.approvals.door import STOPPING
 from legation.approvals.request import Request, Ruling
 from legation.approvals.trace import StepKind, must_be_name
 from legation.approvals.trace_entries import steps_of
@@ -135,6 +136,8 @@ async def _why_cancelled(call: Call, ruling: Ruling) -> str | None:
     """The door's word on it is in the trace."""
     if ruling.outcome != "cancelled":
         return None
+    if ruling.reason == STOPPING:
+        return "stopping"
     steps = await call.services.database.read(steps_of, call.principal.workspace, ruling.trace_id)
     return next((step.reason for step in reversed(steps) if step.step == StepKind.CANCELLED), None)
 
