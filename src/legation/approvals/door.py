@@ -259,7 +259,7 @@ class Door:
         clock, workspace = self.inbox.clock, request.principal.workspace
         begun = clock.monotonic()
         try:
-            returned = await execute(ruling.action, Token(ruling.trace_id, ruling.approval_id))
+            returned = await execute(ruling.action, Token(ruling.trace_id, ruling.approval_id, workspace))
         except Exception:  # a boundary: the tool is somebody else's
             logger.exception("a tool failed in its executor")
             returned = Returned(status_code=502, error="the tool failed")

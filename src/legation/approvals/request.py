@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -97,10 +98,13 @@ class Token:
 
     trace_id: str
     approval_id: str | None
+    workspace: str = "local"
 
     @property
     def key(self) -> str:
-        return self.approval_id or self.trace_id
+        """A caller may bring a trace id along, another workspace's too: one of theirs is not one of ours."""
+        named = f"{self.workspace}/{self.trace_id}"
+        return self.approval_id or hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
 Ended: TypeAlias = Callable[[str, str], None]
