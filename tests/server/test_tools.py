@@ -14,6 +14,7 @@ from tests.server.rig import BOTH
 from tests.server.tool_calls import LIMIT, POLICY, Calls, Leaving, open_calls, token_of
 
 from legation.approvals.approval_endings import get
+from legation.approvals.request import Token
 from legation.gateway.traceparent import trace_id_of
 from legation.host.door_approver import DoorApprover
 from legation.host.places import Where
@@ -68,7 +69,10 @@ async def test_an_allowed_call_comes_back_with_its_result(calls: Calls) -> None:
     assert (trace.agent_id, trace.tool, trace.params) == ("claude", "db.read", {"id": 5})
     assert (trace.session_id, trace.status_code, trace.result) == ("ses_1", 200, {"got": {"id": 5}})
     (seen,) = calls.backend.seen
-    assert seen.key == seen.headers["legation-trace-id"] == found["trace_id"]
+    assert seen.headers["legation-trace-id"] == found["trace_id"]
+    assert (
+        seen.key == Token(found["trace_id"], None, "local").key != Token(found["trace_id"], None, "other").key
+    )
     await calls.must_verify()
 
 
