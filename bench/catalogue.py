@@ -56,6 +56,11 @@ POLICY_NAIVE = Candidate("policy-naive-scan", "bench.policy", ("naive", "tools")
 POLICY_COMMAND = Candidate("policy-command", "bench.policy", ("product", "command"))
 POLICY_PATH = Candidate("policy-path", "bench.policy", ("product", "path"))
 CPU_DECISION = "CPU µs/decision"
+EVENTS_50B = Candidate("session-events-50B", "bench.session_events", ("flood", "1", "100000", "50"))
+EVENTS_1KB = Candidate("session-events-1KB", "bench.session_events", ("flood", "1", "100000", "1000"))
+EVENTS_BURST = Candidate("session-events-burst", "bench.session_events", ("burst", "50", "2000", "50"))
+EVENTS_PAGES = Candidate("session-events-pages", "bench.session_events", ("replay", "50000", "1000"))
+EVENTS_LINE = Candidate("session-events-line", "bench.session_events", ("line",))
 
 BENCHMARKS = (
     Benchmark(
@@ -176,6 +181,19 @@ BENCHMARKS = (
             Target("CPU µs of a command of two parts", metric(POLICY_COMMAND, CPU_DECISION), "at most", 20),
             Target("CPU µs of a path, on the disk", metric(POLICY_PATH, CPU_DECISION), "at most", 20),
             Target("times the scan", times(POLICY_NAIVE, POLICY, CPU_DECISION)),
+        ),
+    ),
+    Benchmark(
+        "session-events",
+        "a session's projected events, on the disk first: live to one reader and to 50, in pages, one by one",
+        (EVENTS_50B, EVENTS_1KB, EVENTS_BURST, EVENTS_PAGES, EVENTS_LINE),
+        (
+            Target("events/s of 50 bytes", metric(EVENTS_50B, RATE), bound=40_000),
+            Target("events/s of 1 kB", metric(EVENTS_1KB, RATE), bound=40_000),
+            Target("CPU µs/event of 50 bytes", metric(EVENTS_50B, CPU), "at most", 14),
+            Target("CPU µs/event of 1 kB", metric(EVENTS_1KB, CPU), "at most", 24),
+            Target("CPU s of 50,000 events in pages of 1,000", metric(EVENTS_PAGES, "CPU s"), "at most", 1),
+            Target("ms from the disk to a reader", metric(EVENTS_LINE, "added ms"), "at most", 1),
         ),
     ),
     Benchmark(

@@ -4,6 +4,7 @@ import pytest
 from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office, principal, write_file
 
 from legation.approvals import grants
+from legation.approvals.approval_glob import Glob
 from legation.approvals.grants import Grant, Grants, new_grant_id
 from legation.clock import SystemClock
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
@@ -173,3 +174,25 @@ async def test_a_grant_and_its_row_in_the_audit_log_are_one(office: Office) -> N
         ("grant.created", grant.id),
         ("grant.revoked", grant.id),
     ]
+
+
+async def test_a_grant_of_a_session_covers_no_other(office: Office) -> None:
+    """INV-G4; and it ends with its session."""
+    made = Grants(office.database, office.sealer, SystemClock())
+    new, action = NewGrant(agent="claude", tools="*", duration=60), write_file(tool="a/b")
+    await office.database.transact(made.give, PERSON, new, grant="grt_1", now_ms=NOW, session="mine")
+
+    async def covered(session: str | None) -> bool:
+        return await office.database.read(grants.matching, "local", action, NOW, session) is not None
+
+    assert [await covered(session) for session in ("mine", "other", None)] == [True, False, False]
+    ended = await office.database.transact(made.end_session, PERSON, "mine", NOW)
+    assert [grant.id for grant in ended] == ["grt_1"]
+    assert not await covered("mine")
+
+
+@pytest.mark.parametrize("name", ["plain", "a*b", "x[1]", "y?", "back\\slash"])
+def test_a_name_is_matched_exactly(name: str) -> None:
+    pattern = Glob(grants.exactly(name))
+    assert pattern.matches(name)
+    assert not any(pattern.matches(other) for other in (name + "x", "acb", "x1", "yz"))

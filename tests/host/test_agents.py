@@ -295,12 +295,14 @@ async def test_what_an_agent_declared_is_served(tmp_path: Path) -> None:
         await made.host.set_mode(session.id, "plan")
         options = await made.host.set_config_option(session.id, "model", "rehearsal-terse")
         assert len(options) == 2
-        (mode,) = await of_type(session, "current-mode-update")
+        mode, chosen = await of_type(session, "current-mode-update")
         assert json.loads(mode.raw)["currentModeId"] == "default"
+        assert json.loads(chosen.raw)["currentModeId"] == "plan"
         assert [each["id"] for each in json.loads(mode.raw)["availableModes"]] == [
             "default",
             "plan",
             "bypass",
         ]
-        (config,) = await of_type(session, "config-option-update")
+        config, chosen = await of_type(session, "config-option-update")
+        assert json.loads(chosen.raw)["configOptions"][0]["currentValue"] == "rehearsal-terse"
         assert [each["id"] for each in json.loads(config.raw)["configOptions"]] == ["model", "thoughts"]

@@ -129,6 +129,16 @@ class Conversation:
         return answer
 
     @property
+    def permissions(self) -> Permissions:
+        """Those that the agent waits for."""
+        return self._permissions
+
+    @property
+    def questions(self) -> Questions | None:
+        """Those that the agent waits for; None where it may ask none."""
+        return self._questions
+
+    @property
     def _waiting(self) -> bool:
         """The agent waits for us."""
         return self._permissions.waiting or (self._questions is not None and self._questions.waiting)

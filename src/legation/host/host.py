@@ -9,11 +9,11 @@ INV-7  Diagnostics name variables, never values.       INV-8  A permission is an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -48,15 +48,21 @@ from legation.host.turn import PromptResult
 from legation.proc import ProcessLauncher
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
+from legation.store.stream import Stream
 from legation.store.subscription import Subscription
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.elicitation import CreateElicitationResponse
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.permission import PermissionOutcome
-from legation.wire.acp.sessions import ListSessionsResponse
+from legation.wire.acp.sessions import ListSessionsResponse, NewSessionResponse
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, SessionUpdated
 from legation.wire.payload import Payload
 
+Prepare: TypeAlias = Callable[[AcpAgent, NewSessionResponse], Awaitable[NewSessionResponse]]
+"""Given what the agent has opened; returns what it is like then."""
+
+SHOWN = 40  # characters of an id that the caller made up, in a message
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
 
 
@@ -81,13 +87,13 @@ class AcpHost:
         self._disposing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._places = await asyncio.to_thread(Places.open, self.options.data_dir)
+        self._places = await asyncio.to_thread(Places.open, self.options.data_dir, self.options.workspace)
         try:
             self.log = self._given_log or await self._open_log()
         except BaseException:
             await asyncio.to_thread(self._places.close)
             raise
-        self._stream.open(await self.log.stream(HOST_STREAM))
+        self._stream.open(await self._log_stream(HOST_STREAM))
         self._launcher = self.options.launcher or ProcessLauncher(registry=self._places.registry)
         self._reverse = Reverse(self._fs(), self.options.terminal, self.options.questions)
         self._ending = Ending(self._reverse.terminal, self.limits.start, self._stream)
@@ -103,6 +109,9 @@ class AcpHost:
     async def _open_log(self) -> EventLog:
         backend = self.options.storage or MemoryBackend()
         return await EventLog(backend, clock=self.clock, report=self._stream.trouble).__aenter__()
+
+    async def _log_stream(self, name: str) -> Stream:
+        return await self.log.stream(name, self.options.workspace)
 
     def _fs(self) -> FsHandler | None:
         return (
@@ -171,8 +180,11 @@ class AcpHost:
         additional_directories: Sequence[Path | str] = (),
         session_id: str | None = None,
         title: str | None = None,
+        details: Mapping[str, object] | None = None,
+        prepare: Prepare | None = None,
     ) -> SessionUpdated:
-        """`session_id` is Legation's id of it; without one it is the agent's."""
+        """`session_id` is Legation's id of it; without one it is the agent's. `prepare` sets up what the agent has
+        opened before anybody knows of it: where it raises, there is no session."""
         agent, live, mcp = self._agent(agent_id), self._live(agent_id), tuple(mcp_servers)
         meta = SessionMeta.wanted(agent.definition, cwd, mcp, additional_directories)
         with ExitStack() as claims:
@@ -181,13 +193,16 @@ class AcpHost:
             opened = await live.new_session(
                 meta.cwd, mcp, self.limits.start, additional_directories=meta.additional_directories
             )
+            if prepare is not None:
+                opened = await prepare(live, opened)
             if session_id is None:
                 claims.enter_context(self._sessions.claim(opened.session_id))
             agent.router.must_be_free(opened.session_id)
-            meta = msgspec.structs.replace(meta, agent_session_id=opened.session_id, title=title)
-            session = await new_session(
-                self.log, session_id or opened.session_id, meta, self._around_sessions()
+            meta = msgspec.structs.replace(
+                meta, agent_session_id=opened.session_id, title=title, details=details
             )
+            stream = await self._log_stream(session_id or opened.session_id)
+            session = await new_session(stream, meta, self._around_sessions())
             self._sessions.add(session)
         active = session.attach(agent_id, live, opened, mcp)
         agent.serve(session, live)
@@ -255,7 +270,7 @@ class AcpHost:
         self, agent: Agent, session_id: str, meta: SessionMeta, mcp: tuple[McpServer, ...]
     ) -> TakeUp:
         async def make() -> Session:
-            return Session(await self.log.stream(session_id), meta, self._around_sessions())
+            return Session(await self._log_stream(session_id), meta, self._around_sessions())
 
         return TakeUp(
             agent=agent,
@@ -305,6 +320,7 @@ class AcpHost:
                 f"cannot set the mode of session {session_id}: its agent named no modes; leave it"
             )
         await session.agent.set_mode(session.meta.agent_session_id, mode_id, self.limits.start)
+        session.chosen(session.offers.in_mode(mode_id))
 
     async def set_config_option(
         self, session_id: str, config_id: str, value: str | bool
@@ -317,6 +333,7 @@ class AcpHost:
             )
         name = session.meta.agent_session_id
         answer = await session.agent.set_config_option(name, config_id, value, self.limits.start)
+        session.chosen(session.offers.with_options(answer.config_options))
         return answer.config_options
 
     def get_session(self, session_id: str) -> SessionUpdated | None:
@@ -337,16 +354,44 @@ class AcpHost:
         """The sessions of earlier hosts on the same store, disconnected until they are resumed or loaded."""
         self._must_be_open()
         restored: list[SessionUpdated] = []
-        for info in await self.log.streams():
+        for info in await self.log.streams(self.options.workspace):
             meta = read_meta(info.meta)
             if info.state != "open" or meta is None or info.name in self._sessions:
                 continue
-            with self._sessions.claim(info.name):
-                session = Session(await self.log.stream(info.name), meta, self._around_sessions())
-                self._sessions.add(session)
-            session.show()
-            restored.append(session.snapshot())
+            restored.append((await self._restored(info.name, meta)).snapshot())
         return restored
+
+    async def restore_session(self, session_id: str) -> Session:
+        """One of them; the one that is known already."""
+        self._must_be_open()
+        if (known := self._sessions.find(session_id)) is not None:
+            return known
+        stream = await self.log.find(session_id, self.options.workspace)
+        meta = read_meta(stream.info().meta) if stream else None
+        if stream is None or meta is None or stream.info().state != "open":
+            raise NotFound(f"cannot find session {session_id}; check its id")
+        return await self._restored(session_id, meta)
+
+    async def _restored(self, name: str, meta: SessionMeta) -> Session:
+        with self._sessions.claim(name):
+            session = Session(await self._log_stream(name), meta, self._around_sessions())
+            self._sessions.add(session)
+        session.show()
+        return session
+
+    def forget_session(self, session_id: str) -> None:
+        """Of one that no agent has: its record stays, and `restore_session` knows it again while it is open."""
+        session = self._sessions.find(session_id)
+        if session is not None and session.status in ("disconnected", "closed", "deleted"):
+            self._sessions.remove(session)
+
+    def respond_question(
+        self, session_id: str, question_id: str, answer: CreateElicitationResponse, *, by: str = "client"
+    ) -> None:
+        """The first answer counts. `NotFound` where nobody waits for one."""
+        questions = self.session(session_id).talk.questions
+        if questions is None or not questions.respond(question_id, answer, by):
+            raise NotFound(f"cannot answer question {question_id[:SHOWN]}: it does not wait for an answer")
 
     # Events and permissions.
 
@@ -424,7 +469,9 @@ def _meta_to_take_up(
         return msgspec.structs.replace(meta, agent_session_id=session_id)
     place = cwd if cwd is not None else known.meta.cwd
     meta = SessionMeta.wanted(agent.definition, place, mcp, directories or known.meta.additional_directories)
-    kept = {name: getattr(known.meta, name) for name in ("agent_session_id", "title", "updated_at")}
+    kept = {
+        name: getattr(known.meta, name) for name in ("agent_session_id", "title", "updated_at", "details")
+    }
     return msgspec.structs.replace(meta, **kept)
 
 

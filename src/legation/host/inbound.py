@@ -63,7 +63,8 @@ class Inbound:
 
     async def _watch(self) -> None:
         try:
-            head = (await self._host.log.stream(HOST_STREAM)).info().head
+            stream = await self._host.log.stream(HOST_STREAM, self._host.options.workspace)
+            head = stream.info().head
             if head == 0:
                 self._catch_up()
             async for event in self._events:

@@ -81,6 +81,19 @@ class Inquiries(ABC, Generic[A, V, R]):
     def waiting(self) -> bool:
         return bool(self._open)
 
+    def settle(self, inquiry_id: str, verdict: V) -> bool:
+        """Answered by somebody who was not asked by us; False: nobody waits for it."""
+        inquiry = self._open.get(inquiry_id)
+        if inquiry is None:
+            return False
+        self._close(inquiry, verdict)
+        return True
+
+    def asked(self, inquiry_id: str) -> A | None:
+        """What waits under that id."""
+        inquiry = self._open.get(inquiry_id)
+        return None if inquiry is None else inquiry.asked
+
     def cancel_all(self) -> None:
         """The turn is over: whoever was asked need not answer any more."""
         for inquiry in list(self._open.values()):

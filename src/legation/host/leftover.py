@@ -22,10 +22,10 @@ _TYPES = frozenset(each.event_type() for each in (*_OPENING, *_CLOSING))
 _WHY = "the host ended before"
 
 
-async def left_open(stream: Stream) -> list[Payload]:
-    """The events that close it. Reads the whole history, so once for a session of another host's."""
+async def left_open(stream: Stream, after: int = 0) -> list[Payload]:
+    """The events that close it. Reads the whole history above `after`, so once for a session of another host's."""
     still_open: dict[str, Payload] = {}
-    async for event in stream.subscribe(follow=False):
+    async for event in stream.subscribe(after, follow=False):
         if event.type not in _TYPES:
             continue
         payload = codec.decode(event)

@@ -6,7 +6,7 @@ MCP servers are kept by name only: what they are given are secrets, and whoever 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     mcp_servers: tuple[McpServerNames, ...] = ()
     title: str | None = None
     updated_at: str | None = None
+    details: Mapping[str, object] | None = None  # of whoever opened it: plain data, and no secret
 
     @classmethod
     def wanted(

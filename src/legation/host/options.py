@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from legation.store.backend import Backend
 from legation.wire.ask import Approver
 
 Restart = Literal["never", "on-crash"]
+_WORKSPACE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # it names a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class HostOptions:
     """`fs`, `terminal` and `questions` say what the agents are offered, and nothing else is (INV-6).
 
     Without an `approver`, permissions wait for `respond_permission`. Without a `data_dir`, agents' homes are
-    temporary. Without `storage`, events live in memory.
+    temporary. Without `storage`, events live in memory. Streams and homes are those of the `workspace`.
     """
 
     restart: Restart = "never"
@@ -62,6 +64,7 @@ class HostOptions:
     max_line: int = MAX_LINE
     redact: Redact = unchanged
     data_dir: Path | None = None
+    workspace: str = "local"
     launcher: Launcher | None = None
     clock: Clock = field(default_factory=SystemClock)
 
@@ -145,6 +148,8 @@ def _option_problems(given: dict[str, Any]) -> Iterator[str]:
         yield f"fs is {given['fs']!r}, not 'default', None or a handler"
     if given["data_dir"] is not None and not isinstance(given["data_dir"], str | Path):
         yield "data_dir is not a path"
+    if not isinstance(given["workspace"], str) or not _WORKSPACE.fullmatch(given["workspace"]):
+        yield "workspace is not a name of letters, digits, `_` and `-`"
 
 
 def _definition_problems(given: dict[str, Any]) -> Iterator[str]:

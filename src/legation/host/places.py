@@ -28,13 +28,14 @@ class Places:
 
     data: Path
     temporary: bool
+    workspace: str = "local"
 
     @classmethod
-    def open(cls, data_dir: Path | None) -> Places:
+    def open(cls, data_dir: Path | None, workspace: str = "local") -> Places:
         """Also ends what a killed host left behind in the same folder. Blocks."""
         if data_dir is None:
-            return cls(Path(tempfile.mkdtemp(prefix="legation-host-")), temporary=True)
-        places = cls(data_dir, temporary=False)
+            return cls(Path(tempfile.mkdtemp(prefix="legation-host-")), True, workspace)
+        places = cls(data_dir, False, workspace)
         reap(places.children)
         return places
 
@@ -50,7 +51,7 @@ class Places:
         return self._place(agent) / "home"
 
     def _place(self, agent: str) -> Path:
-        return self.data / "agents" / "local" / quote(agent, safe="")
+        return self.data / "agents" / self.workspace / quote(agent, safe="")
 
     def command(self, definition: AgentDefinition) -> tuple[Command, Path]:
         """How to start it, and the temporary folder to remove when it has ended."""

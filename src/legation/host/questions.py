@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from legation.agents.rpc import UNWRITABLE, RpcFault
 from legation.clock import Clock
+from legation.errors import InvalidParams
 from legation.host.handlers import QuestionHandler, question_modes
 from legation.host.inquiries import Inquiries
 from legation.ids import new_id
@@ -82,6 +83,16 @@ class Questions(Inquiries[CreateElicitationRequest, Reply, CreateElicitationResp
             expires_at=now + int(self._limit * 1000),
         )
         return self._begin(asked.id, request, asked, self._ask(request))
+
+    def respond(self, question_id: str, answer: CreateElicitationResponse, by: str) -> bool:
+        """False where nobody waits for it. What is no answer to it is refused, and it goes on waiting."""
+        asked = self.asked(question_id)
+        if asked is None:
+            return False
+        verdict = self._verdict(asked, answer)
+        if verdict.by != HANDLER:
+            raise InvalidParams(f"cannot answer question {question_id}: {verdict.reason}; correct the answer")
+        return self.settle(question_id, replace(verdict, by=by))
 
     async def _ask(self, request: CreateElicitationRequest) -> object:
         return await self._handler.ask(request)  # here it may fail as it likes

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from legation.agents.acp import AcpAgent
 from legation.agents.rpc import UNWRITABLE
@@ -19,6 +19,8 @@ from legation.errors import AgentExited, Conflict, InvalidParams, LegationError,
 from legation.host.conversation import Conversation
 from legation.host.handlers import QuestionHandler
 from legation.host.meta import SessionMeta
+from legation.host.offers import TYPES as OFFER_TYPES
+from legation.host.offers import Offers
 from legation.host.options import Limits
 from legation.host.pending import Pending
 from legation.host.setup import setup_events
@@ -36,12 +38,13 @@ from legation.wire.acp.updates import SessionInfoUpdate
 from legation.wire.ask import Approver
 from legation.wire.events import Draft
 from legation.wire.hoststream import PermissionUpdated, SessionUpdated
+from legation.wire.lifecycle import AgentExited as AgentExitedEvent
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, SessionStatus, Status
 from legation.wire.payload import Payload
 
 SAVE_LIMIT = 5.0  # seconds that a host which is disposed of waits for metadata: the store's time
 
-_NOTED = TOOL_CALL_TYPES | {"session-info-update"}
+_NOTED = TOOL_CALL_TYPES | OFFER_TYPES | {"session-info-update"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Session:
         self.agent_id: str | None = None
         self.mcp: tuple[McpServer, ...] = ()  # with their secrets, so in memory only
         self.has_modes = self.has_config = False  # whether the agent ever said that it has them
+        self.offers = Offers()
+        self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
         self._agent: AcpAgent | None = None
         self._around = around
         self.talk = Conversation(
@@ -88,6 +93,11 @@ class Session:
     @property
     def status(self) -> Status:
         return "resuming" if self._resuming else self._status
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is in its status, where there is more to say."""
+        return self._reason
 
     @property
     def agent(self) -> AcpAgent:
@@ -127,7 +137,9 @@ class Session:
         self.agent_id, self._agent, self.mcp = agent_id, agent, mcp
         self.has_modes |= setup.modes is not None
         self.has_config |= setup.config_options is not None
-        self._resuming = False
+        said = Offers.of(setup)
+        self.offers = Offers(said.modes or self.offers.modes, said.options or self.offers.options)
+        self._resuming, self.exit = False, None
         with suppress(Conflict):
             self.stream.append(setup_events(setup))
         return self.move("active")
@@ -155,9 +167,24 @@ class Session:
         await self.talk.settle()
         self.disconnect(reason)
 
+    def chosen(self, offers: Offers) -> None:
+        """Its client chose, and the agent agreed; recorded unless the agent said so itself."""
+        if (news := offers.news_for(self.offers)) is not None:
+            self.updates(setup_events(news))
+
     async def keep(self, meta: SessionMeta) -> None:
         await self.stream.set_meta(meta.encode())
         self.meta, self.folders = meta, meta.folders()
+
+    async def keep_details(
+        self, details: Mapping[str, object], title: str | UnsetType | None = UNSET
+    ) -> None:
+        """Strict; at once for whoever looks, and on the disk when this returns."""
+        kept = self.meta.title if title is UNSET else title
+        self.meta = msgspec.structs.replace(self.meta, details=details, title=kept)
+        if title is not UNSET:
+            self._around.host.publish(self.snapshot())
+        await self.stream.set_meta(self.meta.encode())
 
     async def end(self, status: Literal["closed", "deleted"]) -> None:
         """Strict: where the tombstone cannot be written, nothing is published and this raises."""
@@ -190,6 +217,9 @@ class Session:
 
     def note(self, *payloads: Payload) -> Receipt | None:
         """Append events of our own; None where the session takes no more, or not these."""
+        for payload in payloads:
+            if isinstance(payload, AgentExitedEvent):
+                self.exit = payload
         with suppress(Conflict, InvalidParams):
             return self.record(*payloads)
         return None
@@ -244,6 +274,8 @@ class Session:
     def _take_note(self, draft: Draft) -> None:
         if draft.type == "session-info-update":
             self._retitle(codec.decode(draft))
+        elif draft.type in OFFER_TYPES:
+            self.offers = self.offers.after(draft)
         else:
             self.talk.tool_calls.take(draft)
 

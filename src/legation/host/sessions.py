@@ -9,7 +9,7 @@ from legation.errors import Conflict, InvalidParams, NotFound, SessionClosed
 from legation.host.meta import SessionMeta
 from legation.host.session import Session, Surroundings
 from legation.host.stream import HOST_STREAM
-from legation.store.log import EventLog
+from legation.store.stream import Stream
 from legation.wire.hoststream import SessionUpdated
 
 
@@ -42,6 +42,10 @@ class Sessions:
     def add(self, session: Session) -> None:
         self._known[session.id] = session
 
+    def remove(self, session: Session) -> None:
+        if self._known.get(session.id) is session:
+            del self._known[session.id]
+
     @contextmanager
     def claim(self, session_id: str) -> Iterator[None]:
         """While a session of that name is being made, nobody else makes one."""
@@ -54,11 +58,12 @@ class Sessions:
             self._claimed.discard(session_id)
 
 
-async def new_session(log: EventLog, name: str, meta: SessionMeta, around: Surroundings) -> Session:
+async def new_session(stream: Stream, meta: SessionMeta, around: Surroundings) -> Session:
     """Strict: its metadata are stored, or it is not there."""
-    stream = await log.stream(name)
     if stream.info().head or stream.info().state != "open":
-        raise Conflict(f"cannot create session {name}: there is a record of that name; load or resume it")
+        raise Conflict(
+            f"cannot create session {stream.name}: there is a record of that name; load or resume it"
+        )
     session = Session(stream, meta, around)
     await session.keep(meta)
     return session

@@ -1,10 +1,11 @@
-"""The server's host: agents and sessions in this process, whose permissions go to the server's door.
+"""The server's hosts, one for each workspace: agents and sessions in this process, whose permissions go to the door.
 
-It is made by whoever first needs it, so that a server without sessions does not pay for it. What a server that was
+Each is made by whoever first needs it, so that a server without sessions does not pay for it. What a server that was
 killed left running is ended at the next start in any case.
 
 INV-H1  Nothing that it started outlives the server.
 INV-H2  The door keeps the time of a permission, not the host: who answers late is told by the door.
+INV-H3  A host sees the streams and the agents' homes of its own workspace, and asks as that workspace.
 """
 
 from __future__ import annotations
@@ -29,17 +30,15 @@ LATER: Final = 60.0  # seconds beyond the longest that an approval may wait: the
 
 
 class Hosting:
-    """`async with Hosting(...)`: at its end the host is disposed of, with every agent."""
+    """`async with Hosting(...)`: at its end the hosts are disposed of, with every agent. `first` is the workspace of
+    the machine's owner."""
 
-    def __init__(self, settings: Settings, log: EventLog, door: Door, workspace: str) -> None:
+    def __init__(self, settings: Settings, log: EventLog, door: Door, first: str) -> None:
         self._settings = settings
         self._log = log
         self._door = door
-        # Not the credential of whoever started a session: that one may answer what its agent asks.
-        self._requester = Principal(
-            kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0
-        )
-        self._host: AcpHost | None = None
+        self.first = first
+        self._hosts: dict[str, AcpHost] = {}
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -52,30 +51,40 @@ class Hosting:
     ) -> None:
         self._closed = True
         async with self._opening:
-            if self._host is not None:
-                await self._host.dispose()
+            hosts = list(self._hosts.values())
+            outcomes = await asyncio.gather(*[each.dispose() for each in hosts], return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
-    async def host(self) -> AcpHost:
+    async def host(self, workspace: str | None = None) -> AcpHost:
+        """Of the first workspace, unless another is named."""
+        name = workspace or self.first
         async with self._opening:
             if self._closed:
                 raise Unavailable("cannot use agents any more: the server stops; try again when it is back")
-            if self._host is None:
-                self._host = await self._open()
-            return self._host
+            if name not in self._hosts:
+                self._hosts[name] = await self._open(name)
+            return self._hosts[name]
 
-    async def _open(self) -> AcpHost:
+    async def _open(self, workspace: str) -> AcpHost:
         from legation.host.door_approver import DoorApprover
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
+        from legation.server.sessions.questions import Waiting
 
         settings = self._settings
+        # Not the credential of whoever started a session: that one may answer what its agent asks.
+        requester = Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
         approver = DoorApprover(
             self._door,
             where=lambda session_id: host.where(session_id),
-            requester_of=lambda _session_id: self._requester,
+            requester_of=lambda _session_id: requester,
         )
         options = HostOptions(
             approver=approver,
+            questions=Waiting(),
+            workspace=workspace,
             limits=Limits(
                 start=settings.start_timeout,
                 idle=settings.idle_timeout,

@@ -14,13 +14,20 @@ from legation.clock import Clock
 from legation.errors import ConfigInvalid, Conflict, StorageFailed
 from legation.gateway.toolbox import Toolbox
 from legation.ids import new_id
+from legation.proc import ProcessLauncher, Registry
 from legation.server.address import Address, browser_name, take_address
 from legation.server.approving import approving
-from legation.server.hosting import Hosting
+from legation.server.fs.files import Files
+from legation.server.fs.roots import Roots
+from legation.server.hosting import CHILDREN, Hosting
 from legation.server.identity.process_tokens import ProcessTokens
 from legation.server.identity.token_uses import TokenUses
 from legation.server.life import Troubles, living
+from legation.server.processes.auditing import recording
+from legation.server.processes.processes import Means, Processes
 from legation.server.services import Mode, Services
+from legation.server.sessions.desk import Desk
+from legation.server.sessions.launching import Launching
 from legation.server.streaming.hub import Hub
 from legation.server.sweeper import sweeping
 from legation.settings import Settings
@@ -65,9 +72,35 @@ async def open_instance(
         process_tokens, sealer = ProcessTokens(keys, installed), Sealer(keys.vault)
         links = LinkSigner(keys.links, address.public_url, clock)
         door = await stack.enter_async_context(
-            approving(settings, database, sealer, log, clock, policies, address.public_url)
+            approving(settings, database, sealer, log, clock, policies, address.browser_url)
         )
         hosting = await stack.enter_async_context(Hosting(settings, log, door.door, installed.workspace))
+        vault = Vault(database, sealer, clock)
+        launching = Launching(settings.data_dir, settings.agents, installed.workspace)
+        roots = Roots(settings.folders or [Path.home()], [settings.data_dir])
+        files = Files(roots, lambda session_id, workspace: sessions.folders_of(session_id, workspace))
+        sessions = await stack.enter_async_context(
+            Desk(
+                hosting=hosting,
+                launching=launching,
+                log=log,
+                database=database,
+                vault=vault,
+                inbox=door.inbox,
+                grants=door.grants,
+                clock=clock,
+                data_dir=settings.data_dir,
+                folder_of=files.folder,
+            )
+        )
+        means = Means(
+            launcher=ProcessLauncher(registry=Registry(settings.data_dir / CHILDREN)),
+            folder=files.folder,
+            homes=settings.data_dir / "processes",
+            record=recording(database, clock),
+            clock=clock,
+        )
+        processes = await stack.enter_async_context(Processes(means, enabled=settings.processes))
         services = Services(
             settings=settings,
             mode=mode,
@@ -80,9 +113,10 @@ async def open_instance(
             keys=keys,
             rotating=asyncio.Lock(),
             backing_up=asyncio.Lock(),
+            replaying=asyncio.Lock(),
             keys_file=settings.data_dir / KEYS,
             sealer=sealer,
-            vault=Vault(database, sealer, clock),
+            vault=vault,
             blobs=open_blobs(settings.blobs, settings.data_dir, links),
             links=links,
             log=log,
@@ -99,6 +133,10 @@ async def open_instance(
             door=door.door,
             toolbox=toolbox,
             hosting=hosting,
+            launching=launching,
+            sessions=sessions,
+            files=files,
+            processes=processes,
             own_token=process_tokens.add(settings.token),
             installed=installed,
             stop=stop,

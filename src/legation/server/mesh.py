@@ -147,10 +147,13 @@ class ServingBoth(Serving):
         *,
         tls: Tls | None,
         trusted_proxies: Sequence[str],
+        websockets: bool,
         mesh: ASGIApp,
         mesh_sockets: Sequence[socket.socket],
     ) -> None:
-        super().__init__(app, before_exit=before_exit, tls=tls, trusted_proxies=trusted_proxies)
+        super().__init__(
+            app, before_exit=before_exit, tls=tls, trusted_proxies=trusted_proxies, websockets=websockets
+        )
         self._when_ready = on_ready
         self._mesh = Serving(mesh).config  # with the same bounds
         self._mesh_sockets = tuple(mesh_sockets)

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 import legation
 from legation.clock import SystemClock
 from legation.errors import ConfigInvalid
@@ -27,11 +29,13 @@ from legation.server.http.summary import RequestSummary
 from legation.server.instance import open_instance, prepare_folder
 from legation.server.logs import level_of, logging_to, secrets_of
 from legation.server.mesh import HOSTS, ServingBoth, agents_running, mesh_app, mesh_url, take_mesh
+from legation.server.processes.upgrades import Upgrades
 from legation.server.serverfile import server_file
 from legation.server.services import Mode, Services
 from legation.server.serving import Serving, Tls
 from legation.server.serving import run as run_loop
 from legation.server.surfaces import MESH, SURFACES
+from legation.server.surfaces.processes import TERMINALS
 from legation.server.surfaces.sign_in import make_link
 from legation.settings import Settings
 from legation.store.datafolder import LOGS
@@ -128,10 +132,13 @@ def _serving(
     on_ready: Callable[[], None],
 ) -> Serving:
     options, authenticate = _options(settings, services, address), make_authenticate(services)
-    app = make_app(SURFACES, services=services, authenticate=authenticate, options=options)
-    tls, proxies = _tls(settings), settings.trusted_proxies
+    app: ASGIApp = make_app(SURFACES, services=services, authenticate=authenticate, options=options)
+    if settings.processes:
+        app = Upgrades(app, TERMINALS, services.clock)
+    tls, proxies, websockets = _tls(settings), settings.trusted_proxies, settings.processes
     if not mesh:
-        return Serving(app, on_ready, _before_exit(services), tls=tls, trusted_proxies=proxies)
+        before_exit = _before_exit(services)
+        return Serving(app, on_ready, before_exit, tls=tls, trusted_proxies=proxies, websockets=websockets)
     beside = mesh_app(
         MESH,
         services=services,
@@ -146,6 +153,7 @@ def _serving(
         _before_exit(services),
         tls=tls,
         trusted_proxies=proxies,
+        websockets=websockets,
         mesh=beside,
         mesh_sockets=mesh,
     )

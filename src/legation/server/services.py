@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from legation.clock import Clock
     from legation.gateway.toolbox import Toolbox
     from legation.secret import Secret
+    from legation.server.fs.files import Files
     from legation.server.hosting import Hosting
     from legation.server.identity.process_tokens import ProcessTokens
     from legation.server.identity.token_uses import TokenUses
+    from legation.server.processes.processes import Processes
+    from legation.server.sessions.desk import Desk
+    from legation.server.sessions.launching import Launching
     from legation.server.streaming.hub import Hub
     from legation.settings import Settings
     from legation.store.blobs.blobs import Blobs
@@ -50,6 +54,7 @@ class Services:
     keys: Keys
     rotating: asyncio.Lock  # the keys are being changed
     backing_up: asyncio.Lock
+    replaying: asyncio.Lock  # somebody's policy is being tried
     keys_file: Path  # those of them that are no settings
     sealer: Sealer
     vault: Vault
@@ -69,6 +74,10 @@ class Services:
     door: Door
     toolbox: Toolbox
     hosting: Hosting  # agents and their sessions
+    launching: Launching  # how agents are found, installed and started
+    sessions: Desk
+    files: Files
+    processes: Processes  # that operators started
     own_token: Secret  # the CLI's, for as long as this server runs
     installed: Installed  # the first workspace and its owner
     stop: Callable[[], None]

@@ -33,6 +33,9 @@ TICK: Final = 1.0  # seconds: how often uvicorn's Date header is renewed
 MOST_WAITING: Final = (
     16  # requests of one connection that wait behind its first; nobody pipelines more in earnest
 )
+WS_MESSAGE_BYTES: Final = 512 * 1024  # of what a client sends at once: the longest input, and JSON around it
+WS_PING_INTERVAL: Final = 20.0  # seconds between two questions whether the client of a WebSocket is there
+WS_PING_TIMEOUT: Final = 20.0  # seconds: the client's time to answer
 POLL: Final = 0.02  # seconds between looks at who is still connected, at the end only
 
 _R = TypeVar("_R")
@@ -77,8 +80,9 @@ class Serving(uvicorn.Server):
         grace: float = GRACE,
         tls: Tls | None = None,
         trusted_proxies: Sequence[str] = (),
+        websockets: bool = False,
     ) -> None:
-        super().__init__(_config(app, tls, trusted_proxies))
+        super().__init__(_config(app, tls, trusted_proxies, websockets=websockets))
         self._on_ready = on_ready
         self._before_exit = before_exit
         self._grace = grace
@@ -160,11 +164,18 @@ class Serving(uvicorn.Server):
         return bool(self.server_state.connections or self.server_state.tasks)
 
 
-def _config(app: ASGIApp, tls: Tls | None, trusted_proxies: Sequence[str]) -> uvicorn.Config:
+def _config(
+    app: ASGIApp, tls: Tls | None, trusted_proxies: Sequence[str], *, websockets: bool
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=BoundedHttp,
-        ws="none",
+        # Without them a handshake is a request like any other. Loaded by name: most servers have no use for it.
+        ws="legation.server.processes.sockets:BoundedWebSocket" if websockets else "none",
+        ws_max_size=WS_MESSAGE_BYTES,
+        ws_ping_interval=WS_PING_INTERVAL,
+        ws_ping_timeout=WS_PING_TIMEOUT,
+        ws_per_message_deflate=False,  # a small frame could become a large one
         interface="asgi3",
         lifespan="off",  # nothing begins or ends with the application; a forced end would leave its task behind
         log_config=None,
@@ -186,6 +197,7 @@ class BoundedHttp(HttpToolsProtocol):
     _loose = 0  # bytes that nothing whole has come of yet: of a head, a chunk's extension, a trailer
     _fields = 0  # bytes of the header fields that are complete
     _deadline: asyncio.TimerHandle | None = None
+    _upgraded = False  # the connection is a WebSocket's by now, and its bounds are others
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -198,6 +210,8 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._loose += len(data)
         super().data_received(data)
+        if self._upgraded:
+            return
         if self._loose > HEAD_LIMIT:
             self._refuse()
         elif not self._awaits_a_request():
@@ -210,6 +224,11 @@ class BoundedHttp(HttpToolsProtocol):
         # Before its first request there is none, whatever uvicorn's types say.
         cycle: RequestResponseCycle | None = self.cycle
         return self._in_head or cycle is None or cycle.response_complete
+
+    def handle_websocket_upgrade(self) -> None:
+        self._upgraded = True
+        self._meet_deadline()
+        super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
         self._in_head, self._fields = True, 0

@@ -22,7 +22,7 @@ Change = Literal[
     "user.created", "user.changed", "user.disabled", "user.enabled", "user.signed-in", "user.signed-out",
     "workspace.created", "member.set", "member.removed",
     "token.created", "token.revoked", "link.created", "grant.created", "grant.revoked",
-    "keys.rotated", "backup.made", "server.started", "server.stopped",
+    "keys.rotated", "backup.made", "server.started", "server.stopped", "process.started",
 ]  # fmt: skip
 
 # What each says of its target, in words for the docs.
@@ -45,6 +45,7 @@ MEANINGS: Final[dict[Change, str]] = {
     "backup.made": "a backup of the whole installation was made",
     "server.started": "a server started; `version` is Legation's",
     "server.stopped": "a server stopped in good order",
+    "process.started": "an operator starts a program on the server's machine; `program` is its name where that is plain, `tty` whether it has a terminal",
 }
 
 Detail = str | int | bool | None

@@ -73,5 +73,5 @@ class HttpFigures:
         method = trail.method if trail.method in _METHODS else "other"  # a caller's word is no label
         route = trail.route or "none"
         self._requests.inc(method, route, _CLASSES[trail.status // 100])
-        if trail.operation is None or trail.operation.media != _STREAM:
+        if trail.status != 101 and (trail.operation is None or trail.operation.media != _STREAM):
             self._seconds.observe(seconds, method, route)

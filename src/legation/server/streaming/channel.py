@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from legation.server.streaming import sse
@@ -17,6 +18,7 @@ MOST_REST: Final = 10e-3  # seconds: what an event may wait because there was an
 logger = logging.getLogger("legation.streams")
 
 Farewell = Literal["shutdown", "credential", "unavailable"]
+Framing = Callable[[Sequence[Event]], Frames]  # how the events of a source look
 
 
 class Source(Protocol):
@@ -58,8 +60,9 @@ class Listener(Protocol):
 class Channel:
     """A stream that is being read: its frames, made once, and one task that rings its readers."""
 
-    def __init__(self, source: Source, cache: Cache) -> None:
+    def __init__(self, source: Source, cache: Cache, framing: Framing = sse.frames) -> None:
         self.source = source
+        self._framing = framing
         self.readers: set[Listener] = set()
         self._cache = cache
         self._floor = source.floor
@@ -106,9 +109,10 @@ class Channel:
             events = source.since(after)
             if not events:
                 return None if events is None else NOTHING
-            return self._keep(after, sse.frames(sse.first_chunk(events)))
+            return self._keep(after, self._framing(sse.first_chunk(events)))
         if found.upto < source.visible and len(found.data) < CHUNK_BYTES // 2:
-            return self._keep(after, self._lengthened(found))
+            longer = self._lengthened(found)
+            return found if longer is found else self._keep(after, longer)
         return found
 
     def _keep(self, after: int, frames: Frames) -> Frames:
@@ -124,12 +128,14 @@ class Channel:
                 events = self.source.since(upto)
                 if not events:
                     break
-                more = sse.frames(sse.first_chunk(events, room))
+                more = self._framing(sse.first_chunk(events, room))
             room -= len(more.data)
             if room < 0:
                 break
             parts.append(more)
             upto = more.upto
+        if len(parts) == 1:
+            return first
         return Frames(b"".join([part.data for part in parts]), upto, sum([part.events for part in parts]))
 
     async def older(self, after: int) -> Frames:
@@ -142,7 +148,7 @@ class Channel:
 
     async def _read(self, after: int) -> Frames:
         first = NOTHING
-        for chunk in sse.chunks(await self.source.read_older(after)):
+        for chunk in sse.chunks(await self.source.read_older(after), self._framing):
             self._keep(after, chunk)
             first, after = first if first.events else chunk, chunk.upto
         return first

@@ -17,7 +17,8 @@ from typing import Final, Self
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, NotFound
 from legation.server.streaming import sse
-from legation.server.streaming.channel import Cache, Channel, Farewell, Source
+from legation.server.streaming.channel import Cache, Channel, Farewell, Framing, Source
+from legation.server.streaming.projected_checkpoints import Checkpoints
 from legation.server.streaming.sse import CHUNK_BYTES
 from legation.store.log import EventLog
 
@@ -111,13 +112,21 @@ class Reader:
 class StreamReader(Reader):
     """One stream from `after` on."""
 
-    def __init__(self, hub: Hub, source: Source, after: int, credential: Credential | None = None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        source: Source,
+        after: int,
+        credential: Credential | None = None,
+        framing: Framing = sse.frames,
+    ) -> None:
         super().__init__(hub, credential)
         self._source = source
+        self._framing = framing
         self.seq = after
 
     def __enter__(self) -> Self:
-        self._channel = self._hub.join(self._source, self)
+        self._channel = self._hub.join(self._source, self, self._framing)
         return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
@@ -145,6 +154,7 @@ class Hub:
         self, log: EventLog, clock: Clock, *, finders: Sequence[Find] = (), cache_bytes: int = CACHE_BYTES
     ) -> None:
         self.delivered = 0
+        self.checkpoints = Checkpoints()  # of the projections of sessions
         self._log = log
         self._clock = clock
         self._finders = (*finders, log.find)
@@ -195,10 +205,10 @@ class Hub:
 
     # For readers.
 
-    def join(self, source: Source, reader: Reader) -> Channel:
+    def join(self, source: Source, reader: Reader, framing: Framing = sse.frames) -> Channel:
         channel = self._channels.get(source.key)
         if channel is None:
-            channel = self._channels[source.key] = Channel(source, self._cache)
+            channel = self._channels[source.key] = Channel(source, self._cache, framing)
         channel.readers.add(reader)
         return channel
 

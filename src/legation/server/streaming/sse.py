@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -74,10 +74,12 @@ def first_chunk(events: Sequence[Event], limit: int = CHUNK_BYTES) -> Sequence[E
     return events
 
 
-def chunks(events: Sequence[Event]) -> Iterator[Frames]:
+def chunks(
+    events: Sequence[Event], framing: Callable[[Sequence[Event]], Frames] = frames
+) -> Iterator[Frames]:
     while events:
         chunk = first_chunk(events)
-        yield frames(chunk)
+        yield framing(chunk)
         events = events[len(chunk) :]
 
 

@@ -3,16 +3,22 @@
 from typing import Final
 
 from legation.server.surfaces import (
+    agents,
     approvals,
     audit,
     backup,
     files,
+    fs,
     grants,
     health,
     home,
     keys,
+    left_out,
     me,
     policy,
+    processes,
+    session_events,
+    sessions,
     sign_in,
     streams,
     tokens,
@@ -42,6 +48,12 @@ SURFACES: Final = tuple(
         traces,
         policy,
         tools,
+        agents,
+        sessions,
+        session_events,
+        fs,
+        processes,
+        left_out,
     )
 )
 

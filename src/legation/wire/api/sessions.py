@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ Where = Annotated[str, Meta(min_length=1, max_length=4096)]
 AgentMode = Annotated[str, Meta(min_length=1, max_length=64)]  # build, plan, or one that the agent names
 PermissionMode = Literal["default", "plan", "bypass", "acceptEdits"]
 PermissionReplyWord = Literal["once", "always", "reject"]
+ALWAYS: Final = "allowed for the rest of the session"  # what an agent hears whose call was answered so
 
 
 class LocalMcp(Request, tag_field="type", tag="local", kw_only=True):
@@ -95,7 +96,9 @@ class SessionInfo(Answer, kw_only=True):
     directory: str | None
     title: str | None
     status: str  # ours: starting, active, resuming, disconnected, closed
-    exit: Mapping[str, Value] | None = None  # of the agent's process, where it ended: code, signal, reason, stderr
+    busy: bool = False  # a turn runs
+    queued: int = 0  # messages that wait for it
+    exit: Mapping[str, Value] | None = None  # of the agent's process that ended: code, signal, reason
     mcp: list[str] | None = None  # by name: what they are given are secrets
     skills: list[str] | None = None
 

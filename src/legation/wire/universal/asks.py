@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from legation.wire.api.sessions import ALWAYS
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
 from legation.wire.universal import questions, shapes
 from legation.wire.universal.embedded import embedded
@@ -58,5 +59,7 @@ def _status(answer: PermissionAnswered, asked: _Permission) -> shapes.Permission
     """A refusal is any end that is no yes: silence, a cancelled turn."""
     if answer.outcome != "approved":
         return "reject"
-    for_ever = answer.option_id in asked.for_ever or answer.by.startswith(_GRANT)
+    for_ever = (
+        answer.option_id in asked.for_ever or answer.by.startswith(_GRANT) or answer.message == ALWAYS
+    )
     return "accept_for_session" if for_ever else "accept"

@@ -1,0 +1,296 @@
+"""Giving sessions an agent, and taking it away: each has a process of its own.
+
+INV-T1  A session whose agent is gone gets another with the next message: resumed where the agent can, else loaded.
+INV-T2  What was ended leaves no process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from legation.agents.acp import AcpAgent
+from legation.errors import CapabilityUnsupported, LegationError, RateLimited
+from legation.host.host import AcpHost
+from legation.host.offers import Offers
+from legation.host.session import Session
+from legation.host.stream import HOST_STREAM
+from legation.server.hosting import Hosting
+from legation.server.sessions import mcp
+from legation.server.sessions.choosing import BUILD, Opening, Wanted, choose, current_mode
+from legation.server.sessions.details import Details, Exit
+from legation.server.sessions.launching import Launching
+from legation.server.sessions.record import Record, must_be_open
+from legation.server.sessions.records import Records
+from legation.store.vault import Vault
+from legation.wire import codec
+from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.sessions import NewSessionResponse
+from legation.wire.events import Event
+from legation.wire.hoststream import SessionUpdated
+
+MOST_RUNNING: Final = 256  # agents of one workspace
+STDERR_KEPT: Final = 4_000  # characters of the end of an agent's stderr, in the session's details
+# Ends of an agent that were not our doing.
+_BY_ITSELF: Final = ("crashed", "ended", "stopped")
+
+logger = logging.getLogger("legation.sessions")
+
+
+class Attaching:
+    def __init__(self, hosting: Hosting, launching: Launching, vault: Vault, records: Records) -> None:
+        self._hosting = hosting
+        self._launching = launching
+        self._vault = vault
+        self._records = records
+        self._watched: set[str] = set()
+        self._noting: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._noting:
+            task.cancel()
+        await asyncio.gather(*self._noting, return_exceptions=True)
+
+    async def host(self, workspace: str) -> AcpHost:
+        host = await self._hosting.host(workspace)
+        if workspace not in self._watched:
+            self._watched.add(workspace)
+            stream = await host.log.stream(HOST_STREAM, workspace)
+            host.subscribe(None, stream.head, lambda event: self._on_event(workspace, event))
+        return host
+
+    # A new session.
+
+    async def create(
+        self,
+        workspace: str,
+        session_id: str,
+        details: Details,
+        cwd: Path,
+        servers: Sequence[McpServer],
+        *,
+        title: str | None,
+        version: str | None,
+    ) -> Record:
+        """There is a session with an agent that is set as the details say, or none at all."""
+        host = await self.host(workspace)
+        agent_id = await self._spawned(host, workspace, details.agent, cwd, version)
+        first_mode: str | None = None
+
+        async def prepare(agent: AcpAgent, opened: NewSessionResponse) -> NewSessionResponse:
+            nonlocal first_mode
+            opening = Opening(agent, opened.session_id, Offers.of(opened), host.limits.start)
+            first_mode = current_mode(opening.offers)
+            await choose(opening, wanted_of(details))
+            offers = opening.offers
+            return replace(opened, modes=offers.modes, config_options=offers.options or opened.config_options)
+
+        try:
+            await host.create_session(
+                agent_id,
+                cwd=cwd,
+                mcp_servers=servers,
+                session_id=session_id,
+                title=title,
+                details=details.plain(),
+                prepare=prepare,
+            )
+        except BaseException:
+            await asyncio.shield(host.dispose_agent(agent_id))
+            raise
+        session = host.session(session_id)
+        record = Record(workspace, session_id, session.meta, details, head=session.stream.head, closed=False)
+        record.session = session
+        self._records.add(record)
+        await self._records.save(record, replace(details, first_mode=first_mode))
+        return record
+
+    async def _spawned(
+        self, host: AcpHost, workspace: str, agent: str, cwd: Path, version: str | None = None
+    ) -> str:
+        self._must_have_room(workspace)
+        launch = await self._launching.launch(workspace, agent, cwd, version)
+        try:
+            spawned = await host.spawn_agent(launch.definition)
+        except BaseException:
+            await asyncio.shield(_forget_failed(host))
+            raise
+        offered = {str(each.get("id")) for each in spawned.auth_methods or ()}
+        if launch.key_method in offered:
+            try:
+                await host.authenticate(spawned.agent_id, str(launch.key_method))
+            except BaseException:
+                await asyncio.shield(host.dispose_agent(spawned.agent_id))
+                raise
+        return spawned.agent_id
+
+    def _must_have_room(self, workspace: str) -> None:
+        running = sum(record.status == "active" for record in self._records.of(workspace))
+        if running >= MOST_RUNNING:
+            raise RateLimited(
+                f"cannot start another agent: {running} run in this workspace; terminate sessions that are done",
+                {"retryAfter": 60},
+            )
+
+    # One that there is.
+
+    async def ensure(self, record: Record) -> Session:
+        """Its agent, started again if it is gone."""
+        async with record.lock:
+            must_be_open(record)
+            host = await self.host(record.workspace)
+            session = record.session = await host.restore_session(record.id)
+            if session.status == "active":
+                return session
+            if session.agent_id is not None:
+                await host.dispose_agent(session.agent_id)
+            agent_id = await self._spawned(
+                host, record.workspace, record.details.agent, Path(record.meta.cwd)
+            )
+            try:
+                await self._take_up(host, agent_id, record)
+            except BaseException:
+                await asyncio.shield(host.dispose_agent(agent_id))
+                raise
+            await self._set_again(host, session, record)
+            if record.details.exit is not None:
+                await self._records.save(record, replace(record.details, exit=None))
+            return session
+
+    async def choose(self, record: Record, wanted: Wanted) -> None:
+        """In an agent that runs."""
+        session = await self.ensure(record)
+        await choose(Running(await self.host(record.workspace), session), wanted)
+
+    async def _take_up(self, host: AcpHost, agent_id: str, record: Record) -> None:
+        servers = await self._servers(record)
+        try:
+            await host.resume_session(agent_id, record.id, mcp_servers=servers)
+        except LegationError as refused:
+            try:
+                await host.load_session(agent_id, record.id, mcp_servers=servers)
+            except CapabilityUnsupported:
+                if not isinstance(refused, CapabilityUnsupported):
+                    raise refused from None
+                raise CapabilityUnsupported(
+                    f"cannot go on with session {record.id}: its agent can neither resume nor load; start another"
+                ) from None
+
+    async def _servers(self, record: Record) -> tuple[McpServer, ...]:
+        sealed = record.details.sealed
+        if sealed is None:
+            return ()
+        return mcp.unseal(await self._vault.open_bytes(record.workspace, sealed.owner, sealed.bundle))
+
+    async def _set_again(self, host: AcpHost, session: Session, record: Record) -> None:
+        """An agent may not remember; what it no longer offers must not keep the session from going on."""
+        wanted = wanted_of(record.details)
+        for each in (Wanted(model=wanted.model), Wanted(variant=wanted.variant), replace_mode(wanted)):
+            try:
+                await choose(Running(host, session), each)
+            except LegationError as error:
+                logger.warning("session %s: %s", record.id, error.message)
+
+    async def end(self, record: Record) -> None:
+        """Idempotent. Its history stays; nothing of it runs."""
+        async with record.lock:
+            if record.ended:
+                return
+            host = await self.host(record.workspace)
+            session = record.session = await host.restore_session(record.id)
+            agent_id = session.agent_id
+            await self._records.save(record, replace(record.details, queue=(), begun=None))
+            await host.close_session(record.id)
+            record.let_go(closed=True)
+            host.forget_session(record.id)
+            if agent_id is not None:
+                await host.dispose_agent(agent_id)
+
+    # An agent that ended by itself.
+
+    def _on_event(self, workspace: str, event: Event) -> None:
+        if self._closed or event.type != SessionUpdated.event_type():
+            return
+        payload = codec.decode(event)
+        if not isinstance(payload, SessionUpdated) or payload.status != "disconnected":
+            return
+        record = self._records.find(workspace, payload.session_id)
+        if record is not None and record.session is not None:
+            task = asyncio.create_task(self._note_exit(record, record.session))
+            self._noting.add(task)
+            task.add_done_callback(self._noting.discard)
+
+    async def _note_exit(self, record: Record, session: Session) -> None:
+        try:
+            if session.status != "disconnected" or record.session is not session:
+                return
+            if (found := _exit_of(session)) is not None:
+                await self._records.save(record, replace(record.details, exit=found))
+            if record.working is None and not record.lock.locked():
+                await self._let_go(record, session)
+        except LegationError as error:
+            logger.warning("cannot note how the agent of session %s ended: %s", record.id, error.message)
+
+    async def _let_go(self, record: Record, session: Session) -> None:
+        """Without an agent there is nothing to keep in memory."""
+        host = await self.host(record.workspace)
+        async with record.lock:
+            if session.status == "disconnected" and record.session is session and record.working is None:
+                if session.agent_id is not None:
+                    await host.dispose_agent(session.agent_id)
+                await session.saved()
+                host.forget_session(record.id)
+                record.let_go()
+
+
+class Running:
+    """A session that its host has."""
+
+    def __init__(self, host: AcpHost, session: Session) -> None:
+        self._host, self._session = host, session
+
+    @property
+    def offers(self) -> Offers:
+        return self._session.offers
+
+    async def set_mode(self, mode: str) -> None:
+        await self._host.set_mode(self._session.id, mode)
+
+    async def set_option(self, option: str, value: str) -> None:
+        await self._host.set_config_option(self._session.id, option, value)
+
+
+async def _forget_failed(host: AcpHost) -> None:
+    """Agents that never came to life: whoever wanted one is told, and nothing is to be known of it."""
+    for agent in host.get_agents():
+        if agent.reason in ("spawn-failed", "initialize-failed"):
+            await host.dispose_agent(agent.agent_id)
+
+
+def wanted_of(details: Details) -> Wanted:
+    return Wanted(details.mode, details.model, details.variant, details.first_mode)
+
+
+def replace_mode(wanted: Wanted) -> Wanted:
+    """The mode alone; one that builds is left as the agent has it."""
+    return Wanted(mode=None if wanted.mode == BUILD else wanted.mode, first_mode=wanted.first_mode)
+
+
+def _exit_of(session: Session) -> Exit | None:
+    reason, _, _ = (session.reason or "").partition(":")
+    if reason not in _BY_ITSELF or session.exit is None:
+        return None
+    tail = session.exit.stderr_tail
+    return Exit(
+        reason=reason,
+        code=session.exit.code,
+        signal=session.exit.signal,
+        stderr=None if tail is None else tail[-STDERR_KEPT:],
+    )

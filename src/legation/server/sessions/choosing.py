@@ -1,0 +1,184 @@
+"""What a client asks for in its own words (a mode, a model, a variant), found among what the agent offers, and set.
+
+INV-C1  No mode is chosen in which the agent decides for itself: policies would no longer be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+
+from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
+from legation.wire.acp.config import SelectChoice, SelectOption
+
+if TYPE_CHECKING:
+    from legation.agents.acp import AcpAgent
+    from legation.host.offers import Offers
+
+PLAN: Final = "plan"
+BUILD: Final = "build"
+SHOWN: Final = 20  # names in a message that says what there is
+# How agents call planning, the closest first: Codex has no such mode, and in "read-only" it asks for every change.
+_PLANS: Final = ("plan", "read-only")
+_MODELS: Final = ("model",)
+_VARIANTS: Final = ("thought_level", "model_config", "variant")
+# Modes of agents in which they do not ask, in lower case without what stands between words.
+_UNASKING: Final = frozenset(
+    (
+        "acceptedits",
+        "auto",
+        "bypass",
+        "bypasspermissions",
+        "fullaccess",
+        "agentfullaccess",
+        "yolo",
+        "autoedit",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """None: as it is. `first_mode` is what the agent was in when it began: its way to build."""
+
+    mode: str | None = None
+    model: str | None = None
+    variant: str | None = None
+    first_mode: str | None = None
+
+
+class Setting(Protocol):
+    """An agent's session that can be set."""
+
+    @property
+    def offers(self) -> Offers: ...
+    async def set_mode(self, mode: str) -> None: ...
+    async def set_option(self, option: str, value: str) -> None: ...
+
+
+class Opening:
+    """A session that the agent has opened and nobody knows of yet. `limit` is the agent's time for each answer."""
+
+    def __init__(self, agent: AcpAgent, session_id: str, offers: Offers, limit: float) -> None:
+        self.offers = offers
+        self._agent, self._session_id, self._limit = agent, session_id, limit
+
+    async def set_mode(self, mode: str) -> None:
+        await self._agent.set_mode(self._session_id, mode, self._limit)
+        self.offers = self.offers.in_mode(mode)
+
+    async def set_option(self, option: str, value: str) -> None:
+        answer = await self._agent.set_config_option(self._session_id, option, value, self._limit)
+        self.offers = self.offers.with_options(answer.config_options)
+
+
+async def choose(session: Setting, wanted: Wanted) -> None:
+    """The model first: which variants there are may depend on it. What is surely not offered is refused before
+    anything is set."""
+    if wanted.mode is not None:
+        _mode_of(session.offers, wanted.mode, wanted.first_mode)
+    if wanted.variant is not None and wanted.model is None:
+        _value_of(session.offers, wanted.variant, "variant", _VARIANTS)
+    if wanted.model is not None:
+        await _choose(session, wanted.model, "model", _MODELS)
+    if wanted.variant is not None:
+        await _choose(session, wanted.variant, "variant", _VARIANTS)
+    if wanted.mode is not None:
+        await _choose_mode(session, wanted.mode, wanted.first_mode)
+
+
+async def _choose(session: Setting, name: str, what: str, categories: tuple[str, ...]) -> None:
+    option, value = _value_of(session.offers, name, what, categories)
+    if value != option.current_value:
+        await session.set_option(option.id, value)
+
+
+def _value_of(offers: Offers, name: str, what: str, categories: tuple[str, ...]) -> tuple[SelectOption, str]:
+    option = next(filter(None, map(offers.choice, categories)), None)
+    if option is None:
+        raise CapabilityUnsupported(
+            f"cannot choose the {what}: the agent offers none; leave it out", {"type": "invalid_request"}
+        )
+    value = _match(name, _flat(option.options))
+    if value is None:
+        _refuse(what, [each for each, _ in _flat(option.options)], "invalid_request")
+    return option, value
+
+
+async def _choose_mode(session: Setting, name: str, first: str | None) -> None:
+    option, value = _mode_of(session.offers, name, first)
+    if value == current_mode(session.offers):
+        return
+    if option is not None:
+        await session.set_option(option.id, value)
+    elif session.offers.modes is not None:
+        await session.set_mode(value)
+
+
+def _mode_of(offers: Offers, name: str, first: str | None) -> tuple[SelectOption | None, str]:
+    """What is chosen, and the option that it is of, where modes are an option. INV-C1."""
+    option, current = offers.choice("mode") if offers.modes is None else None, current_mode(offers) or ""
+    if offers.modes is not None:
+        offered = [(each.id, each.name) for each in offers.modes.available_modes]
+    else:
+        offered = list(_flat(option.options)) if option else []
+    value = _mode(name, offered, first or current)
+    if value is None:
+        _refuse("mode", [each for each, _ in offered], "mode_not_supported")
+    if value != current:
+        must_ask(value)
+    return option, value
+
+
+def current_mode(offers: Offers) -> str | None:
+    if offers.modes is not None:
+        return offers.modes.current_mode_id
+    option = offers.choice("mode")
+    return option.current_value if option else None
+
+
+def asks(mode: str) -> bool:
+    return "".join(each for each in mode.lower() if each.isalnum()) not in _UNASKING
+
+
+def must_ask(mode: str) -> None:
+    """INV-C1."""
+    if not asks(mode):
+        raise Forbidden(
+            f"cannot choose mode {mode!r}: in it the agent does not ask, and no policy would be heard; use "
+            "permissionMode acceptEdits or bypass",
+            {"type": "permission_denied"},
+        )
+
+
+def _mode(name: str, offered: list[tuple[str, str]], first: str) -> str | None:
+    """An agent without modes builds."""
+    if name == BUILD:
+        return _match(BUILD, offered) or first
+    if name == PLAN:
+        return next(filter(None, (_match(each, offered) for each in _PLANS)), None)
+    return _match(name, offered)
+
+
+def _match(name: str, offered: Iterable[tuple[str, str]]) -> str | None:
+    """By its id, else by the name that people see."""
+    offered = list(offered)
+    for value, _ in offered:
+        if value == name:
+            return value
+    lower = name.lower()
+    return next((value for value, shown in offered if lower in (value.lower(), shown.lower())), None)
+
+
+def _flat(choices: Iterable[SelectChoice]) -> Iterator[tuple[str, str]]:
+    for each in choices:
+        if each.value is not None:
+            yield each.value, each.name
+        yield from _flat(each.options)
+
+
+def _refuse(what: str, there_is: list[str], type_: str) -> NoReturn:
+    listed = ", ".join(there_is[:SHOWN]) + (", ..." if len(there_is) > SHOWN else "")
+    advice = f"choose from {listed}" if there_is else "the agent offers none"
+    raise InvalidParams(f"cannot choose that {what}: {advice}", {"type": type_, "offered": there_is[:SHOWN]})

@@ -1,0 +1,356 @@
+"""The sessions of a server: made, listed, spoken to, ended; whoever asks is known and may.
+
+INV-S1  A session is seen in its own workspace alone.
+INV-S2  A mode that lets calls pass unasked is a grant of a person's for this session: it lifts no `deny`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from legation.approvals.grants import ALL_TOOLS, Grants, exactly, must_be_person, new_grant_id
+from legation.approvals.inbox import Inbox
+from legation.clock import Clock
+from legation.errors import InvalidParams, StorageFailed
+from legation.ids import new_id
+from legation.server.hosting import Hosting
+from legation.server.sessions import mcp, skill_sources
+from legation.server.sessions.answering import Answering
+from legation.server.sessions.attachments import links_to
+from legation.server.sessions.choosing import Wanted
+from legation.server.sessions.details import Details, Message, Sealed
+from legation.server.sessions.launching import Launching
+from legation.server.sessions.mending import mend
+from legation.server.sessions.names import must_be_session_id
+from legation.server.sessions.record import Record, must_be_open
+from legation.server.sessions.records import Records
+from legation.server.sessions.turns import Turns
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Database, Transaction
+from legation.store.log import EventLog
+from legation.store.vault import Vault
+from legation.wire.acp.mcp import McpServer
+from legation.wire.api.agents import Liveness
+from legation.wire.api.approvals import NewGrant
+from legation.wire.api.sessions import (
+    NewMessage,
+    NewSession,
+    PermissionMode,
+    PermissionReplyWord,
+    SessionChange,
+    SessionCreated,
+    SessionInfo,
+)
+from legation.wire.principal import Principal
+from legation.wire.universal.facts import Metadata, SessionFacts
+
+if TYPE_CHECKING:
+    from legation.host.session import Session
+    from legation.server.sessions.attaching import Attaching
+
+WORK: Final = "work"  # of the data folder: folders of sessions that were given none
+# What each permission mode lets pass without asking; the others ask.
+GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}
+
+FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
+"""The real path of a folder that somebody named, if sessions may work there."""
+
+_SQL: Final = Queries("door")
+
+
+class Desk:
+    """`async with Desk(...)`: what a killed server left is mended first; at its end no turn runs."""
+
+    def __init__(
+        self,
+        *,
+        hosting: Hosting,
+        launching: Launching,
+        log: EventLog,
+        database: Database,
+        vault: Vault,
+        inbox: Inbox,
+        grants: Grants,
+        clock: Clock,
+        data_dir: Path,
+        folder_of: FolderOf,
+    ) -> None:
+        self._log = log
+        self._database = database
+        self._vault = vault
+        self._grants = grants
+        self._clock = clock
+        self._data_dir = data_dir
+        self._folder_of = folder_of
+        self._launching = launching
+        self._records = Records(log)
+        self._hosting = hosting
+        self._attached = False
+        self._turns = Turns(self._records, lambda record: self._attaching.ensure(record), log, clock)
+        self._answering = Answering(inbox, grants)
+
+    @cached_property
+    def _attaching(self) -> Attaching:
+        """Made when it is first needed: it loads all that drives agents."""
+        from legation.server.sessions.attaching import Attaching
+
+        self._attached = True
+        return Attaching(self._hosting, self._launching, self._vault, self._records)
+
+    async def __aenter__(self) -> Self:
+        await self.load()
+        await mend(self._records, self._log)
+        return self
+
+    async def load(self) -> None:
+        """What the log has of sessions and this server does not know yet."""
+        await self._records.load(await self._database.read(_workspaces))
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._turns.close()
+        if self._attached:
+            await self._attaching.close()
+
+    # Seeing.
+
+    def list(self, workspace: str) -> list[SessionInfo]:
+        """The newest first."""
+        return [record.info() for record in self._records.of(workspace)]
+
+    def get(self, workspace: str, session_id: str) -> SessionInfo:
+        return self._records.get(workspace, session_id).info()
+
+    def facts(self, workspace: str, session_id: str) -> SessionFacts:
+        """As the session was asked for."""
+        return self._records.get(workspace, session_id).facts()
+
+    def folders_of(self, session_id: str, workspace: str) -> Sequence[Path] | None:
+        record = self._records.find(workspace, session_id)
+        return record.folders if record else None
+
+    def liveness(self, workspace: str, agent: str) -> Liveness:
+        """Of the processes of an agent."""
+        mine = [record for record in self._records.of(workspace) if record.details.agent == agent]
+        running = sum(record.status == "active" for record in mine)
+        exits = [record.details.exit for record in mine if record.details.exit and not record.ended]
+        return Liveness(
+            status="running" if running else "error" if exits else "stopped",
+            restart_count=0,
+            last_error=exits[0].words if exits else None,
+            processes=running,
+        )
+
+    # Making.
+
+    async def create(self, principal: Principal, session_id: str, new: NewSession) -> SessionCreated:
+        """Installs the agent if it is locked and missing, which may take minutes."""
+        must_be_session_id(session_id)
+        mode = new.permission_mode or "default"
+        self._must_be_allowed(principal, mode)
+        workspace, servers = principal.workspace, mcp.servers_of(new.mcp)
+        with self._records.claim(workspace, session_id):
+            agent = (await self._launching.entry(new.agent)).name
+            cwd, own = await self._place(workspace, session_id, new.directory)
+            try:
+                skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of)
+                details = self._details(new, agent, skills, servers)
+                record = await self._create(workspace, session_id, new, details, cwd, servers)
+            except BaseException:
+                if own:
+                    with suppress(OSError):
+                        cwd.rmdir()  # unless something was put there already
+                raise
+        if mode in GRANTED:
+            await self._allow(principal, record, mode)
+        return SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
+
+    async def _create(
+        self,
+        workspace: str,
+        session_id: str,
+        new: NewSession,
+        details: Details,
+        cwd: Path,
+        servers: tuple[McpServer, ...],
+    ) -> Record:
+        sealed = None
+        if servers:
+            owner = new_id("ssn", now_ms=self._clock.now_ms())
+            bundle = await self._vault.put(workspace, owner, mcp.seal(servers))
+            sealed = Sealed(owner=owner, bundle=bundle)
+        try:
+            return await self._attaching.create(
+                workspace,
+                session_id,
+                replace(details, sealed=sealed),
+                cwd,
+                servers,
+                title=new.title,
+                version=new.agent_version,
+            )
+        except BaseException:
+            if sealed is not None:
+                await asyncio.shield(self._vault.destroy_all(workspace, sealed.owner))
+            raise
+
+    def _details(
+        self, new: NewSession, agent: str, skills: Sequence[str], servers: Sequence[McpServer]
+    ) -> Details:
+        """A mode that takes a grant is noted when that is given."""
+        now, asked = self._clock.now_ms(), new.permission_mode or "default"
+        agent_mode = new.agent_mode or "build"
+        return Details(
+            agent=agent,
+            given=Metadata(agent, agent_mode, new.model, asked, new.variant),
+            created_at=now,
+            updated_at=now,
+            agent_mode=agent_mode,
+            permission_mode="default" if asked in GRANTED else asked,
+            model=new.model,
+            variant=new.variant,
+            mcp=tuple(server.name for server in servers),
+            skills=tuple(skills),
+        )
+
+    async def _place(self, workspace: str, session_id: str, directory: str | None) -> tuple[Path, bool]:
+        """Where it works, and whether that is a folder of its own."""
+        if directory is not None:
+            return await self._folder_of(directory), False
+        own = self._data_dir / WORK / workspace / session_id
+        try:
+            await asyncio.to_thread(own.mkdir, mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot make a folder for session {session_id}: {error.strerror}; mend that, or give a directory"
+            ) from error
+        return own, True
+
+    # Speaking.
+
+    async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int] | None:
+        """Accepted when this returns. Where others are before it: what the log has when its turn begins."""
+        record = self._records.get(workspace, session_id)
+        must_be_open(record)
+        if not message.message.strip() and not message.attachments:
+            raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
+        links = await asyncio.to_thread(links_to, message.attachments, record.folders)
+        return await self._turns.send(record, Message(text=message.message, links=links))
+
+    async def cancel(self, workspace: str, session_id: str) -> None:
+        await self._turns.cancel(self._records.get(workspace, session_id))
+
+    async def ensure_agent(self, workspace: str, session_id: str) -> Session:
+        """The host's session with an agent that runs, started again if it is gone."""
+        return await self._attaching.ensure(self._records.get(workspace, session_id))
+
+    async def reply_permission(
+        self, principal: Principal, session_id: str, permission_id: str, reply: PermissionReplyWord
+    ) -> None:
+        record = self._records.get(principal.workspace, session_id)
+        await self._answering.permission(principal, record, permission_id, reply)
+
+    async def reply_question(
+        self, principal: Principal, session_id: str, question_id: str, answers: Sequence[Sequence[str]]
+    ) -> None:
+        record = self._records.get(principal.workspace, session_id)
+        self._answering.question(principal, record, question_id, answers)
+
+    async def reject_question(self, principal: Principal, session_id: str, question_id: str) -> None:
+        record = self._records.get(principal.workspace, session_id)
+        self._answering.question(principal, record, question_id, None)
+
+    # Changing.
+
+    async def change(self, principal: Principal, session_id: str, change: SessionChange) -> SessionInfo:
+        """In mid-session; only what is given changes, and only if all of it can."""
+        record = self._records.get(principal.workspace, session_id)
+        must_be_open(record)
+        mode = change.permission_mode
+        if mode is not None:
+            self._must_be_allowed(principal, mode)
+        await self._set(record, change)
+        if mode is not None:
+            await self._withdraw(principal, record)
+            if mode in GRANTED:
+                await self._allow(principal, record, mode)
+        title = UNSET if change.title is None else change.title
+        await self._records.save(record, replace(record.details, updated_at=self._clock.now_ms()), title)
+        return record.info()
+
+    async def _set(self, record: Record, change: SessionChange) -> None:
+        before = record.details
+        asked = change.permission_mode or before.permission_mode
+        after = replace(
+            before,
+            agent_mode=change.agent_mode or before.agent_mode,
+            permission_mode="default" if change.permission_mode in GRANTED else asked,
+            model=change.model or before.model,
+            variant=change.variant or before.variant,
+        )
+        now, then = before.mode, after.mode
+        wanted = Wanted(
+            mode=then if then != now or change.agent_mode else None,
+            model=change.model,
+            variant=change.variant,
+            first_mode=before.first_mode,
+        )
+        if wanted.mode or wanted.model or wanted.variant:
+            await self._attaching.choose(record, wanted)
+        changed = {
+            name: getattr(after, name) for name in ("agent_mode", "permission_mode", "model", "variant")
+        }
+        await self._records.save(record, replace(record.details, **changed))
+
+    def _must_be_allowed(self, principal: Principal, mode: str) -> None:
+        if mode in GRANTED:
+            must_be_person(principal, "give")
+
+    async def _allow(self, principal: Principal, record: Record, mode: PermissionMode) -> None:
+        now = self._clock.now_ms()
+        new = NewGrant(
+            agent=exactly(record.details.agent),
+            tools=ALL_TOOLS,
+            kinds=GRANTED[mode],
+            duration=self._grants.longest,
+            reason=f"permissionMode {mode} of session {record.id}",
+        )
+        grant = await self._database.transact(
+            self._grants.give, principal, new, grant=new_grant_id(now), now_ms=now, session=record.id
+        )
+        await self._records.save(record, replace(record.details, permission_mode=mode, grant=grant.id))
+
+    async def _withdraw(self, principal: Principal, record: Record) -> None:
+        if (grant := record.details.grant) is not None:
+            await self._database.transact(self._grants.withdraw, principal, grant, self._clock.now_ms())
+            await self._records.save(record, replace(record.details, grant=None))
+
+    # Ending.
+
+    async def terminate(self, principal: Principal, session_id: str) -> None:
+        """Idempotent. No process of it is left; its history stays."""
+        record = self._records.get(principal.workspace, session_id)
+        now, first = self._clock.now_ms(), not record.ended
+        if first:
+            await self._turns.stop(record)
+            await self._attaching.end(record)
+        # Also the second time: the first may have been cut off here.
+        await self._database.transact(self._grants.end_session, principal, record.id, now)
+        if (sealed := record.details.sealed) is not None:
+            await self._vault.destroy_all(record.workspace, sealed.owner)
+        if first or sealed is not None:
+            await self._records.save(record, replace(record.details, sealed=None, grant=None, updated_at=now))
+
+
+def _workspaces() -> Transaction[list[str]]:
+    return [row["id"] for row in (yield _SQL.workspaces())]

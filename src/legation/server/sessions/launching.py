@@ -1,0 +1,121 @@
+"""How the agent of a session is started: found in the catalogue, installed if it is locked and missing.
+
+Keys of the server's environment go to agents of the first workspace alone: they are its owner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from legation.errors import Cancelled, InvalidParams, NotFound, TimedOut, Unavailable
+
+if TYPE_CHECKING:
+    from legation.agents.catalogue.agent import Agent
+    from legation.agents.catalogue.catalogue import Catalogue
+    from legation.agents.catalogue.entry import Entry
+    from legation.agents.catalogue.found import Start
+    from legation.agents.catalogue.options import Options
+    from legation.host.options import AgentDefinition
+
+INSTALL_LIMIT: Final = 900.0  # seconds for an agent to arrive from its registry: the network's time
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`key_method`: what the agent must be told by ACP's `authenticate` before it takes its key."""
+
+    definition: AgentDefinition
+    key_method: str | None
+
+
+class Launching:
+    """`custom_file` has the owner's own agents. Nothing of agents is loaded before somebody asks."""
+
+    def __init__(self, data_dir: Path, custom_file: Path | None, first_workspace: str) -> None:
+        self._data_dir = data_dir
+        self._custom_file = custom_file
+        self._first = first_workspace
+        self._asking = asyncio.Lock()
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        from legation.agents.catalogue.catalogue import Catalogue
+
+        return Catalogue(self._data_dir, custom_file=self._custom_file)
+
+    async def agents(self) -> tuple[Agent, ...]:
+        return await asyncio.to_thread(self.catalogue.agents)
+
+    async def agent(self, name: str) -> Agent:
+        return await asyncio.to_thread(self.catalogue.agent, name)
+
+    async def options(self, name: str, *, again: bool = False) -> Options:
+        """What it offers; the first time it is started to be asked, one agent at a time."""
+        from legation.agents.catalogue.options import options_of
+
+        async with self._asking:
+            return await options_of(self.catalogue, name, again=again)
+
+    async def entry(self, name: str) -> Entry:
+        try:
+            return await asyncio.to_thread(self.catalogue.entry, name)
+        except NotFound as error:
+            raise InvalidParams(error.message, {"type": "unsupported_agent"}) from None
+
+    async def launch(self, workspace: str, agent: str, cwd: Path, version: str | None = None) -> Launch:
+        from legation.host.options import AgentDefinition
+
+        entry = await self.entry(agent)
+        start = await self._start(entry)
+        if version is not None:
+            await self._must_be_version(entry, version)
+        keys = self.catalogue.keys(entry.name) if workspace == self._first else {}
+        definition = AgentDefinition(
+            id=entry.name,
+            command=start.argv[0],
+            args=start.argv[1:],
+            cwd=cwd,
+            env={**start.env, **{name: key.reveal() for name, key in keys.items()}},
+        )
+        methods = (method for name, method in entry.key_methods.items() if name in keys)
+        return Launch(definition, next(methods, None))
+
+    async def _start(self, entry: Entry) -> Start:
+        try:
+            return await asyncio.to_thread(self.catalogue.start, entry.name)
+        except Unavailable:
+            if entry.origin != "known" or self.catalogue.lock.wanted(entry.name) is None:
+                raise
+        await self.install(entry.name)
+        return await asyncio.to_thread(self.catalogue.start, entry.name)
+
+    async def install(self, name: str, version: str | None = None, *, again: bool = False) -> None:
+        """Bounded; whoever no longer waits for it ends it at the next bytes."""
+        until, gone = time.monotonic() + INSTALL_LIMIT, False
+
+        def progress(done: int, total: int) -> None:
+            del done, total
+            if gone:
+                raise Cancelled(f"cannot go on installing {name}: nobody waits for it; start it again")
+            if time.monotonic() > until:
+                raise TimedOut(
+                    f"cannot install {name} within {INSTALL_LIMIT:g} s; try again, or run `legation agents install {name}`",
+                    {"type": "install_failed"},
+                )
+
+        try:
+            await asyncio.to_thread(self.catalogue.install, name, version, progress=progress, again=again)
+        finally:
+            gone = True
+
+    async def _must_be_version(self, entry: Entry, version: str) -> None:
+        found = await asyncio.to_thread(self.catalogue.version_of, entry.name)
+        if found != version:
+            raise InvalidParams(
+                f"cannot use that version of {entry.name}: the one here is {found or 'unknown'}; leave agentVersion out"
+            )

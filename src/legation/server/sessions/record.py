@@ -1,0 +1,127 @@
+"""A session as the server knows it, whether or not an agent has it: small, for there may be many."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from legation.errors import SessionClosed
+from legation.server.sessions.details import Details
+from legation.wire.api.sessions import SessionInfo
+from legation.wire.lifecycle import Status
+from legation.wire.universal.facts import SessionFacts
+
+if TYPE_CHECKING:
+    from legation.host.meta import SessionMeta
+    from legation.host.session import Session
+
+
+class Record:
+    """`session` is the host's, for as long as there is something to keep in memory."""
+
+    __slots__ = (
+        "_closed",
+        "_folders",
+        "_head",
+        "_lock",
+        "_meta",
+        "cancelling",
+        "details",
+        "id",
+        "session",
+        "working",
+        "workspace",
+    )
+
+    def __init__(
+        self, workspace: str, session_id: str, meta: SessionMeta, details: Details, *, head: int, closed: bool
+    ) -> None:
+        self.workspace, self.id, self.details = workspace, session_id, details
+        self.session: Session | None = None
+        self.working: asyncio.Task[None] | None = None
+        self.cancelling = False  # the turn that is about to begin
+        self._meta, self._head, self._closed = meta, head, closed
+        self._lock: asyncio.Lock | None = None
+        self._folders = [Path(os.path.realpath(each)) for each in (meta.cwd, *meta.additional_directories)]
+
+    @property
+    def meta(self) -> SessionMeta:
+        return self.session.meta if self.session else self._meta
+
+    @meta.setter
+    def meta(self, meta: SessionMeta) -> None:
+        self._meta = meta
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """Held by whoever gives the session an agent, or takes it away."""
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
+
+    @property
+    def status(self) -> Status:
+        if self._closed:
+            return "closed"
+        return self.session.status if self.session else "disconnected"
+
+    @property
+    def ended(self) -> bool:
+        return self._closed
+
+    @property
+    def folders(self) -> list[Path]:
+        """As they were when the session was made, or the server started."""
+        return self._folders
+
+    @property
+    def head(self) -> int:
+        return self.session.stream.head if self.session else self._head
+
+    def note_head(self, head: int) -> None:
+        """Something was appended while there is no session of a host's."""
+        self._head = head
+
+    def let_go(self, *, closed: bool = False) -> None:
+        """Of the host's session: what is to be known without it is kept."""
+        self._meta, self._head = self.meta, self.head
+        self._closed |= closed
+        self.session = None  # but the lock stays: others may wait for it
+
+    def facts(self) -> SessionFacts:
+        return SessionFacts(
+            self.id, self.details.agent, self.meta.agent_session_id or None, self.details.given
+        )
+
+    def info(self) -> SessionInfo:
+        details, meta = self.details, self.meta
+        return SessionInfo(
+            session_id=self.id,
+            agent=details.agent,
+            agent_mode=details.agent_mode,
+            permission_mode=details.permission_mode,
+            model=details.model,
+            variant=details.variant,
+            native_session_id=meta.agent_session_id or None,
+            ended=self.ended,
+            event_count=self.head,
+            created_at=details.created_at,
+            updated_at=details.updated_at,
+            directory=meta.cwd,
+            title=meta.title,
+            status=self.status,
+            busy=details.begun is not None,
+            queued=len(details.queue),
+            exit=None if details.exit is None else details.exit.shown(),
+            mcp=list(details.mcp) or None,
+            skills=list(details.skills) or None,
+        )
+
+
+def must_be_open(record: Record) -> None:
+    if record.ended:
+        raise SessionClosed(
+            f"cannot use session {record.id}: it was terminated; start another", {"type": "invalid_request"}
+        )

@@ -1,0 +1,90 @@
+"""All sessions of this server, in memory; what is kept of each is in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from legation.errors import Conflict, NotFound
+from legation.server.sessions.details import Details, read_details
+from legation.server.sessions.record import Record
+from legation.store.backend import StreamInfo
+from legation.store.log import EventLog
+
+Key = tuple[str, str]
+_DETAILS: Final = b'"details"'  # of no other stream: a server without sessions does not load the host
+
+
+class Records:
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._known: dict[Key, Record] = {}
+        self._claimed: set[Key] = set()
+
+    async def load(self, workspaces: Iterable[str]) -> None:
+        """Those of earlier servers on the same folder."""
+        for workspace in workspaces:
+            for info in await self._log.streams(workspace):
+                if _DETAILS in info.meta and (workspace, info.name) not in self._known:
+                    self._read(workspace, info)
+
+    def _read(self, workspace: str, info: StreamInfo) -> None:
+        from legation.host.meta import read_meta
+
+        meta = read_meta(info.meta)
+        details = read_details(meta.details) if meta else None
+        if meta is not None and details is not None:
+            closed = info.state != "open"
+            self.add(Record(workspace, info.name, meta, details, head=info.head, closed=closed))
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(list(self._known.values()))
+
+    def find(self, workspace: str, session_id: str) -> Record | None:
+        return self._known.get((workspace, session_id))
+
+    def get(self, workspace: str, session_id: str) -> Record:
+        record = self.find(workspace, session_id)
+        if record is None:
+            raise NotFound(
+                "cannot find the session; list the sessions that there are", {"type": "session_not_found"}
+            )
+        return record
+
+    def of(self, workspace: str) -> list[Record]:
+        """The newest first."""
+        mine = [record for record in self._known.values() if record.workspace == workspace]
+        return sorted(mine, key=lambda record: (-record.details.created_at, record.id))
+
+    def add(self, record: Record) -> None:
+        self._known[record.workspace, record.id] = record
+
+    @contextmanager
+    def claim(self, workspace: str, session_id: str) -> Iterator[None]:
+        """While a session of that name is being made, nobody else makes one."""
+        key = workspace, session_id
+        if key in self._known or key in self._claimed:
+            raise Conflict(
+                f"cannot create session {session_id}: there is one of that name; choose another",
+                {"type": "session_already_exists"},
+            )
+        self._claimed.add(key)
+        try:
+            yield
+        finally:
+            self._claimed.discard(key)
+
+    async def save(self, record: Record, details: Details, title: str | UnsetType | None = UNSET) -> None:
+        """Strict. What is saved later is on the disk later."""
+        record.details = details
+        if record.session is not None:
+            await record.session.keep_details(details.plain(), title)
+            return
+        kept = record.meta.title if title is UNSET else title
+        record.meta = msgspec.structs.replace(record.meta, details=details.plain(), title=kept)
+        stream = await self._log.stream(record.id, record.workspace)
+        await stream.set_meta(record.meta.encode())

@@ -1,0 +1,132 @@
+"""Skills of a session: folders with a `SKILL.md`, copied to where agents look for them in the session's folder.
+
+INV-K1  Nothing outside the named source is copied: links are left out, and whatever is no regular file.
+INV-K2  What stands in the session's folder already is left as it is.
+
+Every function blocks for as long as the disk does: call it off the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from legation.errors import InvalidParams, StorageFailed, TooLarge
+
+MARK: Final = "SKILL.md"
+# Where Claude, OpenCode and the others look.
+PLACES: Final = (".agents/skills", ".claude/skills", ".opencode/skill")
+MOST_FILES: Final = 2_000  # of all skills of a session
+MOST_BYTES: Final = 64 * 1024 * 1024
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    name: str
+    folder: Path
+
+
+def find(source: Path, subpath: str | None, names: Sequence[str] | None) -> list[Skill]:
+    """The source itself, or the folders right in it, or in its folder `skills`."""
+    root = _beneath(source, subpath)
+    found = {each.name: each for each in _skills_in(root)}
+    wanted = list(found) if names is None else list(names)
+    missing = [name for name in wanted if name not in found]
+    if missing or not found:
+        there = ", ".join(sorted(found)) or "none"
+        raise InvalidParams(f"cannot find the skills in their source: there are {there}; correct `skills`")
+    return [found[name] for name in wanted]
+
+
+def _beneath(source: Path, subpath: str | None) -> Path:
+    if subpath is None:
+        return source
+    root = Path(os.path.realpath(source / subpath))
+    if "\0" in subpath or not root.is_relative_to(os.path.realpath(source)):
+        raise InvalidParams("cannot use a skill's subpath that leads out of its source; correct it")
+    return root
+
+
+def _skills_in(root: Path) -> Iterator[Skill]:
+    if _is_skill(root):
+        yield _named(root)
+        return
+    for place in (root, root / "skills"):
+        try:
+            children = sorted(place.iterdir()) if place.is_dir() else []
+        except OSError:
+            children = []
+        for child in children:
+            if not child.is_symlink() and _is_skill(child):
+                yield _named(child)
+
+
+def _is_skill(folder: Path) -> bool:
+    try:
+        return stat.S_ISREG((folder / MARK).lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _named(folder: Path) -> Skill:
+    name = folder.name
+    if not _NAME.fullmatch(name) or not name.strip("."):
+        raise InvalidParams("cannot use a skill of such a name: use letters, digits, `_`, `.` and `-`")
+    return Skill(name, folder)
+
+
+def place(skills: Sequence[Skill], work: Path) -> None:
+    """Into the session's folder. What is too much is found before anything is copied."""
+    _must_fit(skills)
+    try:
+        for where in PLACES:
+            for skill in skills:
+                _copy(skill.folder, _made(work, where) / skill.name)
+    except OSError as error:
+        raise StorageFailed(f"cannot put the skills in place: {error.strerror}; mend that") from error
+
+
+def _made(work: Path, where: str) -> Path:
+    """A link in the way is not followed: it may lead out of the folder."""
+    folder = work
+    for part in where.split("/"):
+        folder = folder / part
+        if folder.is_symlink():
+            raise InvalidParams(
+                f"cannot put skills into {where}: a link stands there; make it a folder, or leave the skills out"
+            )
+        folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    if os.path.lexists(target):
+        return
+    target.mkdir()
+    for folder, names, files in os.walk(source):
+        names[:] = [name for name in names if not (Path(folder) / name).is_symlink() and name != ".git"]
+        into = target / Path(folder).relative_to(source)
+        into.mkdir(exist_ok=True)
+        for name in files:
+            if stat.S_ISREG((Path(folder) / name).lstat().st_mode):
+                shutil.copy(Path(folder) / name, into / name, follow_symlinks=False)
+
+
+def _must_fit(skills: Sequence[Skill]) -> None:
+    files = size = 0
+    for skill in skills:
+        for folder, names, found in os.walk(skill.folder):
+            names[:] = [name for name in names if not (Path(folder) / name).is_symlink() and name != ".git"]
+            files += len(found)
+            size += sum((Path(folder) / name).lstat().st_size for name in found)
+            if files > MOST_FILES or size > MOST_BYTES:
+                raise TooLarge(
+                    f"cannot use skills of more than {MOST_FILES} files or {MOST_BYTES} bytes; name fewer of them"
+                )

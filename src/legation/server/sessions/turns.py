@@ -1,0 +1,155 @@
+"""Messages of a session, one turn after the other.
+
+INV-Q1  Messages are taken in the order in which they were accepted, each once; one that waits survives a restart.
+INV-Q2  One worker for each session that has something to do; none for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from legation.clock import Clock
+from legation.errors import LegationError, RateLimited
+from legation.ids import new_id
+from legation.server.sessions.details import Begun, Message
+from legation.server.sessions.record import Record, must_be_open
+from legation.server.sessions.records import Records
+from legation.store.log import EventLog
+from legation.wire import codec
+from legation.wire.acp.content import ContentBlock, Text
+from legation.wire.acp.rpc import ErrorCode, RpcError
+from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState
+
+if TYPE_CHECKING:
+    from legation.host.session import Session
+
+MOST_QUEUED: Final = 64  # messages of one session that wait
+MOST_QUEUED_SIZE: Final = 4 * 1024 * 1024  # characters of them
+WHY_CANCELLED: Final = "cancelled before the agent got it"
+
+logger = logging.getLogger("legation.sessions")
+
+
+Ensure: TypeAlias = Callable[[Record], Awaitable["Session"]]
+"""The session with an agent that runs."""
+
+
+class Turns:
+    def __init__(self, records: Records, ensure: Ensure, log: EventLog, clock: Clock) -> None:
+        self._records = records
+        self._ensure = ensure
+        self._log = log
+        self._clock = clock
+        self._closed = False
+        self._begins: dict[int, asyncio.Future[int]] = {}  # by the message's identity: two may say the same
+
+    async def close(self) -> None:
+        """What waits goes on waiting; a turn that runs is cancelled."""
+        self._closed = True
+        working = [record.working for record in self._records if record.working is not None]
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+
+    async def send(self, record: Record, message: Message) -> asyncio.Future[int] | None:
+        """Returns when it is accepted, on the disk: None if it is next, else what resolves when its turn begins, to the
+        last number that the log has by then."""
+        must_be_open(record)
+        queue = (*record.details.queue, message)
+        if len(queue) > MOST_QUEUED or sum(each.size for each in queue) > MOST_QUEUED_SIZE:
+            raise RateLimited(
+                f"cannot take another message: {len(queue) - 1} wait for the running turn; send it when some are done",
+                {"retryAfter": 1},
+            )
+        begins: asyncio.Future[int] | None = None
+        if len(queue) > 1 or record.details.begun is not None:
+            begins = self._begins[id(message)] = asyncio.get_running_loop().create_future()
+        try:
+            await self._records.save(
+                record, replace(record.details, queue=queue, updated_at=self._clock.now_ms())
+            )
+        finally:
+            self._work_on(record)
+        return begins
+
+    async def cancel(self, record: Record) -> None:
+        """The turn that runs, or is about to; those that wait follow it."""
+        must_be_open(record)
+        if record.session is not None and record.session.busy:
+            await record.session.cancel()
+        elif record.working is not None:
+            record.cancelling = True
+
+    async def stop(self, record: Record) -> None:
+        """Nothing more of it is begun."""
+        working = record.working
+        if working is not None:
+            working.cancel()
+            await asyncio.wait({working})
+        for message in record.details.queue:
+            self._begins.pop(id(message), None)
+
+    def _work_on(self, record: Record) -> None:
+        if record.working is None and not self._closed:
+            record.working = asyncio.create_task(self._work(record), name=f"legation-session-{record.id}")
+
+    async def _work(self, record: Record) -> None:
+        try:
+            while record.details.queue and not record.ended:
+                await self._next(record)
+        except LegationError as error:
+            logger.error("cannot go on with session %s: %s", record.id, error.message)
+        except Exception:
+            logger.exception("cannot go on with session %s: a defect", record.id)
+        finally:
+            record.working = None
+
+    async def _next(self, record: Record) -> None:
+        message, *rest = record.details.queue
+        begun = Begun(message=message, after=record.head)
+        begins = self._begins.pop(id(message), None)
+        if begins is not None and not begins.done():
+            begins.set_result(begun.after)
+        await self._records.save(record, replace(record.details, queue=tuple(rest), begun=begun))
+        try:
+            await self._turn(record, blocks_of(message))
+        finally:
+            record.cancelling = False
+        await self._records.save(record, replace(record.details, begun=None, updated_at=self._clock.now_ms()))
+
+    async def _turn(self, record: Record, prompt: tuple[ContentBlock, ...]) -> None:
+        try:
+            session = await self._ensure(record)
+        except LegationError as error:
+            logger.warning("session %s: %s", record.id, error.message)
+            await self._tell_failed(record, prompt, error.message)
+            return
+        if record.cancelling:
+            await self._tell_failed(record, prompt, WHY_CANCELLED)
+            return
+        try:
+            await session.prompt(prompt)
+        except LegationError as error:  # the log has it
+            logger.info("session %s: %s", record.id, error.message)
+
+    async def _tell_failed(self, record: Record, prompt: tuple[ContentBlock, ...], why: str) -> None:
+        """A turn that no agent has seen."""
+        stream = await self._log.stream(record.id, record.workspace)
+        turn = new_id("trn", now_ms=self._clock.now_ms())
+        error = RpcError(ErrorCode.INTERNAL_ERROR, why)
+        payloads = (
+            PromptStarted(turn=turn, prompt=prompt),
+            PromptFinished(turn=turn, stop_reason="cancelled", error=error),
+            TurnState(turn=turn, state="idle", reason="cancelled"),
+        )
+        await stream.append([codec.draft(payload) for payload in payloads])
+        record.note_head(stream.head)
+
+
+def blocks_of(message: Message) -> tuple[ContentBlock, ...]:
+    return (Text(text=message.text), *message.links)

@@ -1,0 +1,55 @@
+"""The folds that make a session's log into events of seed 002, and a row of what comes out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, Protocol, Self
+
+from legation.wire.events import Event
+from legation.wire.universal.facts import SessionFacts
+from legation.wire.universal.messages import MessageProjector
+from legation.wire.universal.projector import Projector
+
+Schema = Literal["sandbox-agent", "universal"]
+
+
+class Emitted(Protocol):
+    """One event that a fold gave out."""
+
+    @property
+    def sequence(self) -> int: ...
+    def encode(self, include_raw: bool = False) -> bytes: ...
+
+
+class Fold(Protocol):
+    """Fed with a log in order. Its numbers are those of the whole fold, wherever its state was copied."""
+
+    @property
+    def sequence(self) -> int:
+        """The last one that was given out."""
+
+    def copy(self) -> Self: ...
+    def feed(self, event: Event) -> Sequence[Emitted]: ...
+
+
+FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
+    "sandbox-agent": Projector,
+    "universal": MessageProjector,
+}
+
+
+class Row(Event, frozen=True, gc=False):
+    """A projected event: `seq` is its sequence, `raw` its JSON, `type` that of its `cause`, an event of the log."""
+
+    cause: int = 0
+
+
+def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> Row:
+    return Row(
+        emitted.sequence,
+        cause.at,
+        getattr(emitted, "type", ""),
+        emitted.encode(include_raw),
+        b"",
+        cause.seq,
+    )

@@ -1,0 +1,120 @@
+"""The events of a session over HTTP: pages, a live body, and the body of one turn. See docs/session-events.md."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final, Protocol, cast
+
+from msgspec import Meta
+from starlette.responses import Response
+
+from legation.errors import Conflict, NotFound, SessionClosed, StorageFailed
+from legation.server.http.call import Alias, Call, Header
+from legation.server.http.routes import Routes, needs
+from legation.server.streaming.credential import credential_of
+from legation.server.streaming.hub import StreamReader
+from legation.server.streaming.multiplex import read_position
+from legation.server.streaming.projected import Projected, frames, project
+from legation.server.streaming.projected_fold import Schema
+from legation.server.streaming.projected_pages import page
+from legation.server.streaming.projected_turn import Cursor, TurnReader
+from legation.server.streaming.sse import EventStream
+from legation.wire.api.sessions import EventPage, NewMessage
+from legation.wire.universal.facts import SessionFacts
+
+MEDIA: Final = "text/event-stream"
+PATIENCE: Final = (
+    5.0  # seconds: the agent's time to take a message before its reader gets headers all the same
+)
+
+Offset = Annotated[int, Meta(ge=0, le=10**18 - 1)]
+Limit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]
+IncludeRaw = Annotated[bool, Alias("include_raw")]
+LastEventId = Annotated[str | None, Header("Last-Event-ID")]
+
+routes = Routes(tag="session events")
+
+
+class Desk(Protocol):
+    """What is needed here of the sessions."""
+
+    def facts(self, workspace: str, session_id: str) -> SessionFacts: ...
+    async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int] | None:
+        """Returns when the message is accepted. If others are before it: what its turn begins after, when it does."""
+
+
+@routes.get(
+    "/v1/sessions/{id}/events", access=needs("read"), errors=(NotFound, StorageFailed), also={200: EventPage}
+)
+async def read_session_events(
+    call: Call,
+    id: str,  # noqa: A002 - spelt as in the path
+    offset: Offset = 0,
+    limit: Limit = None,
+    *,
+    include_raw: IncludeRaw = False,
+    schema: Schema = "sandbox-agent",
+) -> Response:
+    """The events above a number, which is the last one seen. Without a limit: all of them.
+
+    `hasMore` says that the limit cut something off."""
+    source = await _projected(call, id, schema, include_raw=include_raw)
+    return await page(source.projection, offset, limit)
+
+
+@routes.get("/v1/sessions/{id}/events/sse", access=needs("read"), errors=(NotFound, Conflict), media=MEDIA)
+async def follow_session_events(
+    call: Call,
+    id: str,  # noqa: A002 - spelt as in the path
+    offset: Offset = 0,
+    *,
+    include_raw: IncludeRaw = False,
+    schema: Schema = "sandbox-agent",
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Every event above a number, then those to come, as server-sent events.
+
+    A `Last-Event-ID`, which browsers send when they connect again, wins over `offset`."""
+    source = await _projected(call, id, schema, include_raw=include_raw)
+    after = read_position(last_event_id, "Last-Event-ID") if last_event_id else offset
+    await source.check_position(after)
+    return EventStream(StreamReader(call.services.hub, source, after, credential_of(call), frames))
+
+
+@routes.post(
+    "/v1/sessions/{id}/messages/stream",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, SessionClosed, StorageFailed),
+    media=MEDIA,
+)
+async def stream_turn(
+    call: Call,
+    id: str,  # noqa: A002 - spelt as in the path
+    body: NewMessage,
+    *,
+    include_raw: IncludeRaw = False,
+    schema: Schema = "sandbox-agent",
+) -> Response:
+    """Send a message and follow its turn, as server-sent events.
+
+    The body ends with the turn, with the session, or at the first permission or question that waits for an answer."""
+    source = await _projected(call, id, schema, include_raw=include_raw)
+    shown = Cursor(source, await source.end())
+    judged = shown
+    if schema != "sandbox-agent":
+        judge = await _projected(call, id, "sandbox-agent", include_raw=False)
+        judged = Cursor(judge, await judge.end())
+    boundary = source.log_head
+    begins = await _desk(call).send(call.principal.workspace, id, body)
+    credential = credential_of(call, "operate")
+    return EventStream(TurnReader(call.services.hub, shown, judged, boundary, begins, credential))
+
+
+async def _projected(call: Call, session_id: str, schema: Schema, *, include_raw: bool) -> Projected:
+    services, workspace = call.services, call.principal.workspace
+    facts = _desk(call).facts(workspace, session_id)
+    return await project(services.hub, services.log, workspace, facts, schema, include_raw=include_raw)
+
+
+def _desk(call: Call) -> Desk:
+    return cast(Desk, cast(Any, call.services).sessions)

@@ -1,0 +1,122 @@
+"""`/v1/sessions`: conversations with agents, as sandbox-agent 0.1 has them, and more. See docs/sessions.md.
+
+Their events are in `session_events.py`.
+"""
+
+from __future__ import annotations
+
+from legation.errors import (
+    AgentError,
+    AlreadyAnswered,
+    CapabilityUnsupported,
+    Conflict,
+    Forbidden,
+    NotFound,
+    RateLimited,
+    SessionClosed,
+    StorageFailed,
+    TimedOut,
+    Unavailable,
+)
+from legation.server.http.access import needs
+from legation.server.http.call import Call
+from legation.server.http.routes import Routes
+from legation.server.sessions.desk import Desk
+from legation.wire.api.sessions import (
+    NewMessage,
+    NewSession,
+    PermissionAnswer,
+    QuestionAnswers,
+    SessionChange,
+    SessionCreated,
+    SessionInfo,
+    SessionList,
+)
+
+STARTING = (AgentError, CapabilityUnsupported, RateLimited, TimedOut, Unavailable, StorageFailed)
+
+routes = Routes(tag="sessions")
+
+
+@routes.get("/v1/sessions", access=needs("read"))
+async def list_sessions(call: Call) -> SessionList:
+    """Every session of the workspace, ended or not, the newest first."""
+    return SessionList(sessions=_desk(call).list(call.principal.workspace))
+
+
+@routes.post("/v1/sessions/{id}", access=needs("operate"), errors=(Conflict, NotFound, *STARTING))
+async def create_session(call: Call, id: str, body: NewSession) -> SessionCreated:  # noqa: A002 - spelt as in the path
+    """Start a session under an id of the caller's choice; the agent runs when this answers.
+
+    An agent that is locked and missing is installed first, which may take minutes. The permission modes `acceptEdits`
+    and `bypass` are grants for this session: they take a person who may approve, and lift no `deny`."""
+    return await _desk(call).create(call.principal, id, body)
+
+
+@routes.get("/v1/sessions/{id}", access=needs("read"), errors=(NotFound,))
+async def read_session(call: Call, id: str) -> SessionInfo:  # noqa: A002
+    """One session: how it is set, whether a turn runs, how its agent ended if it did."""
+    return _desk(call).get(call.principal.workspace, id)
+
+
+@routes.patch(
+    "/v1/sessions/{id}",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, SessionClosed, *STARTING),
+)
+async def change_session(call: Call, id: str, body: SessionChange) -> SessionInfo:  # noqa: A002
+    """Change the mode, the model, the variant, the permission mode or the title, also while a turn runs."""
+    return await _desk(call).change(call.principal, id, body)
+
+
+@routes.post(
+    "/v1/sessions/{id}/messages",
+    access=needs("operate"),
+    errors=(NotFound, SessionClosed, RateLimited, StorageFailed),
+)
+async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: A002
+    """Say something to the agent. Answers when the message is accepted; the events say what becomes of it.
+
+    While a turn runs it waits, and messages are taken in their order. Without a running agent one is started and goes
+    on where the session was."""
+    await _desk(call).send(call.principal.workspace, id, body)
+
+
+@routes.post("/v1/sessions/{id}/cancel", access=needs("operate"), errors=(NotFound, SessionClosed))
+async def cancel_turn(call: Call, id: str) -> None:  # noqa: A002
+    """End the running turn, not the session. Without one nothing happens; messages that wait are taken next."""
+    await _desk(call).cancel(call.principal.workspace, id)
+
+
+@routes.post("/v1/sessions/{id}/terminate", access=needs("operate"), errors=(NotFound, StorageFailed))
+async def terminate_session(call: Call, id: str) -> None:  # noqa: A002
+    """End the session for good, with every process of its agent. Its events stay. Twice is as once."""
+    await _desk(call).terminate(call.principal, id)
+
+
+@routes.post(
+    "/v1/sessions/{id}/permissions/{permission}/reply",
+    access=needs("approve"),
+    errors=(NotFound, Conflict, AlreadyAnswered, Forbidden),
+)
+async def reply_permission(call: Call, id: str, permission: str, body: PermissionAnswer) -> None:  # noqa: A002
+    """Answer a permission that the agent waits for: `once`, `always` or `reject`. The first answer stands.
+
+    `always` is also a grant for the same tool in this session, which takes a person."""
+    await _desk(call).reply_permission(call.principal, id, permission, body.reply)
+
+
+@routes.post("/v1/sessions/{id}/questions/{question}/reply", access=needs("operate"), errors=(NotFound,))
+async def reply_question(call: Call, id: str, question: str, body: QuestionAnswers) -> None:  # noqa: A002
+    """Answer a question of the agent: one list of texts for each field of its form, in their order."""
+    await _desk(call).reply_question(call.principal, id, question, body.answers)
+
+
+@routes.post("/v1/sessions/{id}/questions/{question}/reject", access=needs("operate"), errors=(NotFound,))
+async def reject_question(call: Call, id: str, question: str) -> None:  # noqa: A002
+    """Decline to answer a question of the agent."""
+    await _desk(call).reject_question(call.principal, id, question)
+
+
+def _desk(call: Call) -> Desk:
+    return call.services.sessions

@@ -1,0 +1,70 @@
+"""A host of one workspace among several on the same log: its own streams, its own homes; sessions kept by name."""
+
+from pathlib import Path
+
+import pytest
+from tests.host.rig import play, rig
+
+from legation.agents.acp import AcpAgent
+from legation.errors import ConfigInvalid, InvalidParams, NotFound
+from legation.host.host import AcpHost
+from legation.host.options import HostOptions
+from legation.wire.acp.sessions import NewSessionResponse
+
+pytestmark = pytest.mark.heavy
+
+
+async def test_two_workspaces_have_sessions_of_the_same_name(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        options = HostOptions(data_dir=tmp_path / "data", workspace="other", kill_timeout_ms=500)
+        async with AcpHost(options, log=made.log) as other:
+            for host in (made.host, other):
+                agent = await host.spawn_agent(made.rehearsal())
+                await host.create_session(agent.agent_id, cwd=made.work, session_id="same")
+            await play(made.host.session("same"), "say hello")
+            mine, theirs = made.host.session("same").stream, other.session("same").stream
+            assert mine is not theirs
+            assert mine.head > theirs.head
+            assert "agents/other/rehearsal/home" in str(other.session("same").home)
+            assert [info.name for info in await made.log.streams("other")] == ["host", "same"]
+
+
+async def test_a_workspace_that_is_no_name_of_a_folder_is_refused() -> None:
+    for name in ("", "../x", "a/b", "x" * 65):
+        with pytest.raises(ConfigInvalid):
+            AcpHost({"workspace": name})
+
+
+async def test_one_session_is_restored_and_forgotten_by_name(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        made.host.forget_session(session.id)
+        assert made.host.session(session.id) is session  # its agent runs
+        await session.keep_details({"a": 1}, "A title")
+        await made.host.dispose_agent(str(session.agent_id))
+        made.host.forget_session(session.id)
+        assert made.host.get_session(session.id) is None
+        again = await made.host.restore_session(session.id)
+        assert (again.status, again.meta.details, again.meta.title) == ("disconnected", {"a": 1}, "A title")
+        assert await made.host.restore_session(session.id) is again
+        agent = await made.host.spawn_agent(made.rehearsal())
+        await made.host.resume_session(agent.agent_id, session.id)
+        assert (again.status, again.meta.details) == ("active", {"a": 1})
+        with pytest.raises(NotFound):
+            await made.host.restore_session("none")
+        await made.host.close_session(session.id)
+        made.host.forget_session(session.id)
+        with pytest.raises(NotFound):
+            await made.host.restore_session(session.id)
+
+
+async def test_what_cannot_be_prepared_is_no_session(tmp_path: Path) -> None:
+    async def prepare(_agent: AcpAgent, _opened: NewSessionResponse) -> NewSessionResponse:
+        raise InvalidParams("cannot do that")
+
+    async with rig(tmp_path) as made:
+        agent = await made.host.spawn_agent(made.rehearsal())
+        with pytest.raises(InvalidParams):
+            await made.host.create_session(agent.agent_id, cwd=made.work, session_id="s", prepare=prepare)
+        assert made.host.get_session("s") is None
+        await made.host.create_session(agent.agent_id, cwd=made.work, session_id="s")

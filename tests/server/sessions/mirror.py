@@ -1,0 +1,71 @@
+"""A small ACP agent that answers every prompt with what it was given: run as a program.
+
+`--load` makes it load sessions instead of resuming them, `--new` makes it do neither.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+OPTIONS = {"model": ["small", "large"], "effort": ["low", "high"], "mode": ["build", "plan", "docs", "yolo"]}
+CATEGORIES = {"model": "model", "effort": "thought_level", "mode": "mode"}
+chosen = {name: values[0] for name, values in OPTIONS.items()}
+given: dict[str, Any] = {}
+
+
+def send(**message: Any) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def options() -> list[dict[str, Any]]:
+    return [
+        {
+            "id": name,
+            "name": name,
+            "category": CATEGORIES[name],
+            "type": "select",
+            "currentValue": chosen[name],
+            "options": [{"value": value, "name": value} for value in values],
+        }
+        for name, values in OPTIONS.items()
+    ]
+
+
+def capabilities() -> dict[str, Any]:
+    can: dict[str, Any] = {"mcpCapabilities": {"http": True, "sse": False}}
+    if "--load" in sys.argv:
+        can["loadSession"] = True
+    elif "--new" not in sys.argv:
+        can["sessionCapabilities"] = {"resume": {}}
+    return can
+
+
+def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    if method == "initialize":
+        return {"protocolVersion": 1, "agentCapabilities": capabilities(), "authMethods": []}
+    if method in ("session/new", "session/resume", "session/load"):
+        given.update(opened=method, **{name: params.get(name) for name in ("cwd", "mcpServers")})
+        return {"sessionId": f"mir-{os.getpid()}", "configOptions": options()}
+    if method == "session/set_config_option":
+        chosen[params["configId"]] = params["value"]
+        return {"configOptions": options()}
+    if method == "session/prompt":
+        text = json.dumps({**given, "chosen": chosen, "prompt": params["prompt"], "where": str(Path.cwd())})
+        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+        send(method="session/update", params={"sessionId": params["sessionId"], "update": update})
+        return {"stopReason": "end_turn"}
+    raise KeyError(method)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message or "method" not in message:
+            continue
+        try:
+            send(id=message["id"], result=answer(message["method"], message.get("params", {})))
+        except KeyError:
+            send(id=message["id"], error={"code": -32601, "message": "unknown"})

@@ -1,0 +1,56 @@
+"""`/v1/agents`: the union of two versions of sandbox-agent."""
+
+import json
+
+import pytest
+from tests.server.sessions.talk import Talk
+
+pytestmark = pytest.mark.heavy
+
+ABILITIES = 18
+
+
+async def test_every_agent_is_listed_in_both_shapes(talk: Talk) -> None:
+    agents = {each["id"]: each for each in (await talk.call("GET", "/v1/agents")).json()["agents"]}
+    assert {"rehearsal", "claude", "codex", "opencode", "mirror"} <= agents.keys()
+    rehearsal = agents["rehearsal"]
+    assert rehearsal["installed"] is rehearsal["credentialsAvailable"] is True
+    assert rehearsal["aliases"] == ["mock"]
+    assert len(rehearsal["capabilities"]) == ABILITIES
+    assert all(isinstance(each, bool) for each in rehearsal["capabilities"].values())
+    assert rehearsal["configOptions"] is None
+    assert rehearsal["serverStatus"]["status"] == "stopped"
+
+
+async def test_one_agent_with_what_can_be_chosen(talk: Talk) -> None:
+    await talk.created("s")
+    for name in ("rehearsal", "mock"):
+        agent = (await talk.call("GET", f"/v1/agents/{name}?config=true")).json()
+        assert agent["id"] == "rehearsal"
+        modes, models = agent["configOptions"]
+        assert [each["value"] for each in models["options"]] == ["rehearsal-steady", "rehearsal-terse"]
+        assert "bypass" not in json.dumps(modes)
+        assert agent["serverStatus"]["status"] == "running"
+    assert (await talk.call("GET", "/v1/agents/none")).status_code == 404
+
+
+async def test_modes_and_models(talk: Talk) -> None:
+    modes = (await talk.call("GET", "/v1/agents/rehearsal/modes")).json()["modes"]
+    assert [each["id"] for each in modes] == ["build", "plan", "default"]
+    models = (await talk.call("GET", "/v1/agents/rehearsal/models")).json()
+    assert [each["id"] for each in models["models"]] == ["rehearsal-steady", "rehearsal-terse"]
+    assert models["defaultModel"] == "rehearsal-steady"
+    for what in ("modes", "models"):
+        assert (await talk.call("GET", f"/v1/agents/none/{what}")).status_code == 404
+
+
+async def test_installing_what_is_there_and_what_cannot_be(talk: Talk) -> None:
+    for body in ({}, {"reinstall": False}, None):
+        answer = await talk.call("POST", "/v1/agents/mock/install", body)
+        assert answer.status_code == 200
+        assert answer.json()["already_installed"] is True
+        assert answer.json()["artifacts"][0]["source"] == "builtin"
+    assert (await talk.call("POST", "/v1/agents/none/install", {})).status_code == 404
+    assert (await talk.call("POST", "/v1/agents/mirror/install", {"reinstall": True})).status_code == 400
+    assert (await talk.call("POST", "/v1/agents/mock/install", {"agentVersion": "9"})).status_code == 400
+    assert (await talk.call("POST", "/v1/agents/mock/install", {"other": 1})).status_code == 400

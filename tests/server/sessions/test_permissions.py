@@ -1,0 +1,170 @@
+"""Permissions of agents, answered over HTTP: each way, by whom, and what `always` and the modes let pass."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.rig import BOTH
+from tests.server.sessions.talk import Talk, open_talk
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(params=BOTH)
+async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
+    async with asyncio.timeout(110), open_talk(tmp_path, request, request.param) as made:
+        yield made
+
+
+async def finished(talk: Talk, session: str) -> None:
+    """The running turn is over."""
+    turns = len(await talk.events(session, "prompt-started"))
+    seen = 0
+    after = 0
+    while seen < turns:
+        after, _ = await talk.until(session, "prompt-finished", after=after)
+        seen += 1
+
+
+async def answers(talk: Talk, session: str) -> list[tuple[str, str]]:
+    found = await talk.events(session, "permission-answered")
+    return [(each["outcome"], each["by"].partition(":")[0]) for each in found]
+
+
+def written(talk: Talk, name: str) -> bool:
+    return (talk.work / name).is_file()
+
+
+async def opened(talk: Talk, session: str = "s", **body: Any) -> None:
+    await talk.created(session, directory=str(talk.work), **body)
+
+
+async def test_once_lets_one_call_pass(talk: Talk) -> None:
+    await opened(talk)
+    permission = await talk.asked("s", "ask write a.txt x", "ask write b.txt x")
+    assert (await talk.reply("s", permission, "once")).status_code == 204
+    seq, _ = await talk.until("s", "permission-answered")
+    _, again = await talk.until("s", "permission-asked", after=seq)
+    assert written(talk, "a.txt")
+    assert (await talk.reply("s", again["id"], "reject")).status_code == 204
+    await finished(talk, "s")
+    assert not written(talk, "b.txt")
+    assert await answers(talk, "s") == [("approved", "token"), ("denied", "token")]
+
+
+async def test_always_lets_the_same_tool_pass_in_this_session_only(talk: Talk) -> None:
+    await opened(talk)
+    await opened(talk, "other")
+    permission = await talk.asked("s", "ask write a.txt x", "ask write b.txt x")
+    assert (await talk.reply("s", permission, "always")).status_code == 204
+    await finished(talk, "s")
+    assert written(talk, "a.txt")
+    assert written(talk, "b.txt")
+    await talk.played("s", "ask write c.txt x")
+    assert written(talk, "c.txt")
+    assert await answers(talk, "s") == [("approved", "token"), ("approved", "grant"), ("approved", "grant")]
+    await talk.asked("other", "ask write d.txt x")  # it waits
+    await talk.asked("s", "ask run false")  # another tool does too
+    assert not written(talk, "d.txt")
+
+
+async def test_always_lifts_no_deny(talk: Talk) -> None:
+    await opened(talk)
+    permission = await talk.asked("s", "ask write a.txt x")
+    await talk.reply("s", permission, "always")
+    await finished(talk, "s")
+    await talk.played("s", "ask write forbidden.txt x")
+    assert not written(talk, "forbidden.txt")
+    assert (await answers(talk, "s"))[-1] == ("denied", "policy")
+
+
+async def test_the_first_answer_stands(talk: Talk) -> None:
+    await opened(talk)
+    permission = await talk.asked("s", "ask write a.txt x")
+    replies = [await talk.reply("s", permission, reply) for reply in ("reject", "once", "always")]
+    assert [reply.status_code for reply in replies] == [204, 409, 409]
+    await finished(talk, "s")
+    assert not written(talk, "a.txt")
+    assert await talk.rig.rows("select * from approval_grant") == []
+
+
+async def test_who_may_answer(talk: Talk) -> None:
+    """A supervisor what is left to supervisors, and nothing for ever; an operator nothing at all."""
+    rig = talk.rig
+    supervisor = await rig.bearer(rig.people["owner"], "read", "approve", kind="supervisor")
+    operator = await rig.bearer(rig.people["operator"])
+    await opened(talk)
+    permission = await talk.asked("s", "ask write a.txt x", "ask run false")
+    assert (await talk.reply("s", permission, "once", operator)).status_code == 403
+    assert (await talk.reply("s", permission, "always", supervisor)).status_code == 403
+    assert (await talk.reply("s", permission, "once", supervisor)).status_code == 204
+    seq, _ = await talk.until("s", "permission-answered")
+    _, for_people = await talk.until("s", "permission-asked", after=seq)
+    assert (await talk.reply("s", for_people["id"], "once", supervisor)).status_code == 403
+    assert (await talk.reply("s", for_people["id"], "reject")).status_code == 204
+
+
+async def test_a_permission_of_another_session_is_not_found(talk: Talk) -> None:
+    await opened(talk)
+    await opened(talk, "other")
+    permission = await talk.asked("s", "ask write a.txt x")
+    assert (await talk.reply("other", permission, "once")).status_code == 404
+    assert (await talk.reply("s", "apr_none", "once")).status_code == 404
+
+
+# Modes.
+
+
+async def test_accept_edits_lets_edits_pass_and_asks_for_the_rest(talk: Talk) -> None:
+    await opened(talk, permissionMode="acceptEdits")
+    assert (await talk.info("s"))["permissionMode"] == "acceptEdits"
+    await talk.played("s", "ask write a.txt x")
+    assert written(talk, "a.txt")
+    await talk.asked("s", "ask run false")
+
+
+async def test_bypass_lets_all_pass_but_what_is_denied(talk: Talk) -> None:
+    await opened(talk, permissionMode="bypass")
+    await talk.played(
+        "s", "ask write a.txt x", "ask run touch b.txt", "ask something", "ask write forbidden.txt x"
+    )
+    assert written(talk, "a.txt")
+    assert written(talk, "b.txt")
+    assert not written(talk, "forbidden.txt")
+    outcomes = await answers(talk, "s")
+    assert outcomes == [*[("approved", "grant")] * 3, ("denied", "policy")]
+    await opened(talk, "other")
+    await talk.asked("other", "ask write c.txt x")
+
+
+async def test_a_mode_can_be_left_and_entered(talk: Talk) -> None:
+    await opened(talk, permissionMode="bypass")
+    operator = await talk.rig.bearer(talk.rig.people["operator"])
+    for mode, status in (("default", 200), ("bypass", 403), ("acceptEdits", 403)):
+        answer = await talk.call("PATCH", "/v1/sessions/s", {"permissionMode": mode}, operator)
+        assert answer.status_code == status, answer.text
+    assert (await talk.info("s"))["permissionMode"] == "default"
+    permission = await talk.asked("s", "ask write a.txt x")
+    await talk.reply("s", permission, "reject")
+    await finished(talk, "s")
+    await talk.call("PATCH", "/v1/sessions/s", {"permissionMode": "acceptEdits"})
+    await talk.played("s", "ask write b.txt x")
+    assert written(talk, "b.txt")
+
+
+async def test_a_mode_that_lets_calls_pass_takes_a_person(talk: Talk) -> None:
+    operator = await talk.rig.bearer(talk.rig.people["operator"])
+    for mode in ("bypass", "acceptEdits"):
+        body = {"agent": "rehearsal", "permissionMode": mode}
+        assert (await talk.call("POST", "/v1/sessions/s", body, operator)).status_code == 403
+    assert (await talk.call("GET", "/v1/sessions")).json()["sessions"] == []
+
+
+async def test_what_was_granted_ends_with_the_session(talk: Talk) -> None:
+    await opened(talk, permissionMode="bypass")
+    await talk.call("POST", "/v1/sessions/s/terminate")
+    [row] = await talk.rig.rows("select revoked_at, session_id from approval_grant")
+    assert row["session_id"] == "s"
+    assert row["revoked_at"] is not None

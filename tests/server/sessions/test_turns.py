@@ -1,0 +1,184 @@
+"""Turns: in order, cancelled, crashed, and of several sessions at once."""
+
+import asyncio
+import json
+
+import pytest
+from tests.server.sessions.talk import LIMIT, Talk, script
+
+from legation.proc.kernel import process
+from legation.server.sessions.turns import MOST_QUEUED
+
+pytestmark = pytest.mark.heavy
+
+
+async def test_messages_are_taken_in_their_order(talk: Talk) -> None:
+    await talk.created("s")
+    for word in ("one", "two", "three", "four"):
+        await talk.send("s", f"say {word}")
+    after = 0
+    for _ in range(4):
+        after, ended = await talk.until("s", "prompt-finished", after=after)
+        assert ended["stopReason"] == "end_turn"
+    assert await talk.heard("s") == "onetwothreefour"
+    types = [event["state"] for event in await talk.events("s", "turn-state")]
+    assert types == ["running", "idle"] * 4
+
+
+async def test_no_more_messages_wait_than_may(talk: Talk) -> None:
+    await talk.created("s")
+    await talk.send("s", "stall 60")
+    await talk.until("s", "prompt-started")
+    for number in range(MOST_QUEUED):
+        await talk.send("s", f"say {number}")
+    answer = await talk.call("POST", "/v1/sessions/s/messages", {"message": "one more"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert (await talk.info("s"))["queued"] == MOST_QUEUED
+    await talk.call("POST", "/v1/sessions/s/terminate")
+    assert (await talk.info("s"))["queued"] == 0
+    assert len(await talk.events("s", "prompt-started")) == 1
+
+
+async def test_a_turn_is_cancelled_and_the_session_goes_on(talk: Talk) -> None:
+    await talk.created("s")
+    await talk.send("s", "say before", "stall 60", "say after")
+    await talk.until("s", "agent-message-chunk")
+    assert (await talk.call("POST", "/v1/sessions/s/cancel")).status_code == 204
+    _, ended = await talk.until("s", "prompt-finished")
+    assert ended["stopReason"] == "cancelled"
+    assert (await talk.played("s", "say next"))["stopReason"] == "end_turn"
+    assert await talk.heard("s") == "beforenext"
+    assert (await talk.call("POST", "/v1/sessions/s/cancel")).status_code == 204  # without a turn: nothing
+
+
+async def test_a_turn_is_cancelled_while_it_waits_for_a_permission(talk: Talk) -> None:
+    await talk.created("s")
+    permission = await talk.asked("s", "ask write a.txt x", "say after")
+    await talk.call("POST", "/v1/sessions/s/cancel")
+    _, ended = await talk.until("s", "prompt-finished")
+    assert ended["stopReason"] == "cancelled"
+    [answered] = await talk.events("s", "permission-answered")
+    assert answered["outcome"] == "cancelled"
+    async with asyncio.timeout(LIMIT):
+        while (await talk.reply("s", permission, "once")).status_code != 409:
+            await asyncio.sleep(0.02)  # until the door has heard of it
+    assert (await talk.played("s", "say next"))["stopReason"] == "end_turn"
+
+
+async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: Talk) -> None:
+    native = (await talk.created("s"))["nativeSessionId"]
+    ended = await talk.played("s", "say before", "stderr 300", "crash 3", "say after")
+    assert ended["error"] is not None
+    await talk.until("s", "session-status", where=lambda status: status["status"] == "disconnected")
+    async with asyncio.timeout(LIMIT):
+        while (await talk.info("s"))["exit"] is None:
+            await asyncio.sleep(0.02)
+    info = await talk.info("s")
+    assert (info["status"], info["ended"]) == ("disconnected", False)
+    assert (info["exit"]["reason"], info["exit"]["code"]) == ("crashed", 3)
+    assert len(info["exit"]["stderr"]) > 200
+    status = (await talk.call("GET", "/v1/agents/rehearsal")).json()["serverStatus"]
+    assert (status["status"], status["lastError"]) == ("error", "crashed: exit code 3")
+    assert (await talk.played("s", "recall"))["stopReason"] == "end_turn"
+    assert await talk.heard("s") == "beforeprompts before this one: 1"
+    info = await talk.info("s")
+    assert (info["status"], info["exit"], info["nativeSessionId"]) == ("active", None, native)
+
+
+async def test_an_agent_that_is_killed_while_idle_comes_back(talk: Talk) -> None:
+    await talk.created("s")
+    await talk.send("s", "late x", "kill-self KILL")
+    await talk.until("s", "session-status", where=lambda status: status["status"] == "disconnected")
+    await talk.played("s", "say back")
+    assert (await talk.heard("s")).endswith("back")
+
+
+async def test_a_message_that_no_agent_can_get_is_told_with_why(talk: Talk) -> None:
+    """An agent that can neither resume nor load."""
+    await talk.created("s", agent="forgetful")
+    host = await talk.rig.services.hosting.host()
+    await host.dispose_agent(str(host.session("s").agent_id))
+    ended = await talk.played("s", "say back")
+    assert "can neither resume nor load" in ended["error"]["message"]
+    assert (await talk.info("s"))["busy"] is False
+
+
+async def test_an_agent_without_resume_loads(talk: Talk) -> None:
+    await talk.created("s", agent="loading", mcp={"a": {"type": "local", "command": "a", "env": {"K": "v"}}})
+    host = await talk.rig.services.hosting.host()
+    await host.dispose_agent(str(host.session("s").agent_id))
+    said = await talk.reflected("s")
+    assert said["opened"] == "session/load"
+    assert said["mcpServers"][0]["env"] == [{"name": "K", "value": "v"}]
+
+
+async def test_two_sessions_work_at_once(talk: Talk) -> None:
+    for name in ("a", "b"):
+        await talk.created(name)
+        await talk.send(name, f"say {name} waits", "ask run false")
+        await talk.until(name, "permission-asked")
+    host = await talk.rig.services.hosting.host()
+    assert host.session("a").agent_id != host.session("b").agent_id
+    [first], [second] = [await talk.events(name, "permission-asked") for name in ("a", "b")]
+    assert (await talk.reply("b", second["id"], "once")).status_code == 204
+    await talk.until("b", "prompt-finished")
+    assert (await talk.info("a"))["busy"] is True
+    assert (await talk.reply("a", first["id"], "once")).status_code == 204
+    await talk.until("a", "prompt-finished")
+    assert [await talk.heard(name) for name in ("a", "b")] == ["a waits", "b waits"]
+
+
+async def lose_agent(talk: Talk) -> None:
+    host = await talk.rig.services.hosting.host()
+    await host.dispose_agent(str(host.session("s").agent_id))
+
+
+async def test_a_turn_is_cancelled_while_its_agent_starts(talk: Talk) -> None:
+    await talk.created("s")
+    await lose_agent(talk)
+    await talk.send("s", "stall 60")
+    await talk.call("POST", "/v1/sessions/s/cancel")
+    _, ended = await talk.until("s", "prompt-finished")
+    assert ended["stopReason"] == "cancelled"
+    assert (await talk.played("s", "say next"))["stopReason"] == "end_turn"
+
+
+async def test_a_session_is_terminated_while_its_agent_starts(talk: Talk) -> None:
+    await talk.created("s")
+    await lose_agent(talk)
+    await talk.send("s", "stall 60")
+    replies = await asyncio.gather(*[talk.call("POST", "/v1/sessions/s/terminate") for _ in range(3)])
+    assert [reply.status_code for reply in replies] == [204] * 3
+    assert (await talk.info("s"))["status"] == "closed"
+    host = await talk.rig.services.hosting.host()
+    async with asyncio.timeout(LIMIT):
+        while any(agent.status != "disposed" for agent in host.get_agents()):
+            await asyncio.sleep(0.02)
+
+
+async def test_the_file_routes_know_the_folders_of_a_session(talk: Talk) -> None:
+    (talk.work / "repo").mkdir()
+    (talk.work / "repo/a.txt").write_text("a")
+    await talk.created("s", directory=str(talk.work / "repo"))
+    listed = await talk.call("GET", "/v1/fs/entries?sessionId=s")
+    assert [entry["name"] for entry in listed.json()] == ["a.txt"]
+    assert (await talk.call("GET", "/v1/fs/entries?sessionId=none")).status_code == 404
+
+
+async def test_terminate_leaves_no_process(talk: Talk) -> None:
+    """Not even of a tree that ignores signals and has left its group, and of a turn that does not heed a cancel."""
+    await talk.created("s")
+    await talk.send("s", "spawn-tree ignore-signals hold", "ignore-signals", "stall-hard 600")
+    _, said = await talk.until("s", "agent-message-chunk")
+    pids = [pid for pid in json.loads(said["content"]["text"]).values() if isinstance(pid, int)]
+    assert len(pids) >= 3
+    assert all(process(pid) is not None for pid in pids)
+    assert (await talk.call("POST", "/v1/sessions/s/terminate")).status_code == 204
+    async with asyncio.timeout(LIMIT):
+        while any(process(pid) is not None for pid in pids):
+            await asyncio.sleep(0.02)
+    ended = [status["status"] for status in await talk.events("s", "session-status")]
+    assert ended[-1] == "closed"
+    answer = await talk.call("POST", "/v1/sessions/s/messages", {"message": script("say x")})
+    assert answer.status_code == 410
+    assert (await talk.create("s")).status_code == 409  # its name stays its own

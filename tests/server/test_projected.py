@@ -1,0 +1,157 @@
+"""Any reading of any log, in any order, gives what the whole fold gives (INV-P1, INV-P4)."""
+
+import asyncio
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.server.session_events import FACTS, drafts, whole_fold
+from tests.wire.universal.logs import ACTIVE, Entry, asked, call, change, chunk, output, turn
+
+from legation.clock import SystemClock
+from legation.server.streaming.hub import Hub
+from legation.server.streaming.projected import Projected, project
+from legation.server.streaming.projected_checkpoints import Checkpoints
+from legation.server.streaming.projected_fold import Schema
+from legation.server.streaming.projected_reading import Wanted
+from legation.store.log import EventLog
+from legation.store.memory import MemoryBackend
+from legation.store.stream import Stream
+from legation.wire.lifecycle import PermissionAnswered, SessionReset, SessionStatus
+
+ENTRIES: list[Entry] = [
+    ACTIVE,
+    *turn(chunk("a"), chunk("b", "m2"), call(), change(status="in_progress", content=output("x"))),
+    change(status="completed", content=output("x", "y")),
+    asked(),
+    PermissionAnswered(id="apr_1", outcome="approved", by="policy"),
+    SessionStatus(status="disconnected", reason="crashed: exit code 3"),
+    b'{"sessionUpdate": torn',
+]
+
+
+@dataclass(frozen=True)
+class Append:
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Replace:
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    part: float  # of the numbers there are
+    rows: int
+    room: int
+
+
+class Follow:
+    """The follower takes what there is."""
+
+
+class Restart:
+    """All that is kept is forgotten."""
+
+
+_some = st.lists(st.integers(0, len(ENTRIES) - 1), max_size=12).map(tuple)
+_steps = st.one_of(
+    st.builds(Append, _some),
+    st.builds(Replace, _some),
+    st.builds(Read, st.floats(0, 1.1), st.integers(1, 30), st.sampled_from([0, 500, 10**9])),
+    st.builds(Follow),
+    st.builds(Restart),
+)
+
+
+def of(entries: tuple[int, ...]) -> list[Entry]:
+    return [ENTRIES[index] for index in entries]
+
+
+class Reading:
+    def __init__(self, log: EventLog, stream: Stream, schema: Schema) -> None:
+        self.log, self.stream, self.schema = log, stream, schema
+        self.after = 0
+
+    async def forget(self) -> None:
+        hub = Hub(self.log, SystemClock())
+        hub.checkpoints = Checkpoints(limit=6, apart=3)
+        self.source: Projected = await project(hub, self.log, "local", FACTS, self.schema, include_raw=True)
+
+    async def take(self, step: object) -> None:
+        match step:
+            case Append(entries=entries):
+                await self.stream.append(drafts(*of(entries)))
+            case Replace(entries=entries):
+                await self.stream.replace(drafts(SessionReset(reason="loaded"), *of(entries)))
+            case Read():
+                await self._read(step)
+            case Follow():
+                await self._follow()
+            case Restart():
+                await self.forget()
+
+    async def _read(self, step: Read) -> None:
+        whole = await whole_fold(self.stream, self.schema, include_raw=True)
+        after = int(step.part * whole[-1][0]) if whole else 0
+        wanted = Wanted(after, self.stream.visible, rows=step.rows, room=step.room)
+        found = await self.source.projection.read(wanted)
+        rest = [each for each in whole if each[0] > after]
+        rows = [(row.seq, row.raw) for row in found.rows]
+        assert rows == rest[: len(rows)]
+        assert rows or not rest
+        assert len(rows) <= step.rows
+        assert (found.end is None) == (len(rows) < len(rest)) or found.end is None
+        if step.room == 10**9:
+            assert len(rows) == min(step.rows, len(rest))
+
+    async def _follow(self) -> None:
+        """In order, each number once, and from the floor on exactly what is there."""
+        whole = dict(await whole_fold(self.stream, self.schema, include_raw=True))
+        first = min(whole, default=0)
+        while True:
+            found = self.source.since(self.after)
+            if found is None:
+                found = await self.source.read_older(self.after)
+            if not found:
+                break
+            for each in found:
+                assert each.seq > self.after
+                if each.seq >= first:
+                    missed = [number for number in whole if self.after < number < each.seq]
+                    assert missed == []
+                    assert each.raw == whole[each.seq]
+                self.after = each.seq
+        assert not whole or self.after >= max(whole)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(["sandbox-agent", "universal"]), st.lists(_steps, max_size=14))
+def test_every_reading_is_a_part_of_the_whole_fold(schema: Schema, steps: list[object]) -> None:
+    async def run() -> None:
+        async with EventLog(MemoryBackend()) as log:
+            reading = Reading(log, await log.stream(FACTS.session_id), schema)
+            await reading.forget()
+            for step in [*steps, Follow()]:
+                await reading.take(step)
+
+    asyncio.run(run())
+
+
+async def test_who_is_behind_when_the_history_is_replaced_sees_only_the_new_one() -> None:
+    async with EventLog(MemoryBackend()) as log:
+        stream = await log.stream(FACTS.session_id)
+        await stream.append(drafts(*ENTRIES))
+        reading = Reading(log, stream, "sandbox-agent")
+        await reading.forget()
+        await reading.take(Follow())
+        await stream.append(drafts(chunk("more")))
+        assert reading.source.since(reading.after)  # what others were shown is at hand
+        behind = reading.after
+        await stream.replace(drafts(SessionReset(reason="loaded"), chunk("anew")))
+        first = (await whole_fold(stream, "sandbox-agent", include_raw=True))[0]
+        found = reading.source.since(behind)
+        if found is None:
+            found = await reading.source.read_older(behind)
+        assert (found[0].seq, found[0].raw) == first
