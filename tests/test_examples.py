@@ -14,6 +14,8 @@ SAYS = {
     "one_prompt.py": "end_turn",
     "connect.py": "legation/forbidden",
     "follow_a_stream.py": "3 server-started",
+    "prompt_a_session.py": "status: closed",
+    "answer_a_permission.py": "written: 42",
 }
 LIMIT = 60.0  # seconds for one example: its time
 

@@ -12,12 +12,14 @@ from cyclopts import Parameter
 
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
+from legation.cli.sessions_recorded import chosen_of, replay_there, sessions_there
 from legation.cli.terminal import Terminal, line
 from legation.cli.view import view_of
 from legation.errors import InvalidParams, NotFound, StorageFailed
 from legation.host.meta import read_meta
 from legation.store.backend import StreamInfo
 from legation.store.reader import StreamReader
+from legation.wire.api.sessions import SessionInfo
 from legation.wire.events import Event
 
 TITLE_SHOWN = 50  # characters in the list
@@ -32,21 +34,35 @@ def events(
     json: Annotated[bool, Parameter(negative="", help="One JSON object a line.")] = False,
     settings: SettingsFlags | None = None,
 ) -> int:
-    """List recorded sessions, or replay one.
+    """List recorded sessions, or replay one: those of `legation exec`, and those of the server if one is up.
 
     Parameters
     ----------
     session
         A session's id, the start of one, or `last`. Without it, the sessions are listed.
     """
-    folders = Folders(settings_of(settings).data_dir)
+    chosen = settings_of(settings)
+    here = Folders(chosen.data_dir).sessions
     if session is None:
-        _list(folders.sessions, json=json)
+        _list(here, sessions_there(chosen), json=json)
         return 0
     if after < 0:
         raise InvalidParams(f"cannot start after {after}; give a number from 0")
-    _replay(find(folders.sessions, session), after, follow=follow, json=json)
+    there = None if session in _names(here) else chosen_of(sessions_there(chosen), session)
+    if there is not None and not _is_newer_here(here, session, there):
+        replay_there(chosen, there.session_id, after, view_of(json=json), follow=follow)
+    else:
+        _replay(find(here, session), after, follow=follow, json=json)
     return 0
+
+
+def _is_newer_here(sessions: Path, wanted: str, there: SessionInfo) -> bool:
+    """`last` is the newest of both places; else a start of an id is looked for at the server first."""
+    names = _names(sessions) if wanted == "last" else ()
+    if not names:
+        return False
+    first = StreamReader(sessions / names[-1], names[-1]).read(0, _malformed)[:1]
+    return bool(first) and first[0].at > there.created_at
 
 
 def find(sessions: Path, wanted: str) -> StreamReader:
@@ -80,10 +96,10 @@ def _malformed(skipped: bytes) -> None:
     print(f"legation: skipped a malformed line of {len(skipped)} bytes", file=sys.stderr)
 
 
-def _list(sessions: Path, *, json: bool) -> None:
+def _list(sessions: Path, there: list[SessionInfo], *, json: bool) -> None:
     out = Terminal()
     names = _names(sessions)
-    if not names and not json:
+    if not names and not there and not json:
         out.say('no session is recorded yet; make one with: legation exec --agent rehearsal "fix the test"')
     for name in names:
         reader = StreamReader(sessions / name, name)
@@ -93,16 +109,40 @@ def _list(sessions: Path, *, json: bool) -> None:
         except (OSError, StorageFailed) as error:  # one that is broken must not hide the others
             print(f"legation: cannot list session {name}: {error}", file=sys.stderr)
             continue
-        if json:
-            sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
-        else:
-            head = f"{row['id']}  {row['started']}  {row['state']:<11} {row['events']:>6} events  "
-            out.say(f"{head}{line(str(row['agent'] or '?'))}  {line(str(row['title'] or ''))[:TITLE_SHOWN]}")
+        _say(out, row, json=json)
+    for each in there:
+        _say(out, _row_there(each), json=json)
+
+
+def _say(out: Terminal, row: dict[str, object], *, json: bool) -> None:
+    if json:
+        sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
+        return
+    head = (
+        f"{line(str(row['id']))}  {row['started']}  {line(str(row['state'])):<11} {row['events']:>6} events  "
+    )
+    out.say(f"{head}{line(str(row['agent'] or '?'))}  {line(str(row['title'] or ''))[:TITLE_SHOWN]}")
+
+
+def _row_there(session: SessionInfo) -> dict[str, object]:
+    return {
+        "id": session.session_id,
+        "started": _time(session.created_at),
+        "state": session.status,
+        "events": session.event_count,
+        "agent": session.agent,
+        "cwd": session.directory,
+        "title": session.title,
+    }
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _row(info: StreamInfo, first: list[Event], *, alive: bool) -> dict[str, object]:
     meta = read_meta(info.meta)
-    started = datetime.fromtimestamp(first[0].at / 1000, UTC).isoformat(timespec="seconds") if first else "-"
+    started = _time(first[0].at) if first else "-"
     state = "running" if alive else "interrupted" if info.state == "open" else info.state
     return {
         "id": info.name,

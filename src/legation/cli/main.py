@@ -17,6 +17,11 @@ COMMANDS = {
     "status": ("legation.cli.status:status", "Say whether Legation is up here, and how it is."),
     "stop": ("legation.cli.status:stop", "Stop the Legation of this machine."),
     "exec": ("legation.cli.exec:exec_", "Run one prompt with an agent, here and now."),
+    "sessions": (
+        "legation.cli.sessions:app",
+        "Agents at work on the server: list, begin, send, follow, stop.",
+    ),
+    "acp": ("legation.cli.acp:acp", "Be an ACP agent on stdin and stdout, for editors."),
     "agents": ("legation.cli.agents:app", "Agents: list, install, verify, sign in, ask what they offer."),
     "events": ("legation.cli.events:events", "List, replay and follow recorded sessions."),
     "approvals": ("legation.cli.approvals:app", "What agents ask for: list, show, approve, deny, watch."),

@@ -30,6 +30,9 @@ class Change(NamedTuple):
 class Changes:
     """A source of changes. What this version cannot read is passed over: a newer server may say more."""
 
+    body: bytes | None = None
+    over = False
+
     def __init__(self, after: int) -> None:
         self._stream = OneStream(STREAM, after)
         self.path = self._stream.path
@@ -37,9 +40,8 @@ class Changes:
     def connect(self) -> tuple[Query, dict[str, str]]:
         return self._stream.connect()
 
-    def read(self, frame: Frame) -> Change | None:
-        event = self._stream.read(frame)
-        return None if event is None else _change(event)
+    def read(self, frame: Frame) -> tuple[Change, ...]:
+        return tuple(change for event in self._stream.read(frame) if (change := _change(event)) is not None)
 
     def ends(self, frame: Frame) -> bool:
         return self._stream.ends(frame)

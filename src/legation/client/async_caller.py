@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,7 @@ from legation.client.transport import (
 from legation.wire.api.shape import Page
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class AsyncCaller:
@@ -110,6 +111,10 @@ class AsyncCaller:
             return failure(what, error)
         return None
 
+    async def send_for(self, operation: Operation[T], make: Callable[[T], R]) -> R:
+        """What is made of the answer."""
+        return make(await self.send(operation))
+
     def pages(self, first: Operation[Page[T]]) -> AsyncPages[T]:
         return AsyncPages(first, self.send)
 
@@ -161,11 +166,14 @@ class AsyncCaller:
         """The body of one connection of a followed stream; the machine is told how it went."""
         self._refuse_if_closed()
         request = machine.request()
-        what = name(self._target, "GET", request.path)
+        what = name(self._target, request.method, request.path)
         timeout = read_timeout(self._timeouts, self._timeouts.stream)
         url = self._target.url(request.path, request.query)
+        headers = {**request.headers, **content_headers(request.body)}
         try:
-            async with self._http.stream("GET", url, headers=request.headers, timeout=timeout) as response:
+            async with self._http.stream(
+                request.method, url, content=request.body, headers=headers, timeout=timeout
+            ) as response:
                 body = b"" if response.status_code == 200 else await response.aread()
                 machine.opened(what, response.status_code, response.headers, body)
                 if not machine.hung_up:

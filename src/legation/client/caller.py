@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,7 @@ from legation.client.transport import (
 from legation.wire.api.shape import Page
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Caller:
@@ -112,6 +113,10 @@ class Caller:
             return failure(what, error)
         return None
 
+    def send_for(self, operation: Operation[T], make: Callable[[T], R]) -> R:
+        """What is made of the answer."""
+        return make(self.send(operation))
+
     def pages(self, first: Operation[Page[T]]) -> Pages[T]:
         return Pages(first, self.send)
 
@@ -154,11 +159,14 @@ class Caller:
         """The body of one connection of a followed stream; the machine is told how it went."""
         self._refuse_if_closed()
         request = machine.request()
-        what = name(self._target, "GET", request.path)
+        what = name(self._target, request.method, request.path)
         timeout = read_timeout(self._timeouts, self._timeouts.stream)
         url = self._target.url(request.path, request.query)
+        headers = {**request.headers, **content_headers(request.body)}
         try:
-            with self._http.stream("GET", url, headers=request.headers, timeout=timeout) as response:
+            with self._http.stream(
+                request.method, url, content=request.body, headers=headers, timeout=timeout
+            ) as response:
                 body = b"" if response.status_code == 200 else response.read()
                 machine.opened(what, response.status_code, response.headers, body)
                 if not machine.hung_up:

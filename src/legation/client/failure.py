@@ -54,6 +54,7 @@ class Failure(NamedTuple):
     error: LegationError
     passing: bool  # another try may help
     retry_after: float | None = None  # seconds that the server asks to wait
+    unsent: bool = False  # there was not even a connection
 
 
 class _Problem(msgspec.Struct):
@@ -61,6 +62,7 @@ class _Problem(msgspec.Struct):
     detail: str = ""
     data: dict[str, object] | None = None
     instance: str = ""
+    status: int = 500
 
 
 def received(
@@ -78,6 +80,13 @@ def received(
 def refused(what: str, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
     wait = _retry_after(headers)
     return Failure(_refusal(what, status, headers, body, wait), status in PASSING, wait)
+
+
+def told(problem: bytes) -> LegationError:
+    """A refusal in a body that had begun already."""
+    headers = {"content-type": "application/problem+json"}
+    status = (_problem(headers, problem) or _Problem()).status
+    return refused("send it", status, headers, problem).error
 
 
 def unreachable(what: str, error: Exception, *, timed_out: bool, passing: bool) -> Failure:

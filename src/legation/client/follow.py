@@ -3,10 +3,14 @@
 INV-C5  Whatever the connections do, the items given are the exact suffix of the stream after the number asked
 for: each once, in order, none missing; and it ends only when the server says `end`, an error that another try
 cannot mend is met, or patience runs out.
+INV-C6  What is sent along with the first request is sent once: a connection that is lost before anything came back may
+have delivered it or not, and that is an error.
 
 A driver (sync or async) does, until `ended`:
     connect with `request()`, tell `opened` the answer, `take` each chunk until `hung_up`,
     then sleep for `pause()` seconds.
+An `accepted` frame says that what was sent along is taken, and by its id where to go on from. An `error` frame is the
+problem that came too late for a status: it is refused.
 """
 
 from __future__ import annotations
@@ -15,12 +19,12 @@ from collections.abc import Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from legation.client.cursor import Broken
-from legation.client.failure import Failure, refused
-from legation.client.operation import Query
+from legation.client.failure import Failure, refused, told
+from legation.client.operation import Method, Query
 from legation.client.repeat import Reconnects
 from legation.client.source import Source
 from legation.client.sse import Frame, Parser
-from legation.errors import InternalError, Unavailable
+from legation.errors import InternalError, LegationError, Unavailable
 
 T = TypeVar("T")
 
@@ -32,6 +36,11 @@ class StreamRequest(NamedTuple):
     path: str
     query: Query
     headers: Mapping[str, str]
+    body: bytes | None = None
+
+    @property
+    def method(self) -> Method:
+        return "GET" if self.body is None else "POST"
 
 
 class Follow(Generic[T]):
@@ -44,10 +53,7 @@ class Follow(Generic[T]):
         self._broken = 0
         self._was_open = False
         self._failure: Failure | None = None
-
-    @property
-    def path(self) -> str:
-        return self._source.path
+        self._sent = False  # this connection takes something there, and nothing came back yet
 
     def request(self) -> StreamRequest:
         self.hung_up = False
@@ -55,7 +61,10 @@ class Follow(Generic[T]):
         self._parser = Parser()
         self._reconnects.opened()
         query, headers = self._source.connect()
-        return StreamRequest(self.path, query, {**headers, "Accept": "text/event-stream"})
+        self._sent = self._source.body is not None
+        return StreamRequest(
+            self._source.path, query, {**headers, "Accept": "text/event-stream"}, self._source.body
+        )
 
     def opened(self, what: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """The head of the answer, with its body where it is not 200. Raises what another try cannot mend."""
@@ -64,7 +73,7 @@ class Follow(Generic[T]):
                 self._not_a_stream(what)
             return
         failure = refused(what, status, headers, body)
-        if not failure.passing and status < 500 and status not in (408, 425):
+        if self._sent or (not failure.passing and status < 500 and status not in (408, 425)):
             raise failure.error
         self.failed(failure)
 
@@ -81,8 +90,7 @@ class Follow(Generic[T]):
         fault: Broken | None = None
         try:
             for frame in self._parser.feed(chunk):
-                if (item := self._frame(frame)) is not None:
-                    items.append(item)
+                items += self._frame(frame)
                 if self.hung_up:
                     break
         except Broken as broken:
@@ -101,16 +109,24 @@ class Follow(Generic[T]):
         nameless = Failure(
             Unavailable("cannot follow the stream: its connections keep closing; try later"), True
         )
-        return self._reconnects.pause_after(self._failure or nameless)
+        failure = self._failure or nameless
+        if self._sent:
+            raise _unsure(failure)
+        return self._reconnects.pause_after(failure)
 
-    def _frame(self, frame: Frame) -> T | None:
-        if frame.event in ("", "message"):
-            return self._source.read(frame)
+    def _frame(self, frame: Frame) -> tuple[T, ...]:
+        if frame.event in ("", "message") or (frame.event == "accepted" and self._sent):
+            found = self._source.read(frame)
+            self._sent = False
+            self.ended = self.hung_up = self._source.over
+            return found
         if frame.event == "end" and self._source.ends(frame):
             self.ended = self.hung_up = True
         elif frame.event == "bye":
             self.hung_up = True
-        return None  # what a later version adds is not for us
+        elif frame.event == "error" and self._sent:
+            raise told(frame.data)
+        return ()  # what a later version adds is not for us
 
     def _not_a_stream(self, what: str) -> None:
         error = Unavailable(f"cannot {what}: what answered is not Legation; see what stands at that address")
@@ -126,3 +142,12 @@ class Follow(Generic[T]):
         if self._broken >= MAX_BROKEN:
             raise error
         self.failed(Failure(error, passing=True))
+
+
+def _unsure(failure: Failure) -> LegationError:
+    if failure.unsent:
+        return failure.error
+    why = failure.error.message.partition(";")[0]
+    return Unavailable(
+        f"{why}; whether it got there is not known: read the session's events before you send it again"
+    )

@@ -3,13 +3,17 @@
 A group is generic in its caller. Its attributes are descriptors that pair an operation with a way to run it:
 on a group with the sync caller they give plain methods, on one with the async caller the same methods to be
 awaited; the type checker sees which by the overloads of `__get__`.
+
+A handle is a group that is about one thing: what `CallOf`, `ListedOf` and `FollowedOf` declare takes its id first, and
+the method on the handle does without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from legation.client.follow import Follow
 from legation.client.operation import Operation
@@ -26,8 +30,10 @@ C = TypeVar("C")  # Caller or AsyncCaller
 
 
 class Group(Generic[C]):
-    def __init__(self, caller: C) -> None:
+    def __init__(self, caller: C, of: tuple[str, ...] = ()) -> None:
+        """`of`: the ids that every operation of a handle begins with."""
         self.caller = caller
+        self.of = of
 
 
 class Call(Generic[P, T]):
@@ -43,7 +49,7 @@ class Call(Generic[P, T]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, Awaitable[T]]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else _bound(self._make, group.caller.send)
+        return self if group is None else bound(self._make, group, group.caller.send)
 
 
 class Listed(Generic[P, T]):
@@ -59,7 +65,7 @@ class Listed(Generic[P, T]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncPages[T]]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else _bound(self._make, group.caller.pages)
+        return self if group is None else bound(self._make, group, group.caller.pages)
 
 
 class Followed(Generic[P, T]):
@@ -75,7 +81,7 @@ class Followed(Generic[P, T]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncFollowing[T]]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else _bound(self._make, group.caller.follow)
+        return self if group is None else bound(self._make, group, group.caller.follow)
 
 
 class ByLine(Generic[P]):
@@ -91,12 +97,36 @@ class ByLine(Generic[P]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncLineByLine]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else _bound(self._make, group.caller.lines)
+        return self if group is None else bound(self._make, group, group.caller.lines)
 
 
-def _bound(make: Callable[..., Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
+class CallOf(Call[P, T]):
+    if TYPE_CHECKING:
+
+        def __init__(self, make: Callable[Concatenate[str, P], Operation[T]]) -> None: ...
+
+
+class ListedOf(Listed[P, T]):
+    if TYPE_CHECKING:
+
+        def __init__(self, make: Callable[Concatenate[str, P], Operation[Page[T]]]) -> None: ...
+
+
+class FollowedOf(Followed[P, T]):
+    if TYPE_CHECKING:
+
+        def __init__(self, make: Callable[Concatenate[str, P], Follow[T]]) -> None: ...
+
+
+def bound(make: Callable[..., Any], group: Group[Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The method: what `make` makes, run."""
+
     @wraps(make)
     def method(*args: Any, **kwargs: Any) -> Any:
-        return run(make(*args, **kwargs))
+        return run(make(*group.of, *args, **kwargs))
 
+    if group.of:
+        whole = signature(make)
+        left = tuple(whole.parameters.values())[len(group.of) :]
+        method.__signature__ = whole.replace(parameters=left)  # type: ignore[attr-defined]  # as `help` reads it
     return method

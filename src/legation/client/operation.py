@@ -42,6 +42,7 @@ class Operation(Generic[T]):
     query: Query = ()
     body: bytes | None = None
     wait: float | None = None  # seconds for the answer, where it takes its time; else Timeouts.read
+    cursor: str = "after"  # of a list: the parameter that asks for the page behind
 
 
 def as_json(kind: type[T]) -> Read[T]:

@@ -62,7 +62,7 @@ class AsyncPages(Generic[T]):
 def _next(operation: Operation[Page[T]], page: Page[T]) -> Operation[Page[T]] | None:
     if page.next is None:
         return None
-    if ("after", page.next) in operation.query:
+    if (operation.cursor, page.next) in operation.query:
         raise InternalError("cannot read the list: the server gives one page for ever; bring it up to date")
-    others = tuple(pair for pair in operation.query if pair[0] != "after")
-    return replace(operation, query=(*others, ("after", page.next)))
+    others = tuple(pair for pair in operation.query if pair[0] != operation.cursor)
+    return replace(operation, query=(*others, (operation.cursor, page.next)))

@@ -17,20 +17,27 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Source(Protocol[T_co]):
-    """`read` gives None for what was given before, and raises Broken on what cannot be right."""
+    """`read` gives nothing for what was given before, and raises Broken on what cannot be right.
+
+    The attributes hold for the connection that `connect` was called for last."""
 
     path: str
+    body: bytes | None  # sent by POST, which is never done twice; None: a GET
+    over: bool  # what was read last is the end of it, whatever the stream goes on to say
 
     def connect(self) -> tuple[Query, dict[str, str]]:
         """The query and headers that ask for what is not here yet."""
 
-    def read(self, frame: Frame) -> T_co | None: ...
+    def read(self, frame: Frame) -> tuple[T_co, ...]: ...
 
     def ends(self, frame: Frame) -> bool:
         """Whether an `end` frame leaves nothing more to come."""
 
 
 class OneStream:
+    body: bytes | None = None
+    over = False
+
     def __init__(self, stream: str, after: int) -> None:
         self.path = f"/v1/streams/{segment(stream)}/sse"
         self._stream = stream
@@ -44,12 +51,12 @@ class OneStream:
         self._connected_before = True
         return (("after", after),), headers
 
-    def read(self, frame: Frame) -> Event | None:
+    def read(self, frame: Frame) -> tuple[Event, ...]:
         try:
             event = read_event(frame.data)
         except ValueError as error:
             raise Broken(f"what is no event: {error}") from error
-        return event if self._cursors.take(self._stream, event.seq) else None
+        return (event,) if self._cursors.take(self._stream, event.seq) else ()
 
     def ends(self, frame: Frame) -> bool:  # noqa: ARG002 - whatever it says, it is about this one
         return True
@@ -57,6 +64,8 @@ class OneStream:
 
 class ManyStreams:
     path = "/v1/stream"
+    body: bytes | None = None
+    over = False
 
     def __init__(self, after: Mapping[str, int]) -> None:
         if not after:
@@ -74,12 +83,12 @@ class ManyStreams:
         self._connected_before = True
         return (("streams", ",".join(wanted)),), headers
 
-    def read(self, frame: Frame) -> tuple[str, Event] | None:
+    def read(self, frame: Frame) -> tuple[tuple[str, Event], ...]:
         try:
             stream, event = read_tagged(frame.data)
         except ValueError as error:
             raise Broken(f"what is no event: {error}") from error
-        return (stream, event) if self._cursors.take(stream, event.seq) else None
+        return ((stream, event),) if self._cursors.take(stream, event.seq) else ()
 
     def ends(self, frame: Frame) -> bool:
         """One of them, where it is named; else all."""

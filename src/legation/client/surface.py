@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from legation.client import agent_operations as agents
 from legation.client import approval_operations as approvals
 from legation.client import door_operations as door
 from legation.client import operations
@@ -11,6 +12,7 @@ from legation.client.approval_changes import follow_approvals
 from legation.client.follow import Follow
 from legation.client.group import ByLine, C, Call, Followed, Group, Listed
 from legation.client.repeat import PATIENCE, Reconnects
+from legation.client.session import Sessions
 from legation.client.source import ManyStreams, OneStream
 from legation.wire.events import Event
 
@@ -33,6 +35,13 @@ class Streams(Group[C]):
     events = Listed(operations.list_events)
     follow = Followed(follow)
     follow_many = Followed(follow_many)
+
+
+class Agents(Group[C]):
+    list = Call(agents.list_agents)
+    install = Call(agents.install_agent)
+    modes = Call(agents.agent_modes)
+    models = Call(agents.agent_models)
 
 
 class Approvals(Group[C]):
@@ -103,6 +112,8 @@ class Surface(Group[C]):
 
     def __init__(self, caller: C) -> None:
         super().__init__(caller)
+        self.sessions: Sessions[C] = Sessions(caller)
+        self.agents: Agents[C] = Agents(caller)
         self.streams: Streams[C] = Streams(caller)
         self.approvals: Approvals[C] = Approvals(caller)
         self.grants: Grants[C] = Grants(caller)

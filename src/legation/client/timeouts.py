@@ -11,6 +11,10 @@ BACKUP_READ: Final = 300.0
 TOOL_READ: Final = 3600.0 + 300.0
 # The server's time to read and verify whole chains, or to decide every recorded call once more.
 LONG_READ: Final = 300.0
+# The registry's time to give an agent that is not here yet, and the agent's to start.
+INSTALL_READ: Final = 900.0
+# An agent's time to start and to say what it offers.
+ASK_AGENT_READ: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,8 @@ def failure(what: str, error: httpx2.RequestError) -> Failure:
     passing = (
         isinstance(error, httpx2.ConnectTimeout) if timed_out else isinstance(error, httpx2.TransportError)
     )
-    return unreachable(what, error, timed_out=timed_out, passing=passing)
+    unsent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+    return unreachable(what, error, timed_out=timed_out, passing=passing)._replace(unsent=unsent)
 
 
 def broke_off(what: str) -> Failure:

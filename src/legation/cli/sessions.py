@@ -1,0 +1,259 @@
+"""`legation sessions`: agents at work on the server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from legation.cli.connection import connect
+from legation.cli.flags import Json, PlaceFlags
+from legation.cli.table import say_json, show, when
+from legation.cli.terminal import Terminal, line
+from legation.errors import InvalidParams, NotFound
+from legation.wire.api.sessions import PermissionMode, SessionInfo
+
+if TYPE_CHECKING:
+    from legation.client import Legation
+    from legation.client.caller import Caller
+    from legation.client.session import Session
+
+app = App(
+    name="sessions",
+    help="""Agents at work on the server: list, begin, send, follow, stop.
+
+Without a command it lists the sessions, the newest first.""",
+    help_epilogue='Begin with `legation up`, then: legation sessions new rehearsal "fix the test" --directory .',
+)
+
+Detach = Annotated[bool, Parameter(negative="", help="Do not wait for what becomes of it.")]
+
+
+@app.default
+def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
+    """List the sessions, the newest first."""
+    columns = {
+        "id": lambda each: each.session_id,
+        "agent": lambda each: each.agent,
+        "status": lambda each: each.status,
+        "mode": lambda each: each.agent_mode,
+        "model": lambda each: each.model,
+        "events": lambda each: str(each.event_count),
+        "changed": lambda each: when(each.updated_at),
+        "title": lambda each: each.title,
+    }
+    with connect(settings) as server:
+        show(
+            server.sessions.list(),
+            columns,
+            json=json,
+            if_empty='no sessions; begin one with: legation sessions new rehearsal "fix the test"',
+        )
+    return 0
+
+
+@app.command
+def new(
+    agent: str,
+    prompt: str | None = None,
+    /,
+    *,
+    directory: Annotated[
+        Path | None, Parameter(help="Where the agent works. Without it, a folder of the session's own.")
+    ] = None,
+    model: Annotated[str | None, Parameter(help="As `legation agents models` lists them.")] = None,
+    variant: Annotated[str | None, Parameter(help="Of the model, where it has several.")] = None,
+    mode: Annotated[str | None, Parameter(help="The agent's: build, plan, or one that it names.")] = None,
+    permission_mode: Annotated[
+        PermissionMode | None, Parameter(help="What the agent asks for. The policy holds in each of them.")
+    ] = None,
+    title: Annotated[str | None, Parameter(help="For people, in lists.")] = None,
+    id: Annotated[str | None, Parameter(help="A name of your own for it. Else one is made.")] = None,  # noqa: A002
+    detach: Detach = False,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Begin a session; with a prompt, follow what becomes of it, as `legation exec` does.
+
+    The exit code is 0 only when the agent ended its turn by itself. The session stays: `legation sessions send` goes on.
+
+    Parameters
+    ----------
+    agent
+        Its name, as `legation agents` lists it.
+    prompt
+        What to do. Without it the session waits.
+    """
+    with connect(settings) as server:
+        session = server.sessions.create(
+            agent,
+            session_id=id,
+            directory=None if directory is None else str(directory.absolute()),
+            agent_mode=mode,
+            permission_mode=permission_mode,
+            model=model,
+            variant=variant,
+            title=title,
+        )
+        if json:
+            say_json(session.info())
+        else:
+            Terminal().say(line(session.id))
+        if prompt is None:
+            return 0
+        return _send(session, prompt, detach=detach, json=json, settings=settings)
+
+
+@app.command
+def send(
+    session: str,
+    text: str | None = None,
+    /,
+    *,
+    detach: Detach = False,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Send a message to an agent, and follow what becomes of it.
+
+    What it asks is asked here, if somebody sits at this terminal; else see `legation approvals`. Ctrl-C cancels the
+    turn; twice, it only stops following.
+
+    Parameters
+    ----------
+    session
+        Its whole id, as listed.
+    text
+        What to say. Without it, standard input is read.
+    """
+    with connect(settings) as server:
+        return _send(_found(server, session), text or _piped(), detach=detach, json=json, settings=settings)
+
+
+@app.command
+def tail(
+    session: str,
+    /,
+    *,
+    from_: Annotated[int, Parameter(name="--from", help="Begin with the event of this number.")] = 1,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Show what happened in a session and what happens, until it is terminated.
+
+    Parameters
+    ----------
+    session
+        Its whole id, as listed.
+    """
+    if from_ < 1:
+        raise InvalidParams(f"cannot begin with event {from_}; give a number from 1")
+    from legation.cli.sessions_follow import follow_session
+
+    with connect(settings) as server:
+        _found(server, session)
+    return follow_session(settings, session, from_ - 1, json=json)
+
+
+@app.command(name="show")
+def show_(session: str, /, *, json: Json = False, settings: PlaceFlags | None = None) -> int:
+    """Show what a session is.
+
+    Parameters
+    ----------
+    session
+        Its whole id, as listed.
+    """
+    with connect(settings) as server:
+        info = _found(server, session).info()
+    if json:
+        say_json(info)
+        return 0
+    out = Terminal()
+    for name, value in _facts(info).items():
+        if value is not None:
+            out.say(f"{name:<12} {line(value)}")
+    return 0
+
+
+@app.command
+def cancel(session: str, /, *, settings: PlaceFlags | None = None) -> int:
+    """Cancel the turn that runs, if one does. The session goes on.
+
+    Parameters
+    ----------
+    session
+        Its whole id, as listed.
+    """
+    with connect(settings) as server:
+        _found(server, session).cancel()
+    Terminal().say(f"cancelled what ran in {line(session)}, if anything did")
+    return 0
+
+
+@app.command
+def terminate(session: str, /, *, settings: PlaceFlags | None = None) -> int:
+    """End a session for good: its agent is stopped with all that it started. What happened can still be read.
+
+    Parameters
+    ----------
+    session
+        Its whole id, as listed.
+    """
+    with connect(settings) as server:
+        _found(server, session).terminate()
+    Terminal().say(
+        f"terminated {line(session)}; see what happened with: legation sessions tail {line(session)}"
+    )
+    return 0
+
+
+def _found(server: Legation, session: str) -> Session[Caller]:
+    try:
+        return server.sessions.get(session)
+    except NotFound:
+        raise NotFound(
+            f"cannot find session {line(session)} here; give the whole id, as `legation sessions` lists it"
+        ) from None
+
+
+def _send(
+    session: Session[Caller], text: str, *, detach: bool, json: bool, settings: PlaceFlags | None
+) -> int:
+    if detach:
+        session.send(text)
+        return 0
+    from legation.cli.sessions_follow import follow_turn
+
+    return follow_turn(settings, session.id, text, json=json)
+
+
+def _piped() -> str:
+    text = "" if sys.stdin.isatty() else sys.stdin.read()
+    if not text.strip():
+        raise InvalidParams("cannot send nothing; say what to do, or pipe it to standard input")
+    return text
+
+
+def _facts(info: SessionInfo) -> dict[str, str | None]:
+    ended = info.exit or {}
+    return {
+        "id": info.session_id,
+        "title": info.title,
+        "agent": info.agent,
+        "status": f"{info.status}, ended" if info.ended else info.status,
+        "mode": info.agent_mode,
+        "permissions": info.permission_mode,
+        "model": info.model,
+        "variant": info.variant,
+        "directory": info.directory,
+        "agent's id": info.native_session_id,
+        "tools": ", ".join(info.mcp) if info.mcp else None,
+        "skills": ", ".join(info.skills) if info.skills else None,
+        "events": str(info.event_count),
+        "begun": when(info.created_at),
+        "changed": when(info.updated_at),
+        "exit": " ".join(f"{name}: {value}" for name, value in ended.items() if value is not None) or None,
+    }

@@ -1,0 +1,211 @@
+"""What the agent of a followed session asks, put to whoever sits at the terminal.
+
+INV-K1  One question at a time, and what was typed before it was shown is no answer to it. What somebody else answers
+        meanwhile is taken back. The first answer stands, and the server says which that was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import termios
+from collections.abc import Awaitable, Callable, Container
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
+
+from legation.cli.approver import unified_diff
+from legation.cli.terminal import Terminal, line, paint_diff, plain
+from legation.errors import LegationError, NotFound
+from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
+from legation.wire.universal.questions import Field, fields_of
+
+if TYPE_CHECKING:
+    from legation.client import AsyncLegation
+    from legation.client.async_caller import AsyncCaller
+    from legation.client.session import Session
+
+QUESTION: Final = "Allow it? [y]es, once [a]lways in this session [n]o [c]ancel the turn: "
+NOT_YET: Final = 0.1  # seconds: the door's time to judge what was just asked; doubled each time
+NOT_YET_MOST: Final = 2.0
+_WORDS: Final[dict[str, Literal["once", "always", "reject", "cancel"]]] = {
+    **dict.fromkeys(("y", "yes"), "once"),
+    **dict.fromkeys(("a", "always"), "always"),
+    **dict.fromkeys(("n", "no"), "reject"),
+    **dict.fromkeys(("c", "cancel"), "cancel"),
+}
+
+
+class Closed(Exception):
+    """Nobody sits there any more."""
+
+
+class Asker:
+    """Without a terminal it says how to answer elsewhere."""
+
+    def __init__(
+        self,
+        server: AsyncLegation,
+        session: Session[AsyncCaller],
+        tty: TextIO | None,
+        pause: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._session = session
+        self._tty = tty
+        self._out = Terminal(tty or sys.stderr)
+        self._pause = pause
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._asking: set[str] = set()  # whose answer is not on its way yet
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for id_, task in self._tasks.items():
+            if error is not None or id_ in self._asking:
+                task.cancel()
+        ended = await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for defect in ended:
+            if isinstance(defect, Exception) and error is None:
+                raise defect
+
+    def saw(self, payload: object) -> None:
+        """An event of the session, already shown."""
+        if isinstance(payload, PermissionAsked):
+            self._ask_about(payload.id, self._permission(payload))
+        elif isinstance(payload, QuestionAsked):
+            self._ask_about(payload.id, self._question(payload))
+        elif isinstance(payload, PermissionAnswered | QuestionAnswered) and payload.id in self._asking:
+            self._tasks[payload.id].cancel()
+
+    def cancel_turn(self) -> None:
+        self._begin("", self._session.cancel())
+
+    def _ask_about(self, id_: str, asking: Awaitable[None]) -> None:
+        self._asking.add(id_)
+        self._begin(id_, asking)
+        self._tasks[id_].add_done_callback(lambda _: self._asking.discard(id_))
+
+    def _begin(self, id_: str, asking: Awaitable[None]) -> None:
+        self._tasks[id_] = asyncio.create_task(self._told(asking))
+
+    async def _told(self, asking: Awaitable[None]) -> None:
+        """An answer that comes too late, or from one who may not: the following goes on."""
+        try:
+            await asking
+        except LegationError as error:
+            self._out.say(f"legation: {line(error.message)}", "yellow")
+        except (Closed, OSError, termios.error):
+            self._tty = None
+
+    async def _permission(self, asked: PermissionAsked) -> None:
+        if not await self._waits(asked.id):
+            return
+        if self._tty is None:
+            self._out.say(f"legation: it waits for an answer: legation approvals show {line(asked.id)}")
+            return
+        async with self._one_at_a_time:
+            self._show(asked)
+            answer = _WORDS[await self._choose(QUESTION, _WORDS)]
+        self._asking.discard(asked.id)
+        if answer == "cancel":
+            await self._session.cancel()
+        else:
+            await self._session.answer(asked.id, answer)
+
+    async def _waits(self, approval: str) -> bool:
+        """Whether somebody has to answer: what a rule decides is no question. It is judged while we look."""
+        pause = NOT_YET
+        while True:
+            try:
+                return (await self._server.approvals.get(approval)).status == "pending"
+            except NotFound:
+                await asyncio.sleep(pause)  # ends at the latest with its answer
+                pause = min(2 * pause, NOT_YET_MOST)
+
+    async def _question(self, asked: QuestionAsked) -> None:
+        if self._tty is None:
+            self._out.say("legation: the agent waits for an answer: follow the session at a terminal")
+            return
+        async with self._one_at_a_time:
+            self._pause()
+            self._out.say()
+            self._out.say(f"asked: {_indented(asked.message)}", "bold")
+            if asked.url is not None:
+                self._out.say(f"  see {line(asked.url)}")
+            answers = await self._fill_in(fields_of(asked.requested_schema))
+        self._asking.discard(asked.id)
+        if answers is None:
+            await self._session.reject(asked.id)
+        else:
+            await self._session.reply(asked.id, answers)
+
+    async def _fill_in(self, fields: tuple[Field, ...]) -> list[list[str]] | None:
+        """None: it is not to be answered."""
+        if not fields:
+            typed = await self._choose("Done? [y]es [n]o: ", ("y", "yes", "n", "no"))
+            return [] if typed.startswith("y") else None
+        answers: list[list[str]] = []
+        for field in fields:
+            kind = " | ".join(line(choice.label) for choice in field.choices) or line(field.type)
+            typed = await self._ask(f"  {line(field.title)} ({kind}; nothing: no answer): ")
+            if not typed:
+                return None
+            answers.append([each.strip() for each in typed.split(",")] if field.many else [typed])
+        return answers
+
+    def _show(self, asked: PermissionAsked) -> None:
+        self._pause()
+        action = asked.action
+        facts = {
+            "runs": action.command,
+            "in": ", ".join(action.paths),
+            "reaches": ", ".join(action.urls),
+        }
+        self._out.say()
+        self._out.say(f"{line(action.agent)} asks: {line(asked.title)}", "bold")
+        for name, value in facts.items():
+            if value:
+                self._out.say(f"  {name} {_indented(value)}")
+        for diff in asked.diffs:
+            paint_diff(self._out, unified_diff(diff))
+
+    async def _choose(self, question: str, words: Container[str]) -> str:
+        while True:
+            typed = (await self._ask(question)).lower()
+            if typed in words:
+                return typed
+
+    async def _ask(self, question: str) -> str:
+        if self._tty is None:
+            raise Closed
+        termios.tcflush(self._tty.fileno(), termios.TCIFLUSH)
+        self._out.write(question, "yellow")
+        try:
+            return await _read_line(self._tty)
+        except asyncio.CancelledError:
+            self._out.say("(no longer asked)", "dim")
+            raise
+
+
+async def _read_line(tty: TextIO) -> str:
+    """Read without a thread that nobody could stop."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(tty.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(tty.fileno())
+    typed = os.read(tty.fileno(), 4096)
+    if not typed:
+        raise Closed
+    return typed.decode(errors="replace").strip()
+
+
+def _indented(text: str) -> str:
+    """So that no line of it can pass for one of ours."""
+    return plain(text).replace("\n", "\n       ")

@@ -1,0 +1,156 @@
+"""A session of the server followed at the terminal, as `legation exec` shows its own: from the same log, by the same
+renderer, over as many connections as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from legation.cli.approver import open_tty
+from legation.cli.flags import PlaceFlags, settings_of
+from legation.cli.sessions_ask import Asker
+from legation.cli.terminal import Terminal, line
+from legation.cli.view import View, view_of
+from legation.errors import STATUS, Code, ConfigInvalid
+from legation.settings import variable
+from legation.wire import codec
+from legation.wire.acp.content import Text
+from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from legation.client import AsyncLegation
+    from legation.client.async_caller import AsyncCaller
+    from legation.client.session import Session
+
+_GONE = ("closed", "deleted")
+
+
+def follow_turn(flags: PlaceFlags | None, session: str, text: str, *, json: bool) -> int:
+    """The exit code: 0 only when the agent ended its turn by itself."""
+    finished = asyncio.run(_turn(flags, session, text, view_of(json=json)))
+    if not json:
+        Terminal().say(f"to go on: legation sessions send {line(session)} ...", "dim")
+    return exit_code(finished)
+
+
+def follow_session(flags: PlaceFlags | None, session: str, after: int, *, json: bool) -> int:
+    asyncio.run(_tail(flags, session, after, view_of(json=json)))
+    return 0
+
+
+def exit_code(finished: PromptFinished | None) -> int:
+    if finished is None or finished.error:
+        return STATUS[Code.AGENT_ERROR].exit
+    if finished.stop_reason == "cancelled":
+        return STATUS[Code.CANCELLED].exit
+    return 0 if finished.stop_reason == "end_turn" else STATUS[Code.AGENT_ERROR].exit
+
+
+async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: View) -> PromptFinished | None:
+    """None: the session was terminated before."""
+    async with _connect(flags) as server:
+        session = await server.sessions.get(id_)
+        after = await head(server, id_)
+        async with _asking(server, session, view) as asker:
+            with _interrupts(asker):
+                await session.send(text)
+                return await _until_finished(server, id_, after, text, view, asker)
+
+
+async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: View) -> None:
+    async with _connect(flags) as server:
+        session = await server.sessions.get(id_)
+        async with (
+            _asking(server, session, view) as asker,
+            server.streams.follow(id_, after) as events,
+        ):
+            async for event in events:
+                view.show(event)
+                payload = codec.decode(event)
+                asker.saw(payload)
+                if isinstance(payload, SessionStatus) and payload.status in _GONE:
+                    return
+
+
+async def _until_finished(
+    server: AsyncLegation, id_: str, after: int, text: str, view: View, asker: Asker
+) -> PromptFinished | None:
+    """Messages wait for each other: other turns may come before the one that begins with our text."""
+    said, turn = Text(text=text), None
+    async with server.streams.follow(id_, after) as events:
+        async for event in events:
+            view.show(event)
+            payload = codec.decode(event)
+            asker.saw(payload)
+            if isinstance(payload, PromptStarted) and turn is None and said in payload.prompt:
+                turn = payload.turn
+            elif isinstance(payload, PromptFinished) and payload.turn == turn:
+                return payload
+            elif isinstance(payload, SessionStatus) and payload.status in _GONE:
+                return None
+    return None
+
+
+async def head(server: AsyncLegation, stream: str) -> int:
+    """The number of its last event. Names come in order: its own is the first that begins so."""
+    found = (await server.streams.list(stream, limit=1).page()).items
+    return found[0].head if found and found[0].name == stream else 0
+
+
+@asynccontextmanager
+async def _asking(server: AsyncLegation, session: Session[AsyncCaller], view: View) -> AsyncIterator[Asker]:
+    tty = open_tty()
+    try:
+        async with Asker(server, session, tty, view.pause) as asker:
+            yield asker
+    finally:
+        view.end()
+        if tty is not None:
+            tty.close()
+
+
+@contextmanager
+def _interrupts(asker: Asker) -> Iterator[None]:
+    """Ctrl-C once cancels the turn; twice leaves it alone and ends the command."""
+    loop, following = asyncio.get_running_loop(), asyncio.current_task()
+    assert following
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if interrupted:
+            following.cancel()
+        else:
+            print("\nlegation: cancelling the turn; Ctrl-C again to stop waiting for it", file=sys.stderr)
+            interrupted = True
+            asker.cancel_turn()
+
+    before = signal.getsignal(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
+
+
+def _connect(flags: PlaceFlags | None) -> AsyncLegation:
+    """As `connection.connect`, awaited."""
+    from legation.client import AsyncLegation
+
+    place, workspace = settings_of(flags), flags.workspace if flags else None
+    if place.url is None:
+        return AsyncLegation.find(place.data_dir, workspace=workspace)
+    if place.token is None:
+        raise ConfigInvalid(f"cannot talk to {place.url} without a token; set {variable('token')}")
+    return AsyncLegation.connect(place.url, place.token, workspace=workspace)
