@@ -59,7 +59,5 @@ def _status(answer: PermissionAnswered, asked: _Permission) -> shapes.Permission
     """A refusal is any end that is no yes: silence, a cancelled turn."""
     if answer.outcome != "approved":
         return "reject"
-    for_ever = (
-        answer.option_id in asked.for_ever or answer.by.startswith(_GRANT) or answer.message == ALWAYS
-    )
+    for_ever = answer.option_id in asked.for_ever or answer.by.startswith(_GRANT) or answer.message == ALWAYS
     return "accept_for_session" if for_ever else "accept"
