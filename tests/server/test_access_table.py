@@ -99,6 +99,10 @@ DECIDED: dict[Route, str] = {
     ("POST", "/v1/sessions/{id}/questions/{question}/reply"): "operate",
     ("POST", "/v1/sessions/{id}/questions/{question}/reject"): "operate",
     ("POST", "/v1/sessions/{id}/permissions/{permission}/reply"): "approve",
+    ("GET", "/v1/acp"): "read",
+    ("POST", "/v1/acp/{server_id}"): "operate",
+    ("GET", "/v1/acp/{server_id}"): "operate",
+    ("DELETE", "/v1/acp/{server_id}"): "operate",
     ("GET", "/v1/fs/entries"): "operate",
     ("GET", "/v1/fs/stat"): "operate",
     ("GET", "/v1/fs/file"): "operate",
@@ -156,6 +160,7 @@ BODIES: dict[Route, object] = {
     ("POST", "/v1/sessions/{id}/messages/stream"): {"message": "go"},
     ("POST", "/v1/sessions/{id}/questions/{question}/reply"): {"answers": []},
     ("POST", "/v1/sessions/{id}/permissions/{permission}/reply"): {"reply": "once"},
+    ("POST", "/v1/acp/{server_id}"): {"jsonrpc": "2.0", "id": 1, "method": "session/list", "params": {}},
     ("POST", "/v1/fs/move"): {"from": "there.txt", "to": "moved.txt", "overwrite": True},
     ("POST", "/v1/processes"): {"command": "true"},
     ("POST", "/v1/processes/run"): {"command": "true"},
@@ -164,6 +169,7 @@ BODIES: dict[Route, object] = {
     ("POST", "/v1/processes/{process}/terminal/resize"): {"cols": 80, "rows": 24},
 }
 QUERIES: dict[Route, str] = {
+    ("POST", "/v1/acp/{server_id}"): "?agent=rehearsal",
     ("GET", "/v1/stream"): "?streams=server",
     ("GET", "/v1/fs/stat"): "?path=.",
     ("GET", "/v1/fs/file"): "?path=there.txt",
@@ -175,6 +181,7 @@ QUERIES: dict[Route, str] = {
 # Lists of what is in a workspace: whoever is elsewhere sees their own.
 OWN_LISTS = {
     "/v1/workspaces", "/v1/tokens", "/v1/audit", "/v1/streams", "/approvals", "/grants", "/traces", "/v1/sessions",
+    "/v1/acp",
 }  # fmt: skip
 # Postgres has tools of its own for it: there the answer is a Conflict.
 ONLY_EMBEDDED = {("GET", "/v1/backup")}
@@ -212,6 +219,11 @@ async def target(rig: Rig, operation: Operation) -> str:
         path = path.replace("{trace_id}", made.trace_id)
     if path.startswith("/v1/fs"):
         (rig.services.settings.folders[0] / "there.txt").write_text("there")
+    if "{server_id}" in path:
+        server_id = new_id("srv")
+        if operation.method != "POST":  # whose first message makes it
+            await (await rig.services.acp.connections()).connection("local", server_id, "rehearsal")
+        path = path.replace("{server_id}", server_id)
     path = path.replace("{agent}", "rehearsal").replace("{question}", "qst_none")
     if "{permission}" in path:
         session = await a_session(rig)
@@ -269,6 +281,8 @@ def expected(operation: Operation, each: Presented) -> int:
         return 400  # nothing is no archive
     if operation.path.startswith(SHARED) or route(operation) == ("POST", "/v1/sessions/{id}"):
         return operation.status
+    if operation.path == "/v1/acp/{server_id}" and operation.method != "GET":
+        return operation.status  # an id of their own workspace, which need not be there to be deleted
     if operation.path.startswith("/v1/processes"):
         return 403  # off, unless the owner says otherwise; tests/server/processes has them on
     if standing.foreign and ("{" in operation.path or route(operation) in QUERIES):

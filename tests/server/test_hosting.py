@@ -234,7 +234,7 @@ from legation.settings import load
 async def main(folder):
     settings = load({"data_dir": folder, "port": 0}, {"HOME": str(folder)})
     async with open_instance(settings, mode="server", clock=SystemClock(), stop=lambda: None):
-        print([name for name in sys.modules if name.startswith(("legation.host", "legation.agents", "legation.proc"))])
+        print([name for name in sys.modules if name.startswith(("legation.host", "legation.agents"))])
 
 asyncio.run(main(Path(sys.argv[1])))
 """

@@ -122,6 +122,18 @@ class AcpConnection:
         self._abilities.require(AgentMethod.LOGOUT)
         await self._do(AgentMethod.LOGOUT, {}, timeout)
 
+    async def pass_on(self, method: str, params: object, timeout: float | None) -> bytes:
+        """A call that is none of ours, as it is; its raw result."""
+
+        def read(raw: bytes | RpcError) -> bytes | AgentError:
+            return AgentRefused(method, raw) if isinstance(raw, RpcError) else raw
+
+        return await self._process.call(method, params, read, timeout)
+
+    async def tell(self, method: str, params: object) -> None:
+        """A notification that is none of ours."""
+        await self._process.notify(method, params)
+
     # Calls and their answers.
 
     async def _call(

@@ -21,6 +21,7 @@ COMMANDS = {
         "legation.cli.sessions:app",
         "Agents at work on the server: list, begin, send, follow, stop.",
     ),
+    "acp": ("legation.cli.acp:acp", "Be an ACP agent on stdin and stdout, for editors."),
     "agents": ("legation.cli.agents:app", "Agents: list, install, verify, sign in, ask what they offer."),
     "events": ("legation.cli.events:events", "List, replay and follow recorded sessions."),
     "approvals": ("legation.cli.approvals:app", "What agents ask for: list, show, approve, deny, watch."),

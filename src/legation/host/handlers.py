@@ -91,7 +91,8 @@ def derive_client_capabilities(
         fs=FileSystemCapabilities(
             read_text_file=read_method(fs) is not None, write_text_file=write_method(fs) is not None
         ),
-        terminal=is_complete_terminal(terminal),
+        # A handler that serves only some agents says so, and whoever starts one of those offers it.
+        terminal=is_complete_terminal(terminal) and getattr(terminal, "offered", True),
         elicitation=_elicitation(question_modes(questions)),
         # The log keeps whatever an agent says, so we can always take these.
         session=ClientSessionCapabilities(

@@ -124,22 +124,28 @@ class AcpHost:
 
     # Agents.
 
-    async def spawn_agent(self, definition: AgentDefinition | Mapping[str, object]) -> AgentUpdated:
+    async def spawn_agent(
+        self, definition: AgentDefinition | Mapping[str, object], *, terminals: bool = False
+    ) -> AgentUpdated:
+        """With `terminals` it is offered those of a handler that is not offered to every agent."""
         self._must_be_open()
         resolved = resolve_agent_definition(definition)
         self._last_agent += 1
-        agent = Agent(f"agent-{self._last_agent}", resolved, self._around_agents())
+        agent = Agent(f"agent-{self._last_agent}", resolved, self._around_agents(terminals=terminals))
         self._agents[agent.id] = agent
         await agent.start()
         return agent.snapshot()
 
-    def _around_agents(self) -> agents.Surroundings:
+    def _around_agents(self, *, terminals: bool) -> agents.Surroundings:
+        capabilities = self._reverse.capabilities
+        if terminals and self._reverse.terminal is not None:
+            capabilities = msgspec.structs.replace(capabilities, terminal=True)
         return agents.Surroundings(
             options=self.options,
             launcher=self._launcher,
             clock=self.clock,
             stream=self._stream,
-            capabilities=self._reverse.capabilities,
+            capabilities=capabilities,
             command=self._places.command,
             new_router=lambda agent_id: Router(agent_id, self.log, self._stream, self._reverse),
             lost=self._recovery.lost,
@@ -168,6 +174,14 @@ class AcpHost:
 
     async def logout(self, agent_id: str) -> None:
         await self._live(agent_id).logout(self.limits.start)
+
+    async def pass_on(self, agent_id: str, method: str, params: object) -> bytes:
+        """A request that is none of ours, to the agent, and its raw answer. It takes as long as a turn may."""
+        return await self._live(agent_id).pass_on(method, params, None)
+
+    async def tell_agent(self, agent_id: str, method: str, params: object) -> None:
+        """A notification that is none of ours."""
+        await self._live(agent_id).tell(method, params)
 
     # Sessions.
 

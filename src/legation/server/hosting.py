@@ -11,6 +11,7 @@ INV-H3  A host sees the streams and the agents' homes of its own workspace, and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 from legation.approvals.approval import LONGEST_WAIT_MS
 from legation.approvals.door import Door
 from legation.errors import Unavailable
+from legation.server.acp.clients import Clients
 from legation.settings import Settings
 from legation.store.log import EventLog
 from legation.wire.principal import Principal
@@ -33,11 +35,15 @@ class Hosting:
     """`async with Hosting(...)`: at its end the hosts are disposed of, with every agent. `first` is the workspace of
     the machine's owner."""
 
-    def __init__(self, settings: Settings, log: EventLog, door: Door, first: str) -> None:
+    def __init__(
+        self, settings: Settings, log: EventLog, door: Door, first: str, clients: Clients | None = None
+    ) -> None:
+        """`clients` are those of sessions that have some, to serve files and terminals."""
         self._settings = settings
         self._log = log
         self._door = door
         self.first = first
+        self._clients = clients or Clients()
         self._hosts: dict[str, AcpHost] = {}
         self._opening = asyncio.Lock()
         self._closed = False
@@ -69,8 +75,10 @@ class Hosting:
 
     async def _open(self, workspace: str) -> AcpHost:
         from legation.host.door_approver import DoorApprover
+        from legation.host.fs import create_default_fs_handler
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
+        from legation.server.acp.client_handlers import ClientFiles, ClientTerminals
         from legation.server.sessions.questions import Waiting
 
         settings = self._settings
@@ -81,9 +89,15 @@ class Hosting:
             where=lambda session_id: host.where(session_id),
             requester_of=lambda _session_id: requester,
         )
+
+        def folders_of(session_id: str) -> Sequence[Path] | None:
+            return host.session(session_id).folders if host.get_session(session_id) else None
+
         options = HostOptions(
             approver=approver,
             questions=Waiting(),
+            fs=ClientFiles(self._clients, workspace, create_default_fs_handler(folders_of)),
+            terminal=ClientTerminals(self._clients, workspace),
             workspace=workspace,
             limits=Limits(
                 start=settings.start_timeout,

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from legation.approvals.policies import Policies
 from legation.clock import Clock
@@ -15,6 +16,8 @@ from legation.errors import ConfigInvalid, Conflict, StorageFailed
 from legation.gateway.toolbox import Toolbox
 from legation.ids import new_id
 from legation.proc import ProcessLauncher, Registry
+from legation.server.acp.clients import Clients
+from legation.server.acp.service import AcpService
 from legation.server.address import Address, browser_name, take_address
 from legation.server.approving import approving
 from legation.server.fs.files import Files
@@ -49,6 +52,9 @@ from legation.store.sealing import Sealer
 from legation.store.sqlite import SqliteBackend
 from legation.store.vault import Vault
 
+if TYPE_CHECKING:
+    from legation.server.acp.connections import Connections
+
 
 @asynccontextmanager
 async def open_instance(
@@ -74,7 +80,10 @@ async def open_instance(
         door = await stack.enter_async_context(
             approving(settings, database, sealer, log, clock, policies, address.browser_url)
         )
-        hosting = await stack.enter_async_context(Hosting(settings, log, door.door, installed.workspace))
+        clients = Clients()
+        hosting = await stack.enter_async_context(
+            Hosting(settings, log, door.door, installed.workspace, clients)
+        )
         vault = Vault(database, sealer, clock)
         launching = Launching(settings.data_dir, settings.agents, installed.workspace)
         roots = Roots(settings.folders or [Path.home()], [settings.data_dir])
@@ -101,6 +110,24 @@ async def open_instance(
             clock=clock,
         )
         processes = await stack.enter_async_context(Processes(means, enabled=settings.processes))
+
+        async def open_acp() -> Connections:
+            from legation.server.acp.opening import open_connections
+
+            return await open_connections(
+                settings,
+                log=log,
+                hosting=hosting,
+                launching=launching,
+                folder_of=files.folder,
+                clients=clients,
+                opened=sessions.adopt,
+                inbox=door.inbox,
+                grants=door.grants,
+                attendance=door.attendance,
+            )
+
+        acp = await stack.enter_async_context(AcpService(open_acp))
         services = Services(
             settings=settings,
             mode=mode,
@@ -135,6 +162,7 @@ async def open_instance(
             hosting=hosting,
             launching=launching,
             sessions=sessions,
+            acp=acp,
             files=files,
             processes=processes,
             own_token=process_tokens.add(settings.token),

@@ -164,6 +164,7 @@ def _before_exit(services: Services) -> Callable[[], None]:
 
     def tell() -> None:
         services.door.shut()
+        services.acp.shut()
         services.hub.close()
 
     return tell

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from legation.clock import Clock
     from legation.gateway.toolbox import Toolbox
     from legation.secret import Secret
+    from legation.server.acp.service import AcpService
     from legation.server.fs.files import Files
     from legation.server.hosting import Hosting
     from legation.server.identity.process_tokens import ProcessTokens
@@ -76,6 +77,7 @@ class Services:
     hosting: Hosting  # agents and their sessions
     launching: Launching  # how agents are found, installed and started
     sessions: Desk
+    acp: AcpService  # clients that take us for an agent
     files: Files
     processes: Processes  # that operators started
     own_token: Secret  # the CLI's, for as long as this server runs

@@ -236,6 +236,16 @@ class Desk:
             ) from error
         return own, True
 
+    async def adopt(self, workspace: str, session: Session, agent: str) -> None:
+        """One that was opened another way: from now on it is seen and spoken to like any other."""
+        now = self._clock.now_ms()
+        given = Metadata(agent, "build", None, "default", None)
+        details = Details(agent=agent, given=given, created_at=now, updated_at=now)
+        record = Record(workspace, session.id, session.meta, details, head=session.stream.head, closed=False)
+        record.session = session
+        self._records.add(record)
+        await self._records.save(record, details)
+
     # Speaking.
 
     async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int] | None:

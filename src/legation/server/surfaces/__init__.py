@@ -3,6 +3,7 @@
 from typing import Final
 
 from legation.server.surfaces import (
+    acp,
     agents,
     approvals,
     audit,
@@ -53,6 +54,7 @@ SURFACES: Final = tuple(
         session_events,
         fs,
         processes,
+        acp,
         left_out,
     )
 )

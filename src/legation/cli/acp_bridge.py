@@ -1,0 +1,264 @@
+"""The bridge of `legation acp`: each line of the client to the server, everything that the server tells to the client.
+
+INV-B1  What the client reads has one order: that of the server's stream. Answers come from there and nowhere else.
+INV-B2  Every request is answered: where the server cannot, by an error from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+from uuid import uuid4
+
+import httpx2
+import msgspec
+
+from legation.agents.messages import Message, id_key, read_message
+from legation.cli.acp_lines import InputLines, write_line
+from legation.client.sse import Parser
+from legation.client.target import Target
+from legation.client.timeouts import DEFAULT_TIMEOUTS
+from legation.client.transport import TRANSPORT_ERRORS, options
+from legation.errors import LegationError, Unavailable
+from legation.wire import jsontext
+from legation.wire.acp.rpc import ErrorCode, RpcError
+
+END_GRACE: Final = 2.0  # seconds for answers that are on their way when the client has closed its end
+DELETE_LIMIT: Final = 5.0  # seconds: the server's time to end the connection
+SILENCE: Final = 45.0  # seconds without a sign of life on the stream: three keep-alives missed
+PAUSE: Final = 0.2  # seconds before the stream is asked for again
+LONGEST_PAUSE: Final = 5.0  # seconds, where the server refuses it again and again
+INTERRUPTED: Final = 130
+
+_PLACED: Final = frozenset(("session/new", "session/load", "session/resume"))
+
+
+class Bridge:
+    """`reach` says where the server is, each time it is asked; it may start one, and blocks."""
+
+    def __init__(self, reach: Callable[[], Target], agent: str, cwd: str | None, out: int) -> None:
+        self._reach = reach
+        self._agent = agent
+        self._cwd = cwd
+        self._out = out
+        self._path = f"/v1/acp/stdio-{uuid4()}"
+        self._target: Target | None = None
+        self._http: httpx2.AsyncClient | None = None
+        self._waiting: dict[
+            bytes, bytes
+        ] = {}  # requests without an answer: the id in one spelling, and as it came
+        self._answered = asyncio.Event()
+        self._last = ""
+        self._opened = asyncio.Event()  # the server has taken a message
+
+    async def run(self) -> int:
+        """The exit code. The client has gone when its end of either pipe is closed."""
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        await self._connect()
+        tasks = [asyncio.create_task(each) for each in (self._send(), self._hear(), stopped.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done() and not stopped.is_set():
+                await self._last_answers()
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            await self._leave()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception) and not isinstance(outcome, BrokenPipeError):
+                raise outcome
+        return INTERRUPTED if stopped.is_set() else 0
+
+    # The client speaks.
+
+    async def _send(self) -> None:
+        lines = InputLines()
+        while (line := await lines.next()) is not None:
+            message = read_message(line)
+            if message is None or not (message.method or message.id):
+                self._say_error(b"null", ErrorCode.PARSE_ERROR, "this line is no message of JSON-RPC")
+                continue
+            if message.method and message.id:
+                self._waiting[id_key(bytes(message.id))] = bytes(message.id)
+            await self._post(message, self._placed(message, line))
+
+    async def _post(self, message: Message, body: bytes) -> None:
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json",
+            "prefer": "respond-async",
+        }
+
+        async def send(http: httpx2.AsyncClient) -> httpx2.Response:
+            query = {} if self._opened.is_set() else {"agent": self._agent}
+            return await http.post(self._path, content=body, params=query, headers=headers)
+
+        try:
+            answer = await self._again(send)
+        except LegationError as error:
+            self._refuse(message, error.message)
+            return
+        if answer.is_success:
+            self._opened.set()
+        else:
+            self._refuse(message, _detail(answer))
+
+    async def _again(
+        self, send: Callable[[httpx2.AsyncClient], Awaitable[httpx2.Response]]
+    ) -> httpx2.Response:
+        """Once more where the server was not reached at all, or is another than before."""
+        for attempt in (1, 2):
+            assert self._http is not None
+            try:
+                answer = await send(self._http)
+            except TRANSPORT_ERRORS as error:
+                if attempt == 2 or not isinstance(error, httpx2.ConnectError):
+                    raise Unavailable(
+                        f"cannot reach the server at {self._base}: {type(error).__name__}; start it again"
+                    ) from None
+            else:
+                if answer.status_code != httpx2.codes.UNAUTHORIZED or attempt == 2:
+                    return answer
+            self._fail_all("the server that worked on this is gone; ask again")
+            await self._connect()
+        raise AssertionError
+
+    def _placed(self, message: Message, line: bytes) -> bytes:
+        """With the folder of --cwd where the client names none."""
+        if self._cwd is None or message.method not in _PLACED:
+            return line
+        try:
+            whole = jsontext.read(line)
+        except jsontext.READ_ERRORS:
+            return line
+        params = whole.get("params") if isinstance(whole, dict) else None
+        if not isinstance(whole, dict) or not isinstance(params, dict) or params.get("cwd"):
+            return line
+        return jsontext.write({**whole, "params": {**params, "cwd": self._cwd}})
+
+    # The server speaks.
+
+    async def _hear(self) -> None:
+        await self._opened.wait()
+        pause = PAUSE
+        while True:
+            try:
+                await self._stream()
+                pause = PAUSE
+            except TRANSPORT_ERRORS:
+                await self._find_again()
+            except LegationError as error:
+                _note(error.message)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _stream(self) -> None:
+        assert self._http is not None
+        headers = {"accept": "text/event-stream"}
+        if self._last:
+            headers["last-event-id"] = self._last
+        timeout = httpx2.Timeout(DEFAULT_TIMEOUTS.connect, read=SILENCE)
+        async with self._http.stream("GET", self._path, headers=headers, timeout=timeout) as response:
+            if response.status_code == httpx2.codes.UNAUTHORIZED:
+                await self._find_again()
+                return
+            if not response.is_success:
+                await response.aread()
+                raise Unavailable(_detail(response))
+            parser = Parser()
+            async for chunk in response.aiter_raw():
+                for frame in parser.feed(chunk):
+                    if frame.event == "message":
+                        self._tell(frame.data)
+                        self._last = frame.id
+
+    def _tell(self, line: bytes) -> None:
+        message = read_message(line)
+        if message is not None and not message.method and message.id:
+            if self._waiting.pop(id_key(bytes(message.id)), None) is None:
+                return  # answered from here, when the server could not be reached
+            self._answered.set()
+        write_line(self._out, line)
+
+    async def _find_again(self) -> None:
+        """What it was working on is lost if it is gone; sessions and the rest of the stream are not."""
+        before = self._target
+        try:
+            await self._connect()
+        except LegationError as error:
+            self._fail_all(error.message)
+            _note(error.message)
+        else:
+            if self._target != before:
+                self._fail_all("the server that worked on this is gone; ask again")
+
+    # The server itself.
+
+    async def _connect(self) -> None:
+        found = await asyncio.to_thread(self._reach)
+        if found == self._target:
+            return
+        if self._http is not None:
+            await self._http.aclose()
+        self._target = found
+        self._http = httpx2.AsyncClient(base_url=found.base, **options(found, DEFAULT_TIMEOUTS))
+
+    @property
+    def _base(self) -> str:
+        return self._target.base if self._target else "?"
+
+    async def _last_answers(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_GRACE):
+                while self._waiting:
+                    self._answered.clear()
+                    await self._answered.wait()
+
+    async def _leave(self) -> None:
+        if self._http is None:
+            return
+        if self._opened.is_set():
+            with suppress(*TRANSPORT_ERRORS, TimeoutError):
+                async with asyncio.timeout(DELETE_LIMIT):
+                    await self._http.delete(self._path)
+        await self._http.aclose()
+
+    # Errors of our own.
+
+    def _refuse(self, message: Message, why: str) -> None:
+        if message.method and message.id:
+            if self._waiting.pop(id_key(bytes(message.id)), None) is not None:
+                self._say_error(bytes(message.id), ErrorCode.INTERNAL_ERROR, why)
+        else:
+            _note(why)
+
+    def _fail_all(self, why: str) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for raw_id in waiting.values():
+            self._say_error(raw_id, ErrorCode.INTERNAL_ERROR, why)
+        self._answered.set()
+
+    def _say_error(self, raw_id: bytes, code: int, message: str) -> None:
+        error = jsontext.write(RpcError(code, message))
+        write_line(self._out, b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, error))
+
+
+def _detail(answer: httpx2.Response) -> str:
+    """What a problem says; something is said whatever came."""
+    with suppress(msgspec.MsgspecError):
+        found = msgspec.json.decode(answer.content, type=dict[str, object]).get("detail")
+        if isinstance(found, str):
+            return found
+    return f"cannot use the server: it answered with status {answer.status_code}; see its log"
+
+
+def _note(what: str) -> None:
+    print(f"legation: {what}", file=sys.stderr)

@@ -1,0 +1,179 @@
+"""What an agent asks and a person must answer, put to the client that is connected, while the inbox has it too.
+
+INV-Q1  The first answer counts, whoever gives it: a client's goes the same way as everybody's, with its own
+        credential. Whoever was slower is told that nothing is asked any more, and what it answers is ignored.
+INV-Q2  Policies come first: a client is never asked what a rule decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, Literal, Protocol, TypeVar
+
+import msgspec
+
+from legation.errors import LegationError, TransportClosed
+from legation.server.acp.client_calls import Answered, ClientCalls
+from legation.wire.acp.elicitation import CreateElicitationResponse
+from legation.wire.acp.permission import PermissionOption, RequestPermissionResponse, Selected
+from legation.wire.acp.rpc import ClientMethod
+from legation.wire.lifecycle import PermissionAsked, QuestionAsked
+from legation.wire.principal import Principal
+
+Word = Literal["once", "always", "reject"]
+
+_WORDS: Final[Mapping[str, Word]] = {
+    "allow_once": "once",
+    "allow_always": "always",
+    "reject_once": "reject",
+    "reject_always": "reject",
+}
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger("legation.acp")
+
+
+class Answers(Protocol):
+    """Where answers go."""
+
+    async def permission(self, by: Principal, session_id: str, permission_id: str, word: Word) -> None: ...
+    async def question(
+        self, by: Principal, session_id: str, question_id: str, answer: CreateElicitationResponse
+    ) -> None: ...
+
+
+class Asking:
+    """Of one connection. A permission is put to the client when both have come, in whatever order: the agent's
+    question in the session's log, and the word of the door that somebody must answer it."""
+
+    def __init__(self, calls: ClientCalls, answers: Answers, waits: Callable[[str], bool]) -> None:
+        """`waits`: whether the approval of that id waits for somebody already."""
+        self._calls = calls
+        self._answers = answers
+        self._waits = waits
+        self._asked: dict[str, tuple[str, PermissionAsked]] = {}
+        self._wanted: set[str] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._answering: set[str] = set()  # the client has answered: what follows is not cut off
+
+    # From the log.
+
+    def asked(self, session_id: str, ask: PermissionAsked) -> None:
+        self._asked[ask.id] = session_id, ask
+        if self._waits(ask.id):
+            self._wanted.add(ask.id)
+        self._put(ask.id)
+
+    def ended(self, inquiry_id: str) -> None:
+        """Answered, by whomever."""
+        self._asked.pop(inquiry_id, None)
+        self._wanted.discard(inquiry_id)
+        task = self._running.pop(inquiry_id, None)
+        if task is not None and inquiry_id not in self._answering:
+            task.cancel()
+
+    def question(self, session_id: str, asked: QuestionAsked) -> None:
+        self._begin(asked.id, partial(self._ask_question, session_id, asked))
+
+    # From the door.
+
+    def wanted(self, permission_id: str) -> None:
+        """Somebody must answer it."""
+        if permission_id not in self._running:
+            self._wanted.add(permission_id)
+            self._put(permission_id)
+
+    async def stop(self) -> None:
+        running = list(self._running.values())
+        for inquiry in [*self._running, *self._asked, *self._wanted]:
+            self.ended(inquiry)
+        if running:
+            await asyncio.wait(running)
+
+    def _put(self, permission_id: str) -> None:
+        if permission_id in self._wanted and permission_id in self._asked:
+            self._wanted.discard(permission_id)
+            self._begin(permission_id, partial(self._ask_permission, *self._asked.pop(permission_id)))
+
+    def _begin(self, inquiry_id: str, ask: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            try:
+                await ask()
+            except TransportClosed:
+                pass  # the client has gone; the inbox has it
+            except LegationError as error:  # somebody was faster, or it is not for this credential
+                logger.info("an answer of a client to %s did not count: %s", inquiry_id, error.code)
+            finally:
+                self._answering.discard(inquiry_id)
+                if self._running.get(inquiry_id) is asyncio.current_task():
+                    del self._running[inquiry_id]
+
+        self._running[inquiry_id] = asyncio.create_task(run(), name=f"legation-asks-{inquiry_id}")
+
+    async def _ask_permission(self, session_id: str, ask: PermissionAsked) -> None:
+        answered = await self._calls.ask(ClientMethod.REQUEST_PERMISSION, permission_request(session_id, ask))
+        word = _word(answered, ask.options)
+        if word is not None:  # else it is left to the inbox: this client does not decide
+            self._answering.add(ask.id)
+            await self._answers.permission(answered.by, session_id, ask.id, word)
+
+    async def _ask_question(self, session_id: str, asked: QuestionAsked) -> None:
+        answered = await self._calls.ask(ClientMethod.ELICITATION_CREATE, _elicitation(session_id, asked))
+        response = _read(answered, CreateElicitationResponse)
+        if response is not None:
+            self._answering.add(asked.id)
+            await self._answers.question(answered.by, session_id, asked.id, response)
+
+
+def permission_request(session_id: str, ask: PermissionAsked) -> dict[str, object]:
+    call: dict[str, object] = {
+        "toolCallId": ask.tool_call_id or ask.id,
+        "title": ask.title,
+        "kind": ask.action.kind,
+        "status": "pending",
+        "rawInput": ask.action.params,
+    }
+    if ask.diffs:
+        call["content"] = list(ask.diffs)
+    if ask.action.paths:
+        call["locations"] = [{"path": path} for path in ask.action.paths]
+    about = {"permissionId": ask.id, "tool": ask.action.tool, "expiresAt": ask.expires_at}
+    return {
+        "sessionId": session_id,
+        "toolCall": call,
+        "options": list(ask.options),
+        "_meta": {"legation": about},
+    }
+
+
+def _elicitation(session_id: str, asked: QuestionAsked) -> dict[str, object]:
+    given = {
+        "mode": asked.mode,
+        "message": asked.message,
+        "requestedSchema": asked.requested_schema,
+        "elicitationId": asked.elicitation_id,
+        "url": asked.url,
+        "toolCallId": asked.tool_call_id,
+    }
+    return {"sessionId": session_id, **{name: value for name, value in given.items() if value is not None}}
+
+
+def _word(answered: Answered, options: tuple[PermissionOption, ...]) -> Word | None:
+    response = _read(answered, RequestPermissionResponse)
+    if response is None or not isinstance(response.outcome, Selected):
+        return None
+    kinds = {option.option_id: option.kind for option in options}
+    return _WORDS.get(kinds.get(response.outcome.option_id, ""))
+
+
+def _read(answered: Answered, shape: type[_T]) -> _T | None:
+    if answered.error is not None:
+        return None
+    try:
+        return msgspec.convert(answered.value(), shape)
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,263 @@
+"""One client connection, by its server id: messages in, each request answered once, everything told in one order.
+
+INV-C1  Every request is answered, whatever becomes of agent, client and server: by its result, or by an error.
+INV-C2  A request goes on when the one who sent it hangs up; the answer stands in the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from legation.agents.messages import Message, id_key, read_cancelled_id
+from legation.clock import Clock
+from legation.errors import LegationError, Unavailable
+from legation.server.acp.asking import Answers, Asking
+from legation.server.acp.client_calls import ClientCalls
+from legation.server.acp.clients import Clients
+from legation.server.acp.facade import Facade, FolderOf, Opened, Reply
+from legation.server.acp.failures import Refused, logger, rpc_error
+from legation.server.acp.messages import error_line, key_of, kind_of, notification_line, result_line
+from legation.server.acp.offer import offers, what_counts
+from legation.server.acp.outlet import Kept, Outlet
+from legation.server.acp.seat import Seat
+from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode
+from legation.wire.lifecycle import (
+    AgentExited,
+    PermissionAnswered,
+    PermissionAsked,
+    QuestionAnswered,
+    QuestionAsked,
+)
+from legation.wire.principal import Principal
+
+REQUESTS_AT_ONCE: Final = 256  # of one client; more are refused, so that a runaway cannot fill our memory
+AGENT_EXITED: Final = "_adapter/agent_exited"  # as sandbox-agent tells its clients
+
+
+MakeSeat = Callable[[Callable[[], bool]], Seat]  # given whether the client has terminals
+
+
+class Connection:
+    def __init__(
+        self,
+        workspace: str,
+        kept: Kept,
+        seat: MakeSeat,
+        outlet: Outlet,
+        answers: Answers,
+        folder_of: FolderOf,
+        clients: Clients,
+        opened: Opened,
+        *,
+        waits: Callable[[str], bool],
+        clock: Clock,
+    ) -> None:
+        self.kept = kept
+        self.outlet = outlet
+        self.calls = ClientCalls(outlet)
+        self._workspace = workspace
+        self._clients = clients
+        self._clock = clock
+        self._last_used = clock.monotonic()
+        self._readers = 0
+        self._seat = seat(lambda: offers(self.client, "terminal"))
+        self._principal: Principal | None = None
+        self._asking = Asking(self.calls, answers, lambda asked: self._decides and waits(asked))
+        self._facade = Facade(
+            kept.agent,
+            self._seat,
+            outlet,
+            folder_of,
+            opened=opened,
+            greeted=self._greeted,
+            follows=lambda session_id: clients.add(workspace, session_id, self),
+            noted=self._noted,
+        )
+        self._running: dict[asyncio.Task[None], tuple[Message, asyncio.Future[bytes]]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        self._closed: str | None = None
+
+    @property
+    def agent(self) -> str:
+        return self.kept.agent
+
+    @property
+    def client(self) -> Mapping[str, object]:
+        """What the client said that it can."""
+        return self.kept.client_capabilities
+
+    @property
+    def idle_since(self) -> float | None:
+        return None if self._running or self._readers else self._last_used
+
+    async def rest(self) -> None:
+        """Nobody uses it; its agent is stopped until somebody does."""
+        await self._seat.rest()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Somebody reads what is told."""
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            self._last_used = self._clock.monotonic()
+
+    def wanted(self, permission_id: str) -> None:
+        """Somebody must answer it, and the client may be the one, if its credential decides anything at all."""
+        if self._decides:
+            self._asking.wanted(permission_id)
+
+    @property
+    def _decides(self) -> bool:
+        return self._principal is not None and "approve" in self._principal.scopes
+
+    # The client speaks.
+
+    def receive(self, message: Message, by: Principal) -> asyncio.Future[bytes] | None:
+        """The line that answers a request, later; None for what wants no answer."""
+        self._last_used = self._clock.monotonic()
+        self._principal = by
+        match kind_of(message):
+            case "request":
+                return self._request(message)
+            case "response":
+                self.calls.answered(message, by)
+            case "notification" if message.method == CANCEL_REQUEST:
+                self._cancel(read_cancelled_id(bytes(message.params)))
+            case "notification":
+                self._own(self._notification(message))
+        return None
+
+    def _request(self, message: Message) -> asyncio.Future[bytes]:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self._closed is not None:
+            answer.set_result(self._refusal(message, Unavailable(self._closed)))
+        elif len(self._running) >= REQUESTS_AT_ONCE:
+            refused = Refused(ErrorCode.INVALID_REQUEST, "too many requests at once; wait for their answers")
+            answer.set_result(self._refusal(message, refused))
+        else:
+            task = asyncio.create_task(self._answer(message, answer), name=f"legation-acp-{message.method}")
+            self._running[task] = message, answer
+            task.add_done_callback(partial(self._done, answer))
+        return answer
+
+    def _done(self, answer: asyncio.Future[bytes], task: asyncio.Task[None]) -> None:
+        message, _ = self._running.pop(task)
+        if not answer.done():  # it was cancelled before its first step
+            answer.set_result(self._refusal(message, _cancelled()))
+
+    async def _answer(self, message: Message, answer: asyncio.Future[bytes]) -> None:
+        params = bytes(message.params)
+        then = None
+        try:
+            reply = await self._facade.request(message.method, params)
+            line, then = self._line(message, reply), reply.then
+        except asyncio.CancelledError:
+            line = self._refusal(message, _cancelled())
+        except Exception as error:  # noqa: BLE001 - the boundary: every request gets its answer
+            ended = await self._facade.how_it_ended(error, params)
+            line = error_line(bytes(message.id), rpc_error(error, ended))
+        if answer.done():
+            return  # the connection was closed meanwhile, and has said so
+        receipt = self.outlet.say(line)
+        if then is not None:
+            then()
+        if receipt is not None:
+            try:
+                await receipt
+            except LegationError as error:  # a failing disk keeps no answer from its client
+                logger.warning("an answer is not on the disk: %s", error.code)
+        if not answer.done():
+            answer.set_result(line)
+
+    def _line(self, message: Message, reply: Reply) -> bytes:
+        result = reply.result
+        plain = msgspec.Raw(msgspec.json.encode(result)) if isinstance(result, msgspec.Struct) else result
+        return result_line(bytes(message.id), plain)
+
+    def _refusal(self, message: Message, error: Exception) -> bytes:
+        return error_line(bytes(message.id), rpc_error(error))
+
+    def _cancel(self, raw_id: bytes) -> None:
+        """A prompt is ended by its agent, and answers; anything else is given up."""
+        wanted = id_key(raw_id)
+        for task, (message, _) in self._running.items():
+            if key_of(message) == wanted:
+                if message.method == AgentMethod.SESSION_PROMPT:
+                    self._own(self._notification(Message(AgentMethod.SESSION_CANCEL, params=message.params)))
+                else:
+                    task.cancel()
+
+    async def _notification(self, message: Message) -> None:
+        try:
+            await self._facade.notification(message.method, bytes(message.params))
+        except LegationError as error:  # nobody waits for an answer
+            logger.info("a notification %s came to nothing: %s", message.method[:40], error.code)
+
+    def _own(self, telling: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(telling)
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    # Things happen.
+
+    async def _greeted(self, client: Mapping[str, object]) -> None:
+        """A client has come: what was said before is not for it."""
+        since = self.outlet.stream.head
+        self.kept = msgspec.structs.replace(self.kept, client_capabilities=what_counts(client), since=since)
+        await self.outlet.keep(self.kept)
+
+    def _noted(self, session_id: str, payload: object) -> None:
+        match payload:
+            case PermissionAsked():
+                self._asking.asked(session_id, payload)
+            case QuestionAsked() if offers(self.client, "elicitation", payload.mode):
+                self._asking.question(session_id, payload)
+            case PermissionAnswered() | QuestionAnswered():
+                self._asking.ended(payload.id)
+            case AgentExited():
+                told = {"success": payload.code == 0, "code": payload.code, "signal": payload.signal}
+                self.outlet.say(notification_line(AGENT_EXITED, told))
+            case _:
+                pass
+
+    # The end.
+
+    def shut(self, why: str) -> None:
+        """Whoever waits is told at once; nothing more is begun."""
+        if self._closed is not None:
+            return
+        self._closed = why
+        for message, answer in list(self._running.values()):
+            if not answer.done():
+                line = self._refusal(message, Unavailable(why))
+                self.outlet.say(line)
+                answer.set_result(line)
+        self.outlet.shut()
+        self.calls.give_up()
+
+    async def close(self) -> None:
+        """Nothing of it is left: neither its agent nor anybody who waits."""
+        self.shut("cannot go on: the connection was closed; connect again")
+        owned = [*self._running, *self._telling]
+        for task in owned:
+            task.cancel()
+        await self._asking.stop()
+        await self._seat.leave()
+        if owned:
+            await asyncio.wait(owned)
+        for session_id in self._facade.followed:
+            self._clients.remove(self._workspace, session_id, self)
+        await self._facade.stop()
+
+
+def _cancelled() -> Refused:
+    return Refused(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")

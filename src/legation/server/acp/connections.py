@@ -1,0 +1,285 @@
+"""Every client connection of a server, by workspace and server id; made by the first message, ended by DELETE.
+
+INV-N1  A server id belongs to its workspace and to one agent, until it is deleted.
+INV-N2  What the log knows of a connection outlives the server: the next message takes it up again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from legation.approvals.approval import Approval
+from legation.approvals.attendance import Attendance
+from legation.approvals.inbox import Inbox
+from legation.clock import Clock
+from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
+from legation.host.host import AcpHost
+from legation.host.session import Session
+from legation.server.acp.asking import Answers
+from legation.server.acp.clients import Clients
+from legation.server.acp.connection import Connection
+from legation.server.acp.facade import FolderOf
+from legation.server.acp.failures import logger
+from legation.server.acp.outlet import OPENED, PREFIX, Kept, Outlet, read_kept, stream_name
+from legation.server.acp.resting import rest_idle
+from legation.server.acp.seat import Seat
+from legation.server.acp.waiting import Waiting
+from legation.server.sessions.launching import Launching
+from legation.store.log import EventLog
+from legation.store.stream import Stream
+from legation.wire.events import Draft
+
+MOST_SERVERS: Final = 200  # of one workspace, each with a process
+END_LIMIT: Final = (
+    15.0  # seconds that a new connection waits for the end of one of the same name: its agent's time
+)
+
+_SERVER_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_STOPPING: Final = "cannot go on: the server stops; try again when it is back"
+
+Key = tuple[str, str]  # workspace, server id
+SessionOpened = Callable[[str, Session, str], Awaitable[None]]  # in a workspace, with an agent
+
+
+class Connections:
+    """`async with Connections(...)`: at its end no agent of a connection is left. `work` is the folder in which agents
+    start; their sessions have folders of their own."""
+
+    def __init__(
+        self,
+        *,
+        log: EventLog,
+        clock: Clock,
+        host: Callable[[str], Awaitable[AcpHost]],
+        launching: Launching,
+        folder_of: FolderOf,
+        work: Path,
+        clients: Clients,
+        opened: SessionOpened,
+        inbox: Inbox,
+        attendance: Attendance,
+        answers: Answers,
+        supervisor_wait_ms: int,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._host = host
+        self._launching = launching
+        self._folder_of = folder_of
+        self._work = work
+        self._clients = clients
+        self._opened = opened
+        self._answers = answers
+        self._waiting = Waiting(attendance, clock, supervisor_wait_ms, self._wanted)
+        self._waiting.listen(inbox)
+        self._known: dict[Key, Connection] = {}
+        self._opening: dict[Key, tuple[asyncio.Lock, int]] = {}
+        self._ending: dict[Key, asyncio.Task[None]] = {}
+        self._awaited: dict[Key, asyncio.Event] = {}
+        self._shut = False
+
+    async def __aenter__(self) -> Self:
+        self._resting = asyncio.create_task(
+            rest_idle(self._known.values, self._clock), name="legation-acp-rest"
+        )
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.shut()
+        self._resting.cancel()
+        await asyncio.gather(
+            self._resting,
+            *[each.close() for each in self._known.values()],
+            *self._ending.values(),
+            return_exceptions=True,
+        )
+        await self._waiting.stop()
+
+    def shut(self) -> None:
+        """The server stops: whoever waits hears of it while there is time to say so."""
+        self._shut = True
+        for connection in self._known.values():
+            connection.shut(_STOPPING)
+
+    # For the routes.
+
+    async def connection(self, workspace: str, server_id: str, agent: str | None) -> Connection:
+        """The one of that id: open, kept in the log, or new. A new one needs an agent."""
+        must_be_server_id(server_id)
+        if self._shut:
+            raise Unavailable(_STOPPING)
+        key = workspace, server_id
+        async with self._alone(key):
+            await self._ended(key)
+            found = self._known.get(key) or await self._kept(key)
+            if found is None:
+                found = await self._new(key, agent)
+            elif agent is not None and (await self._launching.entry(agent)).name != found.agent:
+                raise Conflict(
+                    f"cannot use {server_id} with {agent}: it belongs to {found.agent}; use another server id"
+                )
+            self._known[key] = found
+        self._awaited.pop(key, asyncio.Event()).set()
+        return found
+
+    def reading(self, workspace: str, server_id: str) -> AbstractContextManager[None]:
+        """While somebody reads what a client is told."""
+        found = self._known.get((workspace, server_id))
+        return nullcontext() if found is None else found.reading()
+
+    async def stream(self, workspace: str, server_id: str, wait: float) -> tuple[Stream, int]:
+        """What a client is told, and the number from which on; waits for one that is about to be made."""
+        must_be_server_id(server_id)
+        key = workspace, server_id
+        found = await self._readable(key)
+        if found is None:
+            await self._appears(key, wait)
+            found = await self._readable(key)
+        if found is None:
+            raise NotFound(f"cannot find server {server_id}; send it a message first")
+        return found
+
+    async def remove(self, workspace: str, server_id: str) -> None:
+        """At once for the caller; the agent's processes end meanwhile."""
+        must_be_server_id(server_id)
+        key = workspace, server_id
+        async with self._alone(key):
+            connection = self._known.pop(key, None)
+            if connection is not None:
+                connection.shut("cannot go on: the connection was deleted; connect again")
+            former = self._ending.get(key)
+            ending = self._ending[key] = asyncio.create_task(self._end(key, connection, former))
+            ending.add_done_callback(lambda task: self._forget(key, task))
+
+    async def listing(self, workspace: str) -> list[tuple[str, Kept]]:
+        infos = await self._log.streams(workspace)
+        kept = [
+            (info.name.removeprefix(PREFIX), read_kept(info.meta))
+            for info in infos
+            if info.name.startswith(PREFIX)
+            and info.state == "open"
+            and (workspace, info.name.removeprefix(PREFIX)) not in self._ending
+        ]
+        return sorted((name, found) for name, found in kept if found is not None)
+
+    # Making and ending.
+
+    @asynccontextmanager
+    async def _alone(self, key: Key) -> AsyncIterator[None]:
+        """One at a time for each id; what nobody waits for is not kept."""
+        lock, users = self._opening.get(key, (asyncio.Lock(), 0))
+        self._opening[key] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            _, users = self._opening.pop(key)
+            if users > 1:
+                self._opening[key] = lock, users - 1
+
+    async def _kept(self, key: Key) -> Connection | None:
+        workspace, server_id = key
+        stream = await self._log.find(stream_name(server_id), workspace)
+        if stream is None or stream.info().state != "open":
+            return None
+        kept = read_kept(stream.info().meta)
+        return None if kept is None else self._make(key, kept, stream)
+
+    async def _new(self, key: Key, agent: str | None) -> Connection:
+        workspace, server_id = key
+        if agent is None:
+            raise InvalidParams(f"cannot open {server_id}: the first message names the agent, as ?agent=NAME")
+        if sum(place == workspace for place, _ in self._known) >= MOST_SERVERS:
+            raise Conflict(
+                f"cannot open more than {MOST_SERVERS} connections; delete those that are not used"
+            )
+        name = (await self._launching.entry(agent)).name
+        stream = await self._log.stream(stream_name(server_id), workspace)
+        kept = Kept(agent=name, created_at_ms=self._clock.now_ms(), since=stream.head)
+        if stream.info().state != "open":
+            await stream.replace([Draft(OPENED, b"{}")])
+        connection = self._make(key, kept, stream)
+        await connection.outlet.keep(kept)
+        return connection
+
+    def _make(self, key: Key, kept: Kept, stream: Stream) -> Connection:
+        workspace = key[0]
+
+        def seat(terminals: Callable[[], bool]) -> Seat:
+            return Seat(
+                lambda: self._host(workspace),
+                lambda: self._launching.launch(workspace, kept.agent, self._work),
+                terminals,
+            )
+
+        return Connection(
+            workspace,
+            kept,
+            seat,
+            Outlet(self._log, stream),
+            self._answers,
+            self._folder_of,
+            self._clients,
+            lambda session, agent: self._opened(workspace, session, agent),
+            waits=self._waiting.__contains__,
+            clock=self._clock,
+        )
+
+    async def _end(self, key: Key, connection: Connection | None, former: asyncio.Task[None] | None) -> None:
+        try:
+            if former is not None:
+                await asyncio.wait({former})
+            if connection is not None:
+                await connection.close()
+            stream = await self._log.find(stream_name(key[1]), key[0])
+            if stream is not None and stream.info().state == "open":
+                await stream.replace([Draft(OPENED, b"{}")])  # nobody can ask for what was said any more
+                await stream.close()
+        except LegationError as error:
+            logger.warning("cannot end a connection cleanly: %s", error.message)
+
+    async def _ended(self, key: Key) -> None:
+        ending = self._ending.get(key)
+        if ending is not None:
+            await asyncio.wait({ending}, timeout=END_LIMIT)
+
+    def _forget(self, key: Key, task: asyncio.Task[None]) -> None:
+        if self._ending.get(key) is task:
+            del self._ending[key]
+
+    async def _readable(self, key: Key) -> tuple[Stream, int] | None:
+        workspace, server_id = key
+        if key in self._ending:
+            return None
+        stream = await self._log.find(stream_name(server_id), workspace)
+        if stream is None or stream.info().state != "open":
+            return None
+        connection = self._known.get(key)
+        kept = connection.kept if connection else read_kept(stream.info().meta)
+        return (stream, kept.since) if kept else None
+
+    async def _appears(self, key: Key, wait: float) -> None:
+        event = self._awaited.setdefault(key, asyncio.Event())
+        try:
+            async with asyncio.timeout(wait):
+                await event.wait()
+        except TimeoutError:
+            if self._awaited.get(key) is event and not event.is_set():
+                del self._awaited[key]
+
+    def _wanted(self, approval: Approval) -> None:
+        for client in self._clients.of(approval.workspace_id, approval.session_id or ""):
+            client.wanted(approval.id)
+
+
+def must_be_server_id(server_id: str) -> None:
+    if not _SERVER_ID.fullmatch(server_id):
+        raise InvalidParams("cannot take that for a server id: use 1 to 128 letters, digits, `_`, `.`, `-`")

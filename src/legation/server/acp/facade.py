@@ -1,0 +1,318 @@
+"""Legation as an ACP agent: the methods of the protocol, on the sessions of a host.
+
+Sessions are Legation's: they have its ids, their history is told from its log, and they outlive the connection and
+the agent's process. What no method here knows is passed on to the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from legation.agents.rpc import AgentRefused
+from legation.errors import AgentExited as AgentHasExited
+from legation.errors import LegationError, NotFound, TransportClosed
+from legation.host.host import AcpHost
+from legation.host.meta import read_meta
+from legation.host.session import Session
+from legation.ids import new_id
+from legation.server.acp.following import Follower, Note
+from legation.server.acp.offer import hello
+from legation.server.acp.opened import OpenedSessions
+from legation.server.acp.outlet import Outlet
+from legation.server.acp.requests import Initialize, Place, Prompt, TakeUp, read
+from legation.server.acp.seat import Seat
+from legation.server.sessions.choosing import must_ask
+from legation.wire import jsontext
+from legation.wire.acp.capabilities import AuthenticateRequest
+from legation.wire.acp.rpc import AgentMethod
+from legation.wire.acp.sessions import (
+    ListSessionsRequest,
+    ListSessionsResponse,
+    PromptResponse,
+    SessionInfo,
+    SessionRequest,
+    SetConfigOptionRequest,
+    SetConfigOptionResponse,
+    SetModeRequest,
+)
+from legation.wire.lifecycle import AgentExited
+
+PAGE: Final = 50  # sessions in one answer to session/list
+EXIT_WORD: Final = (
+    2.0  # seconds from the failure of a call to the word how the process ended: the host's time
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A result, and what begins once it was said."""
+
+    result: object
+    then: Callable[[], None] | None = None
+
+
+P = TypeVar("P", bound=Place)
+Opened = Callable[[Session, str], Awaitable[None]]
+FolderOf = Callable[[str], Awaitable[Path]]
+Method = Callable[[bytes], Awaitable[Reply]]
+Greeted = Callable[[Mapping[str, object]], Awaitable[None]]
+
+
+class Facade:
+    """Of one connection. `folder_of` says where a folder that a client named really is, if sessions may work there.
+    `opened` learns of each new session and its agent, `greeted` what the client can, `follows` which sessions it
+    follows, `noted` what happens in them."""
+
+    def __init__(
+        self,
+        agent: str,
+        seat: Seat,
+        outlet: Outlet,
+        folder_of: FolderOf,
+        *,
+        opened: Opened,
+        greeted: Greeted,
+        follows: Callable[[str], None],
+        noted: Note,
+    ) -> None:
+        self.agent = agent
+        self._folder_of = folder_of
+        self._seat = seat
+        self._outlet = outlet
+        self._opened = opened
+        self._greeted = greeted
+        self._follows = follows
+        self._noted = noted
+        self._sessions = OpenedSessions(agent, seat)
+        self._followers: dict[str, Follower] = {}
+        self._exits: dict[str, asyncio.Future[AgentExited]] = {}
+        self._methods: Mapping[str, Method] = {
+            AgentMethod.INITIALIZE: self._initialize,
+            AgentMethod.AUTHENTICATE: self._authenticate,
+            AgentMethod.LOGOUT: self._logout,
+            AgentMethod.SESSION_NEW: self._new,
+            AgentMethod.SESSION_LOAD: self._load,
+            AgentMethod.SESSION_RESUME: self._resume,
+            AgentMethod.SESSION_LIST: self._list,
+            AgentMethod.SESSION_PROMPT: self._prompt,
+            AgentMethod.SESSION_SET_MODE: self._set_mode,
+            AgentMethod.SESSION_SET_CONFIG_OPTION: self._set_config_option,
+            AgentMethod.SESSION_CLOSE: self._close,
+            AgentMethod.SESSION_DELETE: self._delete,
+        }
+
+    @property
+    def followed(self) -> list[str]:
+        return list(self._followers)
+
+    async def request(self, method: str, params: bytes) -> Reply:
+        found = self._methods.get(method)
+        return await found(params) if found else await self._pass_on(method, params)
+
+    async def notification(self, method: str, params: bytes) -> None:
+        if method == AgentMethod.SESSION_CANCEL:
+            await self.cancel(read(params, SessionRequest).session_id)
+        elif not method.startswith("$/") and self._seat.agent_id is not None:
+            host = await self._seat.host()
+            await host.tell_agent(self._seat.agent_id, method, await self._named_by_agent(params))
+
+    async def cancel(self, session_id: str) -> None:
+        host = await self._seat.host()
+        if host.get_session(session_id) is not None:
+            await host.cancel(session_id)
+
+    async def stop(self) -> None:
+        for follower in self._followers.values():
+            await follower.stop()
+
+    # The connection.
+
+    async def _initialize(self, params: bytes) -> Reply:
+        given = read(params, Initialize)
+        await self._greeted(given.client_capabilities or {})
+        return Reply(hello(self.agent, await self._seat.ready()))
+
+    async def _authenticate(self, params: bytes) -> Reply:
+        method = read(params, AuthenticateRequest).method_id
+        agent = await self._seat.ready()
+        await (await self._seat.host()).authenticate(agent.agent_id, method)
+        return Reply({})
+
+    async def _logout(self, _params: bytes) -> Reply:
+        agent = await self._seat.ready()
+        await (await self._seat.host()).logout(agent.agent_id)
+        return Reply({})
+
+    # Sessions begin and end.
+
+    async def _new(self, params: bytes) -> Reply:
+        given = await self._placed(read(params, Place))
+        agent, host = await self._seat.ready(), await self._seat.host()
+        made = await host.create_session(
+            agent.agent_id,
+            cwd=given.cwd,
+            mcp_servers=given.mcp_servers or (),
+            additional_directories=given.additional_directories or (),
+            session_id=new_id("ses", now_ms=host.clock.now_ms()),
+        )
+        session = host.session(made.session_id)
+        await self._opened(session, self.agent)
+        follower = await self._follower(session)
+        setup = await follower.skip(to_active=True)
+        return Reply({"sessionId": made.session_id, **setup.members()}, follower.start)
+
+    async def _placed(self, given: P) -> P:
+        folders = [str(await self._folder_of(each)) for each in given.additional_directories or ()]
+        cwd = str(await self._folder_of(given.cwd))
+        return msgspec.structs.replace(given, cwd=cwd, additional_directories=tuple(folders))
+
+    async def _load(self, params: bytes) -> Reply:
+        """Told from the log, which has all that was ever said; the agent need not tell it again."""
+        given = await self._placed(read(params, TakeUp))
+        session = await self._sessions.usable(given.session_id, given, reopen=True)
+        follower = await self._follower(session)
+        setup = await follower.replay()
+        return Reply(setup.members(), follower.start)
+
+    async def _resume(self, params: bytes) -> Reply:
+        given = await self._placed(read(params, TakeUp))
+        session = await self._sessions.usable(given.session_id, given)
+        follower = await self._follower(session)
+        setup = await follower.skip()
+        return Reply(setup.members(), follower.start)
+
+    async def _follower(self, session: Session) -> Follower:
+        former = self._followers.pop(session.id, None)
+        if former is not None:
+            await former.stop()
+        follower = Follower(session.id, session.stream, self._outlet, self._note)
+        self._followers[session.id] = follower
+        self._follows(session.id)
+        return follower
+
+    async def _list(self, params: bytes) -> Reply:
+        given = read(params, ListSessionsRequest)
+        host = await self._seat.host()
+        found = [each for each in await _recorded(host, self.agent) if given.cwd in (None, each.cwd)]
+        found.sort(key=lambda each: each.session_id, reverse=True)  # ids of ours sort by time
+        if given.cursor is not None:
+            found = [each for each in found if each.session_id < given.cursor]
+        page = found[:PAGE]
+        more = page[-1].session_id if len(found) > PAGE else None
+        return Reply(ListSessionsResponse(sessions=tuple(page), next_cursor=more))
+
+    async def _close(self, params: bytes) -> Reply:
+        session_id = read(params, SessionRequest).session_id
+        if await self._sessions.known(session_id) is None:
+            raise NotFound(f"cannot find session {session_id}; check its id")
+        await (await self._seat.host()).close_session(session_id)
+        return Reply({})
+
+    async def _delete(self, params: bytes) -> Reply:
+        session_id = read(params, SessionRequest).session_id
+        session = await self._sessions.known(session_id)
+        if session is not None:
+            host = await self._seat.host()
+            await host.delete_session(session.agent_id or self._seat.agent_id or "", session_id)
+        return Reply({})
+
+    # In a session.
+
+    async def _prompt(self, params: bytes) -> Reply:
+        given = read(params, Prompt)
+        session = await self._sessions.usable(given.session_id)
+        follower = self._followers.get(session.id)
+        if follower is None:  # a client that came back and did not load it
+            follower = await self._follower(session)
+            await follower.skip()
+            follower.start()
+        self._exits.pop(session.id, None)
+        try:
+            result = await session.prompt(given.prompt)
+        except LegationError:
+            await follower.reached(session.stream.head)
+            raise
+        await follower.reached(session.stream.head)
+        if result.error is not None:
+            raise AgentRefused(AgentMethod.SESSION_PROMPT, result.error)
+        return Reply(PromptResponse(stop_reason=result.stop_reason, usage=result.usage))
+
+    async def _set_mode(self, params: bytes) -> Reply:
+        given = read(params, SetModeRequest)
+        await self._sessions.usable(given.session_id)
+        must_ask(given.mode_id)
+        await (await self._seat.host()).set_mode(given.session_id, given.mode_id)
+        return Reply({})
+
+    async def _set_config_option(self, params: bytes) -> Reply:
+        given = read(params, SetConfigOptionRequest)
+        session = await self._sessions.usable(given.session_id)
+        mode = session.offers.choice("mode")
+        if mode is not None and mode.id == given.config_id:
+            must_ask(str(given.value))
+        host = await self._seat.host()
+        options = await host.set_config_option(given.session_id, given.config_id, given.value)
+        return Reply(SetConfigOptionResponse(config_options=options))
+
+    # What is none of ours.
+
+    async def _pass_on(self, method: str, params: bytes) -> Reply:
+        agent, host = await self._seat.ready(), await self._seat.host()
+        raw = await host.pass_on(agent.agent_id, method, await self._named_by_agent(params))
+        return Reply(msgspec.Raw(raw))
+
+    async def _named_by_agent(self, params: bytes) -> object:
+        """The agent knows its sessions by its own ids."""
+        given = jsontext.read(params or b"{}")
+        if not isinstance(given, dict) or not isinstance(given.get("sessionId"), str):
+            return given
+        session = await self._sessions.usable(given["sessionId"])
+        return {**given, "sessionId": session.meta.agent_session_id}
+
+    # What happens.
+
+    def _note(self, session_id: str, payload: object) -> None:
+        if isinstance(payload, AgentExited):
+            self._exit(session_id).set_result(payload)
+        self._noted(session_id, payload)
+
+    def _exit(self, session_id: str) -> asyncio.Future[AgentExited]:
+        found = self._exits.get(session_id)
+        if found is None or found.done():
+            found = self._exits[session_id] = asyncio.get_running_loop().create_future()
+        return found
+
+    async def how_it_ended(self, error: Exception, params: bytes) -> AgentExited | None:
+        """Of the agent's process, where its end is why a request failed."""
+        if not isinstance(error, AgentHasExited | TransportClosed):
+            return None
+        with suppress(LegationError, TimeoutError):
+            session_id = read(params, SessionRequest).session_id
+            if session_id in self._followers:
+                found = self._exits.get(session_id) or self._exit(session_id)
+                return await asyncio.wait_for(asyncio.shield(found), EXIT_WORD)
+        return None
+
+
+async def _recorded(host: AcpHost, agent: str) -> list[SessionInfo]:
+    """The sessions with an agent, as the log has them: none is taken into memory for that."""
+    infos = await host.log.streams(host.options.workspace)
+    metas = [(info.name, read_meta(info.meta)) for info in infos if info.state == "open"]
+    return [
+        SessionInfo(
+            session_id=name,
+            cwd=meta.cwd,
+            additional_directories=meta.additional_directories,
+            title=meta.title,
+            updated_at=meta.updated_at,
+        )
+        for name, meta in metas
+        if meta is not None and meta.agent_definition_id == agent
+    ]

@@ -1,0 +1,101 @@
+"""The sessions of a host as a connection uses them: found, restored, and taken up again by its agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from legation.errors import CapabilityUnsupported, InvalidParams, NotFound, SessionClosed
+from legation.host.host import AcpHost
+from legation.host.session import Session
+from legation.server.acp.offer import offers
+from legation.server.acp.requests import Place
+from legation.server.acp.seat import Seat
+from legation.server.sessions.names import must_be_session_id
+from legation.wire.acp.mcp import McpServer
+from legation.wire.hoststream import AgentUpdated, SessionUpdated
+
+Way = Callable[..., Awaitable[SessionUpdated]]
+
+
+LET_GO: Final = 10.0  # seconds from the end of an agent to that of its sessions with it: the host's time
+LOOK: Final = 0.02  # seconds between two looks
+
+
+async def _let_go(session: Session) -> None:
+    """An agent that has ended still has its sessions for a moment, in which nothing can be asked of either."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LET_GO):
+            while session.status == "active" and session.exit is not None:  # noqa: ASYNC110 - the host tells nobody
+                await asyncio.sleep(LOOK)
+
+
+class OpenedSessions:
+    def __init__(self, agent: str, seat: Seat) -> None:
+        self._agent = agent
+        self._seat = seat
+        self._taking_up: dict[str, asyncio.Lock] = {}
+
+    async def known(self, session_id: str) -> Session | None:
+        """Also one of an earlier server."""
+        must_be_session_id(session_id)
+        host = await self._seat.host()
+        try:
+            session = await host.restore_session(session_id)
+        except NotFound:
+            return None
+        if session.meta.agent_definition_id != self._agent:
+            raise InvalidParams(
+                f"cannot use session {session_id} here: its agent is {session.meta.agent_definition_id}; "
+                "connect with that"
+            )
+        return session
+
+    async def usable(self, session_id: str, place: Place | None = None, *, reopen: bool = False) -> Session:
+        """With an agent that has it. `reopen` takes up a closed one, and one that only the agent knows."""
+        async with self._taking_up.setdefault(session_id, asyncio.Lock()):
+            session = await self.known(session_id)
+            if session is None and not reopen:
+                raise NotFound(f"cannot find session {session_id}; check its id")
+            if session is not None:
+                await _let_go(session)
+            if session is not None and session.status in ("active", "resuming", "starting"):
+                return session
+            if session is not None and (
+                session.status == "deleted" or (session.status == "closed" and not reopen)
+            ):
+                raise SessionClosed(
+                    f"cannot use session {session_id}: it is {session.status}; load it, or start another"
+                )
+            return await self._take_up(session_id, session, place)
+
+    async def _take_up(self, session_id: str, session: Session | None, place: Place | None) -> Session:
+        agent, host = await self._seat.ready(), await self._seat.host()
+        mcp: tuple[McpServer, ...] = session.mcp if session else ()
+        if place is not None and place.mcp_servers is not None:
+            mcp = place.mcp_servers
+        take_up = self._way(host, agent, session)
+        await take_up(
+            agent.agent_id,
+            session_id,
+            cwd=place.cwd if place else None,
+            mcp_servers=mcp,
+            additional_directories=(place.additional_directories or ()) if place else (),
+        )
+        return host.session(session_id)
+
+    def _way(self, host: AcpHost, agent: AgentUpdated, session: Session | None) -> Way:
+        can = agent.capabilities or {}
+        if (
+            session is not None
+            and session.status != "closed"
+            and offers(can, "sessionCapabilities", "resume")
+        ):
+            return host.resume_session
+        if offers(can, "loadSession"):
+            return host.load_session
+        raise CapabilityUnsupported(
+            f"cannot take up the session: {self._agent} can neither resume nor load one; start another"
+        )

@@ -1,0 +1,53 @@
+"""The connections of a server, from its services; imported when the first client comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from legation.server.acp.answers import InboxAnswers
+from legation.server.acp.clients import Clients
+from legation.server.acp.connections import Connections, SessionOpened
+from legation.server.acp.facade import FolderOf
+from legation.server.sessions.launching import Launching
+
+if TYPE_CHECKING:
+    from legation.approvals.attendance import Attendance
+    from legation.approvals.grants import Grants
+    from legation.approvals.inbox import Inbox
+    from legation.server.hosting import Hosting
+    from legation.settings import Settings
+    from legation.store.log import EventLog
+
+WORK: Final = "work"  # of the data folder
+
+
+async def open_connections(
+    settings: Settings,
+    *,
+    log: EventLog,
+    hosting: Hosting,
+    launching: Launching,
+    folder_of: FolderOf,
+    clients: Clients,
+    opened: SessionOpened,
+    inbox: Inbox,
+    grants: Grants,
+    attendance: Attendance,
+) -> Connections:
+    work = settings.data_dir / WORK
+    await asyncio.to_thread(work.mkdir, mode=0o700, parents=True, exist_ok=True)
+    return Connections(
+        log=log,
+        clock=log.clock,
+        host=hosting.host,
+        launching=launching,
+        folder_of=folder_of,
+        work=work,
+        clients=clients,
+        opened=opened,
+        inbox=inbox,
+        attendance=attendance,
+        answers=InboxAnswers(inbox, grants, hosting.host),
+        supervisor_wait_ms=round(settings.supervisor_wait * 1000),
+    )

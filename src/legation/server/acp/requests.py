@@ -1,0 +1,55 @@
+"""What clients send with each method. Unknown members are ignored, as everywhere in ACP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from legation.errors import InvalidParams
+from legation.host.methods import what_is_wrong
+from legation.wire import jsontext
+from legation.wire.acp.content import Audio, EmbeddedResource, Image, ResourceLink, Text
+from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.sessions import SessionRequest
+from legation.wire.acp.shape import Shape
+
+T = TypeVar("T")
+
+
+class Initialize(Shape):
+    protocol_version: int | str
+    client_capabilities: dict[str, object] | None = None
+
+
+class Place(Shape):
+    """Where a session works; given with new, load and resume."""
+
+    cwd: str
+    mcp_servers: tuple[McpServer, ...] | None = None
+    additional_directories: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for folder in (self.cwd, *(self.additional_directories or ())):
+            if not Path(folder).is_absolute() or "\0" in folder:
+                raise ValueError("give absolute paths")
+
+
+class TakeUp(Place, kw_only=True):
+    session_id: str
+
+
+class Prompt(SessionRequest, kw_only=True):
+    prompt: tuple[Text | Image | Audio | ResourceLink | EmbeddedResource, ...]
+
+
+def read(params: bytes, shape: type[T]) -> T:
+    try:
+        return msgspec.convert(jsontext.read(params or b"{}"), shape)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"cannot read the parameters: {what_is_wrong(error)}; correct them") from None
+    except jsontext.READ_ERRORS:
+        raise InvalidParams(
+            "cannot read the parameters: they are no JSON that can be held; correct them"
+        ) from None

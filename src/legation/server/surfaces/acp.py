@@ -1,0 +1,128 @@
+"""Legation as an ACP agent over HTTP, as sandbox-agent 0.4 has it: POST messages, read the answers and all else by SSE.
+
+docs/acp.md describes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, cast
+
+from starlette.responses import Response
+
+from legation.errors import Conflict, NotAcceptable, NotFound
+from legation.server.http.bodies import check_media
+from legation.server.http.call import Call, Header
+from legation.server.http.limits import BodyReader
+from legation.server.http.routes import Routes, needs
+from legation.server.streaming.credential import credential_of
+from legation.server.streaming.hub import check_position
+from legation.server.streaming.multiplex import read_position
+from legation.server.streaming.sse import EventStream
+from legation.wire.api.acp import AcpServer, AcpServers
+
+if TYPE_CHECKING:
+    from legation.server.acp.connections import Connections
+    from legation.server.acp.service import AcpService
+
+MEDIA: Final = "text/event-stream"
+MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message: a prompt with a dozen of images
+APPEARS: Final = 5.0  # seconds that a reader waits for the first message of its client: the client's time
+ACCESS: Final = needs("operate")
+
+routes = Routes(tag="acp")
+_bodies = BodyReader(MESSAGE_BYTES)
+
+
+@routes.get("/v1/acp", access=needs("read"))
+async def list_acp_servers(call: Call) -> AcpServers:
+    """The connections of the workspace, by id."""
+    found = await (await _connections(call)).listing(call.principal.workspace)
+    servers = [
+        AcpServer(server_id=server_id, agent=kept.agent, created_at_ms=kept.created_at_ms)
+        for server_id, kept in found
+    ]
+    return AcpServers(servers=servers)
+
+
+@routes.post(
+    "/v1/acp/{server_id}",
+    access=ACCESS,
+    takes="application/json",
+    errors=(Conflict, NotFound),
+)
+async def post_acp_message(
+    call: Call,
+    server_id: str,
+    agent: str | None = None,
+    prefer: Annotated[str | None, Header("Prefer")] = None,
+) -> Response:
+    """Send one JSON-RPC message to an agent; the first names the agent.
+
+    A request is answered with 200 and its JSON-RPC response, also where that is an error; anything else with 202. With
+    `Prefer: respond-async` a request is answered with 202 too, and its response comes with the events."""
+    from legation.server.acp.messages import read_body
+    from legation.server.acp.reply import PatientReply
+
+    headers = dict(call.request.scope["headers"])
+    check_media(headers.get(b"content-type", b""))
+    _must_accept(call, "application/json")
+    message = read_body(await _bodies.read(headers, call.request.receive))
+    connections = await _connections(call)
+    connection = await connections.connection(call.principal.workspace, server_id, agent)
+    coming = connection.receive(message, call.principal)
+    if coming is None or (prefer is not None and "respond-async" in prefer):
+        return Response(status_code=202)
+    return PatientReply(coming)
+
+
+@routes.get("/v1/acp/{server_id}", access=ACCESS, media=MEDIA, errors=(NotFound, Conflict))
+async def follow_acp_messages(
+    call: Call, server_id: str, last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None
+) -> Response:
+    """Everything that the agent says, as server-sent events: notifications, requests, responses.
+
+    With a `Last-Event-ID` exactly what came after that. Before the first message it waits a while for it."""
+    from legation.server.acp.body import MessageReader
+
+    _must_accept(call, MEDIA)
+    after = read_position(last_event_id, "Last-Event-ID") if last_event_id else None
+    connections = await _connections(call)
+    stream, since = await connections.stream(call.principal.workspace, server_id, APPEARS)
+    if after is not None:
+        check_position(stream, after)
+    reader = MessageReader(
+        call.services.hub,
+        stream,
+        since if after is None else after,
+        credential_of(call, "operate"),
+        connections.reading(call.principal.workspace, server_id),
+    )
+    return EventStream(reader)
+
+
+@routes.delete("/v1/acp/{server_id}", access=ACCESS)
+async def delete_acp_server(call: Call, server_id: str) -> None:
+    """End a connection and its agent's processes; its sessions stay. Twice is as good as once."""
+    await (await _connections(call)).remove(call.principal.workspace, server_id)
+
+
+class HasAcp(Protocol):
+    """What these routes need of the services."""
+
+    @property
+    def acp(self) -> AcpService: ...
+
+
+async def _connections(call: Call) -> Connections:
+    return await cast("HasAcp", call.services).acp.connections()
+
+
+def _must_accept(call: Call, media: str) -> None:
+    """Without the header everything is accepted; what has a weight of nothing is not looked at."""
+    wanted = call.request.headers.get("accept")
+    if not wanted:
+        return
+    kind = media.partition("/")[0]
+    named = {each.partition(";")[0].strip().lower() for each in wanted.split(",")}
+    if not named & {media, f"{kind}/*", "*/*"}:
+        raise NotAcceptable(f"cannot answer in what you accept; accept {media}")

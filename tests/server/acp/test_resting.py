@@ -1,0 +1,47 @@
+"""A connection that nobody uses: its agent is stopped, and started again by the next message."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.cli.cli import rehearse
+from tests.server.rig import Rig, bearer, open_rig
+
+from legation.server.acp.resting import IDLE, LOOK_EVERY
+
+pytestmark = pytest.mark.heavy
+
+LIMIT = 60.0  # seconds: an agent's time to start and to end on a busy machine
+
+
+async def test_an_idle_agent_is_stopped_and_comes_back(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with (
+        asyncio.timeout(LIMIT),
+        open_rig("sqlite", tmp_path / "data", request, folders=str(tmp_path)) as rig,
+    ):
+        await _call(rig, 0, "initialize", {"protocolVersion": 1})
+        made = await _call(rig, 1, "session/new", {"cwd": str(tmp_path), "mcpServers": []})
+        prompt = {"sessionId": made["sessionId"], "prompt": [{"type": "text", "text": rehearse("recall")}]}
+        await _call(rig, 2, "session/prompt", prompt)
+        host = await rig.services.hosting.host()
+        rig.clock.advance(LOOK_EVERY)
+        await asyncio.sleep(0)
+        assert [agent.status for agent in host.get_agents()] == ["ready"]
+        rig.clock.advance(IDLE + 1)
+        while host.get_agents():
+            rig.clock.advance(LOOK_EVERY)
+            await asyncio.sleep(0.02)  # LIMIT bounds it
+        answer = await _call(rig, 3, "session/prompt", prompt)
+        assert answer["stopReason"] == "end_turn"
+        assert [agent.status for agent in host.get_agents()] == ["ready"]
+
+
+async def _call(rig: Rig, number: int, method: str, params: object) -> dict[str, object]:
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    headers = bearer(rig.services.own_token.reveal())
+    answer = await rig.client.post("/v1/acp/x?agent=rehearsal", json=message, headers=headers, timeout=LIMIT)
+    assert answer.status_code == 200, answer.text
+    result: dict[str, object] = answer.json()["result"]
+    return result

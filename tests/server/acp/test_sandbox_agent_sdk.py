@@ -1,0 +1,78 @@
+"""The npm `sandbox-agent` 0.4.2 SDK, unmodified, against our server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import real_agents
+from tests.cli.running import Running
+
+pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
+
+HERE = Path(__file__).parent
+LONG = 330  # seconds of a prompt: more than the 300 after which Node's fetch gives up on a silent server
+
+
+def run(server: Running | None, what: str, work: Path, *more: str, limit: float = 90.0, **env: str) -> Any:
+    try:
+        folder = real_agents.install("sandbox-agent-sdk") / "node_modules" / "sandbox-agent"
+        node = real_agents.node()
+    except real_agents.NotAvailable as error:
+        pytest.skip(str(error))
+    work.mkdir(exist_ok=True)
+    given = {"PATH": os.environ["PATH"], "HOME": str(work), **env}
+    if server is not None:
+        found = server.server_file()
+        given |= {"SERVER_URL": found.url, "SERVER_TOKEN": found.token}
+    done = subprocess.run(
+        [str(node), str(HERE / "sandbox_agent_sdk.mjs"), str(folder), what, str(work), *more],
+        env=given,
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ACP write error" not in done.stderr
+    return json.loads(done.stdout)
+
+
+def test_sessions_prompts_permissions_modes_events_and_dispose(server: Running, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    found = run(server, "everything", work)
+    assert found["stopReason"] == "end_turn"
+    assert found["kinds"] == ["edit", "edit"]
+    assert (work / "allowed.txt").read_text() == "yes"
+    assert not (work / "denied.txt").exists()
+    assert found["stored"] > 5
+    assert found["servers"] == 1  # both sessions share one
+    assert found["disposeMs"] < 1000  # theirs takes two seconds
+
+
+def test_a_crash_is_told_at_once_and_the_session_goes_on(server: Running, tmp_path: Path) -> None:
+    found = run(server, "crash", tmp_path / "work")
+    assert found["code"] == -32603
+    assert (found["data"]["reason"], found["data"]["exitCode"]) == ("crashed", 7)
+    assert found["stopReason"] == "end_turn"
+    assert found["crashMs"] < 60_000  # theirs takes two minutes
+
+
+def test_it_starts_our_server_by_the_variable_it_knows(tmp_path: Path) -> None:
+    binary = tmp_path / "legation"
+    binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m legation "$@"\n')
+    binary.chmod(0o755)
+    assert run(None, "start", tmp_path / "work", SANDBOX_AGENT_BIN=str(binary))["stopReason"] == "end_turn"
+
+
+@pytest.mark.slow
+def test_a_prompt_longer_than_nodes_patience(server: Running, tmp_path: Path) -> None:
+    found = run(server, "long", tmp_path / "work", str(LONG), limit=LONG + 120.0)
+    assert found["stopReason"] == "end_turn"
+    assert found["seconds"] >= LONG
