@@ -196,7 +196,7 @@ def test_what_cannot_be_verified_is_no_success(
     done = legation(home, "trace", "verify", "x.jsonl", *argv)
     assert done.returncode == 2
     assert words in done.stderr
-    assert legation(home, "trace", "verify", "absent.jsonl").returncode == 9
+    assert legation(home, "trace", "verify", "absent.jsonl").returncode == 2
 
 
 def test_a_file_that_is_not_there_is_named_with_what_to_give(tmp_path: Path) -> None:

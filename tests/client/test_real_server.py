@@ -105,7 +105,7 @@ def test_many_streams_and_one_are_the_same_events(tmp_path: Path) -> None:
 async def test_the_async_client_does_the_same(tmp_path: Path) -> None:
     async with AsyncLegation.start(spawn(tmp_path)) as legation:
         assert (await legation.me()).workspace == "local"
-        assert [stream.name async for stream in legation.streams.list()] == ["server"]
+        assert [stream.name async for stream in legation.streams.list()] == ["approvals", "server"]
         async with legation.streams.follow("server") as events:
             first = await anext(events)
         assert [first] == await legation.streams.events("server").all()

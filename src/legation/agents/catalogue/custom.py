@@ -31,7 +31,7 @@ def read(path: Path, taken: Collection[str]) -> tuple[Entry, ...]:
     """None where there is no file. `taken` are names that are Legation's own."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise ConfigInvalid(f"cannot read {path}: {error.strerror}; correct or remove it") from error
