@@ -37,6 +37,15 @@ def test_a_big_line_has_exactly_that_size(client: RawClient, work: Path) -> None
     assert 3_000_000 in [len(line) for line in client.lines]
 
 
+def test_what_it_says_before_it_stalls_is_heard_when_it_stalls(client: RawClient, work: Path) -> None:
+    session = client.open(work)
+    prompt = client.start(session, "say-and-stall hi")
+    client.until(prompt, stop=lambda message: "update" in message.get("params", {}))
+    client.send(method="session/cancel", params={"sessionId": session})
+    listing = client.ask("session/list", {})
+    assert client.until(listing).answer["result"]["sessions"]  # it reads, and does not end its turn
+
+
 def test_a_hard_stall_does_not_heed_a_cancel(client: RawClient, work: Path) -> None:
     session = client.open(work)
     prompt = client.start(session, "say on", f"stall-hard {GRACE}", "say never")

@@ -73,6 +73,12 @@ def stall_hard(_: Turn, args: Args) -> None:
     time.sleep(float(args["SECONDS"]))
 
 
+def say_and_stall(turn: Turn, args: Args) -> None:
+    """In one step: a cancel finds it stalled as soon as the word was heard."""
+    turn.say(args["TEXT"])
+    time.sleep(60)
+
+
 def crash(_: Turn, args: Args) -> None:
     os._exit(int(args["CODE"]))
 
@@ -176,6 +182,12 @@ MISCHIEF = (
     StepSpec("flood", "N [BYTES]", "N numbered message chunks as fast as they are read.", flood),
     StepSpec("big", "BYTES", "One line of that size, its newline included.", big),
     StepSpec("stall", "SECONDS", "Says nothing for so long; a cancel ends it.", stall),
+    StepSpec(
+        "say-and-stall",
+        "TEXT",
+        "Says it, then nothing for a minute, and does not heed a cancel.",
+        say_and_stall,
+    ),
     StepSpec("stall-hard", "SECONDS", "Says nothing for so long and does not heed a cancel.", stall_hard),
     StepSpec("crash", "CODE", "Exits at once with that code.", crash),
     StepSpec("kill-self", "SIGNAL", "Sends itself a signal.", kill_self, {"SIGNAL": DEADLY}),
