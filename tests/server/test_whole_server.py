@@ -25,8 +25,9 @@ pytestmark = pytest.mark.heavy
 
 STOPS_IT = ("stop",)
 # Valid by their schema and refused all the same, for what no schema can say: the owner's maximum, an agent's name as
-# a label, a text that is no policy, an agent that must be named. Their own tests hold them.
+# a label, a text that is no policy, an agent that must be named, what is no JSON-RPC. Their own tests hold them.
 REFUSES_MORE = (
+    "postAcpMessage",
     "giveGrant",
     "createToken",
     "replayPolicy",
