@@ -25,9 +25,11 @@ pytestmark = pytest.mark.heavy
 
 STOPS_IT = ("stop",)
 # Valid by their schema and refused all the same, for what no schema can say: the owner's maximum, an agent's name as
-# a label, a text that is no policy, an agent that must be named, what is no JSON-RPC. Their own tests hold them.
+# a label, a text that is no policy, an agent that must be named, what is no JSON-RPC, or no id of a connection. Their own tests hold them.
 REFUSES_MORE = (
     "postAcpMessage",
+    "followAcpMessages",
+    "deleteAcpServer",
     "giveGrant",
     "createToken",
     "replayPolicy",
