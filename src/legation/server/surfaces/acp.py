@@ -5,8 +5,9 @@ docs/acp.md describes it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Final
 
+from msgspec import Meta
 from starlette.responses import Response
 
 from legation.errors import Conflict, NotAcceptable, NotFound
@@ -22,12 +23,13 @@ from legation.wire.api.acp import AcpServer, AcpServers
 
 if TYPE_CHECKING:
     from legation.server.acp.connections import Connections
-    from legation.server.acp.service import AcpService
 
 MEDIA: Final = "text/event-stream"
 MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message: a prompt with a dozen of images
 APPEARS: Final = 5.0  # seconds that a reader waits for the first message of its client: the client's time
 ACCESS: Final = needs("operate")
+
+ServerId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,128}$")]  # the client's choice
 
 routes = Routes(tag="acp")
 _bodies = BodyReader(MESSAGE_BYTES)
@@ -52,7 +54,7 @@ async def list_acp_servers(call: Call) -> AcpServers:
 )
 async def post_acp_message(
     call: Call,
-    server_id: str,
+    server_id: ServerId,
     agent: str | None = None,
     prefer: Annotated[str | None, Header("Prefer")] = None,
 ) -> Response:
@@ -77,7 +79,7 @@ async def post_acp_message(
 
 @routes.get("/v1/acp/{server_id}", access=ACCESS, media=MEDIA, errors=(NotFound, Conflict))
 async def follow_acp_messages(
-    call: Call, server_id: str, last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None
+    call: Call, server_id: ServerId, last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None
 ) -> Response:
     """Everything that the agent says, as server-sent events: notifications, requests, responses.
 
@@ -101,20 +103,13 @@ async def follow_acp_messages(
 
 
 @routes.delete("/v1/acp/{server_id}", access=ACCESS)
-async def delete_acp_server(call: Call, server_id: str) -> None:
+async def delete_acp_server(call: Call, server_id: ServerId) -> None:
     """End a connection and its agent's processes; its sessions stay. Twice is as good as once."""
     await (await _connections(call)).remove(call.principal.workspace, server_id)
 
 
-class HasAcp(Protocol):
-    """What these routes need of the services."""
-
-    @property
-    def acp(self) -> AcpService: ...
-
-
 async def _connections(call: Call) -> Connections:
-    return await cast("HasAcp", call.services).acp.connections()
+    return await call.services.acp.connections()
 
 
 def _must_accept(call: Call, media: str) -> None:

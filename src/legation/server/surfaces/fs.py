@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Protocol, cast
+from typing import Annotated, Final
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from legation.clock import Clock
 from legation.errors import Conflict, NotFound, StorageFailed, TooLarge, Unavailable
-from legation.server.fs.files import Files, Reading
+from legation.server.fs.files import Reading
 from legation.server.fs.roots import Confinement
 from legation.server.http.access import needs
 from legation.server.http.app import BODY_TRUST
@@ -40,13 +39,13 @@ async def list_files(call: Call, path: FilePath = ".", session_id: SessionId = N
 
     A relative path begins at the session's folder, or at the first allowed one. What is neither file nor folder is
     listed as a `file`; links are not followed here."""
-    return await _files(call).entries(_where(call, session_id), path)
+    return await call.services.files.entries(_where(call, session_id), path)
 
 
 @routes.get("/v1/fs/stat", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
 async def describe_file(call: Call, path: FilePath, session_id: SessionId = None) -> FsStat:
     """What a path is, how large, and when it was changed."""
-    return await _files(call).describe(_where(call, session_id), path)
+    return await call.services.files.describe(_where(call, session_id), path)
 
 
 @routes.get(
@@ -54,7 +53,7 @@ async def describe_file(call: Call, path: FilePath, session_id: SessionId = None
 )
 async def read_file(call: Call, path: FilePath, session_id: SessionId = None) -> Response:
     """The bytes of a regular file, as they are."""
-    reading = await _files(call).open(_where(call, session_id), path)
+    reading = await call.services.files.open(_where(call, session_id), path)
     if call.request.method == "HEAD":
         reading.close()
         return Response(media_type=OCTETS, headers={"content-length": str(reading.size)})
@@ -68,7 +67,7 @@ async def write_file(call: Call, path: FilePath, session_id: SessionId = None) -
     """Write a file, whole or not at all; the folders above it are made.
 
     One that is there is replaced and hands on its permissions."""
-    return await _files(call).write(_where(call, session_id), path, call.request, Confirmation(call))
+    return await call.services.files.write(_where(call, session_id), path, call.request, Confirmation(call))
 
 
 @routes.delete("/v1/fs/entry", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
@@ -77,13 +76,13 @@ async def delete_file(
 ) -> FsDone:
     """Delete a file, a link or an empty folder; with `recursive` a folder and everything in it."""
     where = _where(call, session_id)
-    return FsDone(path=await _files(call).remove(where, path, recursive=recursive))
+    return FsDone(path=await call.services.files.remove(where, path, recursive=recursive))
 
 
 @routes.post("/v1/fs/mkdir", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
 async def make_folder(call: Call, path: FilePath, session_id: SessionId = None) -> FsDone:
     """Make a folder and those above it; one that is there is fine."""
-    return FsDone(path=await _files(call).make_folder(_where(call, session_id), path))
+    return FsDone(path=await call.services.files.make_folder(_where(call, session_id), path))
 
 
 @routes.post("/v1/fs/move", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
@@ -91,7 +90,7 @@ async def move_file(call: Call, body: FsMove, session_id: SessionId = None) -> F
     """Move or rename a file, a link or a folder; the folders above the new place are made.
 
     Without `overwrite` nothing is ever replaced."""
-    return await _files(call).move(_where(call, session_id), body)
+    return await call.services.files.move(_where(call, session_id), body)
 
 
 @routes.post(
@@ -105,7 +104,7 @@ async def upload_files(call: Call, path: FilePath = ".", session_id: SessionId =
 
     Files and folders only: an archive with a link, a device, an absolute name or `..` is refused where that begins,
     and what was unpacked before it stays."""
-    return await _files(call).unpack(_where(call, session_id), path, call.request, Confirmation(call))
+    return await call.services.files.unpack(_where(call, session_id), path, call.request, Confirmation(call))
 
 
 class Download(StreamingResponse):
@@ -127,31 +126,14 @@ class Confirmation:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._asked = _clock(call).monotonic()
+        self._asked = call.services.clock.monotonic()
 
     async def __call__(self) -> None:
-        now = _clock(self._call).monotonic()
+        now = self._call.services.clock.monotonic()
         if now - self._asked > BODY_TRUST:
             ACCESS.check(await self._call.authenticate(self._call.request))
             self._asked = now
 
 
-class HasFiles(Protocol):
-    """What these routes need of the services."""
-
-    @property
-    def files(self) -> Files: ...
-    @property
-    def clock(self) -> Clock: ...
-
-
-def _files(call: Call) -> Files:
-    return cast(HasFiles, call.services).files
-
-
-def _clock(call: Call) -> Clock:
-    return cast(HasFiles, call.services).clock
-
-
 def _where(call: Call, session_id: str | None) -> Confinement:
-    return _files(call).confinement(session_id, call.principal.workspace)
+    return call.services.files.confinement(session_id, call.principal.workspace)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any, Final, Protocol, cast
+from typing import Annotated, Final
 
 from msgspec import Meta
 from starlette.responses import Response
@@ -20,7 +19,6 @@ from legation.server.streaming.projected_pages import page
 from legation.server.streaming.projected_turn import Cursor, TurnReader
 from legation.server.streaming.sse import EventStream
 from legation.wire.api.sessions import EventPage, NewMessage
-from legation.wire.universal.facts import SessionFacts
 
 MEDIA: Final = "text/event-stream"
 PATIENCE: Final = (
@@ -33,14 +31,6 @@ IncludeRaw = Annotated[bool, Alias("include_raw")]
 LastEventId = Annotated[str | None, Header("Last-Event-ID")]
 
 routes = Routes(tag="session events")
-
-
-class Desk(Protocol):
-    """What is needed here of the sessions."""
-
-    def facts(self, workspace: str, session_id: str) -> SessionFacts: ...
-    async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int] | None:
-        """Returns when the message is accepted. If others are before it: what its turn begins after, when it does."""
 
 
 @routes.get(
@@ -105,16 +95,12 @@ async def stream_turn(
         judge = await _projected(call, id, "sandbox-agent", include_raw=False)
         judged = Cursor(judge, await judge.end())
     boundary = source.log_head
-    begins = await _desk(call).send(call.principal.workspace, id, body)
+    begins = await call.services.sessions.send(call.principal.workspace, id, body)
     credential = credential_of(call, "operate")
     return EventStream(TurnReader(call.services.hub, shown, judged, boundary, begins, credential))
 
 
 async def _projected(call: Call, session_id: str, schema: Schema, *, include_raw: bool) -> Projected:
     services, workspace = call.services, call.principal.workspace
-    facts = _desk(call).facts(workspace, session_id)
+    facts = services.sessions.facts(workspace, session_id)
     return await project(services.hub, services.log, workspace, facts, schema, include_raw=include_raw)
-
-
-def _desk(call: Call) -> Desk:
-    return cast(Desk, cast(Any, call.services).sessions)

@@ -9,12 +9,12 @@ from typing import Annotated, Final
 from msgspec import Meta, Raw
 from starlette.responses import Response
 
-from legation.errors import Conflict, Forbidden, LegationError, NotFound, Unauthenticated
-from legation.server.auth import WORKSPACE_HEADER
+from legation.errors import Conflict, NotFound
 from legation.server.http.call import Call, Header
 from legation.server.http.routes import Routes, needs
 from legation.server.streaming.channel import Source
-from legation.server.streaming.hub import Credential, check_position
+from legation.server.streaming.credential import credential_of
+from legation.server.streaming.hub import check_position
 from legation.server.streaming.multiplex import open_streams, read_position
 from legation.server.streaming.sse import EventStream, as_utf8, first_chunk
 from legation.store.backend import StreamInfo
@@ -62,7 +62,7 @@ async def follow_stream(
     A `Last-Event-ID`, which browsers send when they connect again, wins over `after`."""
     if last_event_id:
         after = read_position(last_event_id, "Last-Event-ID")
-    reader = await call.services.hub.reader(name, call.principal.workspace, after, _credential(call))
+    reader = await call.services.hub.reader(name, call.principal.workspace, after, credential_of(call))
     return EventStream(reader)
 
 
@@ -72,26 +72,9 @@ async def follow_streams(call: Call, streams: str, last_event_id: LastEventId = 
 
     The id of each event holds the position in every stream, in the order of the request."""
     reader = await open_streams(
-        call.services.hub, call.principal.workspace, streams, last_event_id, _credential(call)
+        call.services.hub, call.principal.workspace, streams, last_event_id, credential_of(call)
     )
     return EventStream(reader)
-
-
-def _credential(call: Call) -> Credential:
-    """A body may stay open for days: it ends when what opened it would not open it again."""
-    request, authenticate = call.request, call.authenticate
-
-    async def holds() -> bool:
-        try:
-            now = await authenticate(request)
-        except (Unauthenticated, Forbidden):
-            return False
-        except LegationError:
-            return True  # a database that does not answer is no verdict
-        return now.workspace == call.principal.workspace and "read" in now.scopes
-
-    named = ("authorization", "cookie", WORKSPACE_HEADER)
-    return Credential(tuple(request.headers.get(name) for name in named), holds)
 
 
 def page_of_streams(infos: Sequence[StreamInfo], prefix: str, limit: int, after: str) -> Page[StreamSummary]:
