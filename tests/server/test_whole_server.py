@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -75,7 +76,8 @@ def raw(up: Running, request: bytes) -> bytes:
     where = urlsplit(up.server_file().url)
     with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
         connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # it may have hung up already: not all of a long request need be read
+            connection.shutdown(socket.SHUT_WR)
         answer = b""
         while piece := connection.recv(65536):
             answer += piece
