@@ -519,18 +519,25 @@ async def test_a_message_that_waits_ends_with_its_session(server: Server, stream
     assert {event["type"] for event in found} <= {"item.completed", "turn.ended", "session.ended"}
 
 
-async def test_a_long_turn_is_kept_alive(log: EventLog, stream: Stream) -> None:
+async def test_a_turn_of_an_hour_is_kept_alive_and_ends_in_its_body(log: EventLog, stream: Stream) -> None:
+    """However long the agent says nothing, no proxy sees a silent body."""
     clock = FakeClock()
+    begin, end = turn(name="trn_1")[:2], turn(name="trn_1")[2:]
     async with serving(log, clock=clock) as server:
-        plays(server, stream, ACTIVE, *turn(name="trn_1")[:2])
+        plays(server, stream, ACTIVE, *begin)
         async with asyncio.timeout(LIMIT):
             reader, writer, _, _ = await post(server.port, MESSAGES, {"message": "go"})
             body = frames(reader)
             while "turn.started" not in (await anext(body)).get("data", ""):
                 pass
-            while "" not in (frame := await anext_of(body, clock)):
-                assert "data" in frame
+            began, comments = clock.monotonic(), 0
+            while clock.monotonic() - began < 3600:
+                comments += "" in await anext_of(body, clock)
+            assert comments > 60
+            await stream.append(drafts(*end))
+            rest = [frame["data"] async for frame in body if "data" in frame]
             writer.close()
+    assert '"stopReason":"end_turn"' in rest[-1]
 
 
 async def anext_of(body: AsyncIterator[dict[str, str]], clock: FakeClock) -> dict[str, str]:
@@ -538,5 +545,5 @@ async def anext_of(body: AsyncIterator[dict[str, str]], clock: FakeClock) -> dic
     waiting = asyncio.ensure_future(anext(body))
     while not waiting.done():
         clock.advance(KEEP_ALIVE)
-        await asyncio.wait({waiting}, timeout=0.05)
+        await asyncio.wait({waiting}, timeout=0.01)
     return waiting.result()
