@@ -226,7 +226,7 @@ async def test_no_process_of_the_agent_is_left(claude_agent_acp: tuple[str, ...]
     async with desk(claude_agent_acp, tmp_path) as at:
         at.model.say("Hello.")
         await at.ask("Say hello")
-        adapter = at.session.agent.child.pid
+        adapter = at.session.agent.processes[0]
         family = {pid: process(pid) for pid in (adapter, *children(adapter))}
         assert len(family) > 1  # the adapter in Node, and the agent itself
     assert [pid for pid, was in family.items() if _lives(pid, was)] == []

@@ -125,7 +125,7 @@ async def test_a_session_is_active_again_after_its_agent_was_killed(
 ) -> None:
     async with desk(claude_agent_acp, tmp_path, restart="on-crash", restart_backoff=AT_ONCE) as at:
         await talk(at, 1)
-        adapter = at.session.agent.child.pid
+        adapter = at.session.agent.processes[0]
         family = [each for pid in (adapter, *children(adapter)) if (each := process(pid))]
         assert len(family) > 1  # the adapter in Node, and the agent itself
 
@@ -149,7 +149,7 @@ async def test_a_session_killed_in_mid_turn_tells_its_end_and_goes_on(
         stall = at.model.stall(Text("I think about it and "))
         turn = asyncio.create_task(at.ask("Think long"))
         await stall.reached()
-        os.kill(at.session.agent.child.pid, signal.SIGKILL)
+        os.kill(at.session.agent.processes[0], signal.SIGKILL)
         with pytest.raises(AgentExited, match="SIGKILL"):
             await turn
         await stall.abandoned()

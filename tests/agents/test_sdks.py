@@ -235,13 +235,13 @@ async def test_a_crash_in_mid_turn_is_recovered_from_by_a_load(argv: tuple[str, 
     """These agents cannot resume."""
     async with rig(tmp_path, restart="on-crash", restart_backoff=Backoff(initial_ms=1)) as made:
         session = await start(made, argv)
-        first = session.agent.child.pid
+        first = session.agent.processes[0]
         with pytest.raises(AgentExited, match=f"exit code {CRASH}"):
             await ask(session, "crash last words")
         reset = await until_type(session, "session-reset")
         await until_status(session, "active", after=reset.seq)
         assert [event.type for event in await events(session)] == LOADED
-        assert session.agent.child.pid != first
+        assert session.agent.processes[0] != first
         assert (await ask(session, "say on")).error is None
         assert await said(session) == [*HISTORY, "on"]
         assert [each.code for each in made.reported] == [DiagnosticCode.AGENT_RESTART_SCHEDULED]

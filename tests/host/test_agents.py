@@ -66,7 +66,7 @@ async def test_a_stubborn_agent_is_killed_after_the_kill_timeout_and_that_is_tol
     assert HostOptions().kill_timeout_ms == 5000
     async with rig(tmp_path) as made:
         session = await made.rehearse()
-        pid = session.agent.child.pid
+        pid = session.agent.processes[0]
         await play(session, "ignore-signals", "ignore-stdin-eof")
         await made.host.dispose_agent("agent-1")
         assert process(pid) is None

@@ -81,7 +81,7 @@ async def test_much_stderr_neither_blocks_nor_fills_memory(tmp_path: Path) -> No
     async with rig(tmp_path) as made:
         session = await made.rehearse()
         assert (await play(session, "stderr 400000", "say done")).stop_reason == "end_turn"
-        assert 0 < len(session.agent.child.stderr_tail()) <= 65536
+        assert 0 < len(session.agent.stderr_tail()) <= 65536
 
 
 async def test_an_agent_that_closes_its_output_is_stopped(
@@ -91,7 +91,7 @@ async def test_an_agent_that_closes_its_output_is_stopped(
     source = "hello(); session(); prompted(); os.write(2, b'bye'); os.close(1); signal.pause()"
     async with rig(tmp_path) as made:
         session = await made.script(source)
-        pid = session.agent.child.pid
+        pid = session.agent.processes[0]
         with pytest.raises(TransportClosed, match="closed its output") as caught:
             await go(session)
         assert "bye" in caught.value.message
@@ -155,7 +155,7 @@ async def test_a_tree_that_ignores_signals_is_gone_after_dispose(tmp_path: Path)
         await play(session, "spawn-tree ignore-signals hold", "ignore-signals", "ignore-stdin-eof")
         (said,) = await of_type(session, "agent-message-chunk")
         pids = json.loads(json.loads(said.raw)["content"]["text"]).values()
-        pids = [*pids, session.agent.child.pid]
+        pids = [*pids, session.agent.processes[0]]
         assert all(map(alive, pids))
         await made.host.dispose()
         assert not any(map(alive, pids))
@@ -200,7 +200,7 @@ async def test_dispose_stops_an_agent_that_is_still_starting(tmp_path: Path) -> 
 async def test_a_cancelled_caller_does_not_stop_dispose(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         session = await made.rehearse()
-        pid = session.agent.child.pid
+        pid = session.agent.processes[0]
         disposing = asyncio.create_task(made.host.dispose())
         await asyncio.sleep(0)
         disposing.cancel()
@@ -234,7 +234,7 @@ async def test_a_failing_disk_does_not_hold_up_dispose(
         async with AcpHost(options, log=log) as host:
             made = Rig(host, log, tmp_path, [])
             session = await made.script("hello(); session(); prompted()\nwhile True: update('x' * 1000)")
-            pid = session.agent.child.pid
+            pid = session.agent.processes[0]
             disk.broken = True
             prompting = asyncio.create_task(go(session))
             while log.pending_bytes < 100_000:

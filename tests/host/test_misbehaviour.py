@@ -375,7 +375,7 @@ async def test_an_agent_behind_a_wrapper_is_gone_after_dispose(tmp_path: Path) -
         await go(session)
         (said,) = await of_type(session, "agent-message-chunk")
         agent = int(text(said))
-        wrapper = session.agent.child.pid
+        wrapper = session.agent.processes[0]
         assert agent != wrapper
         assert alive(agent)
         await made.host.dispose()
@@ -463,7 +463,7 @@ async def test_a_start_may_take_longer_than_a_turn_may_be_idle(tmp_path: Path) -
     source = "import time; time.sleep(0.5); hello(); session(); stay()"
     async with rig(tmp_path, limits=Limits(start=30.0, idle=0.2, permission=0.2)) as made:
         session = await made.script(source)
-        assert session.agent.hello.protocol_version == 1
+        assert session.agent.version == 1
 
 
 async def test_a_cancel_that_crosses_the_answer_does_not_hit_the_next_turn(tmp_path: Path) -> None:

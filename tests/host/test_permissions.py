@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from tests.host.rig import NO, YES, Hand, go, of_type, play, rig, until_type
 
+from legation.agents.acp import AcpAgent
 from legation.host.options import Limits
 from legation.host.session import Session
 from legation.store.backend import Append, Op
@@ -313,6 +314,7 @@ async def _agent_has_nothing_to_read(session: Session) -> None:
     """A round through the loop in which an answer, were there one, would have been written."""
     for _ in range(10):
         await asyncio.sleep(0)
+    assert isinstance(session.agent, AcpAgent)
     transport = session.agent.child._stdin._transport
     assert transport is not None
     assert transport.get_write_buffer_size() == 0

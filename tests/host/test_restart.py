@@ -187,7 +187,7 @@ async def test_a_cancel_that_is_not_obeyed_ends_in_a_kill_and_the_session_goes_o
     clock = FakeClock()
     async with rig(tmp_path, clock=clock, limits=Limits(idle=1000)) as made:
         session = await made.rehearse()
-        pid = session.agent.child.pid
+        pid = session.agent.processes[0]
         prompting = asyncio.create_task(play(session, "say-and-stall hi"))
         await until_type(session, "agent-message-chunk")
         await session.cancel()
@@ -197,7 +197,7 @@ async def test_a_cancel_that_is_not_obeyed_ends_in_a_kill_and_the_session_goes_o
             await prompting
         lost = await until_status(session, "disconnected")
         await until_status(session, "active", after=lost.seq)
-        assert session.agent.child.pid != pid
+        assert session.agent.processes[0] != pid
         assert (await play(session, "say again")).stop_reason == "end_turn"
         kills = [each for each in await told(made.host, Diagnostic) if each.code == "agent/kill"]
         assert len(kills) == 1

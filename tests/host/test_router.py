@@ -7,6 +7,7 @@ import pytest
 from tests.host.rig import Hand, go, of_type, play, rig, until
 
 from legation.agents import rpc
+from legation.agents.acp import AcpAgent
 from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import AgentError
 from legation.redact import Redactor
@@ -133,6 +134,7 @@ stay()
         big = made.work / "big.txt"
         big.write_text("x" * 100_000)
         session = await made.script(asks.replace("PATH", repr(str(big))))
+        assert isinstance(session.agent, AcpAgent)
         child = session.agent.child
         with pytest.raises(AgentError):
             await go(session)

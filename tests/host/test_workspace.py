@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.host.rig import play, rig
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
@@ -59,7 +59,7 @@ async def test_one_session_is_restored_and_forgotten_by_name(tmp_path: Path) -> 
 
 
 async def test_what_cannot_be_prepared_is_no_session(tmp_path: Path) -> None:
-    async def prepare(_agent: AcpAgent, _opened: NewSessionResponse) -> NewSessionResponse:
+    async def prepare(_agent: Driver, _opened: NewSessionResponse) -> NewSessionResponse:
         raise InvalidParams("cannot do that")
 
     async with rig(tmp_path) as made:

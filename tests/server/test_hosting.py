@@ -176,7 +176,7 @@ async def test_with_the_server_its_agents_and_their_questions_end(
             session = await open_session(rig.services, tmp_path / "work")
             hosted = Hosted(rig, await hosting.host(), tmp_path / "work", session)
             approval, prompting = await hosted.asked("ask write a.txt hello")
-            pid = session.agent.child.pid
+            pid = session.agent.processes[0]
         await asyncio.gather(prompting, return_exceptions=True)
         assert process(pid) is None
         with pytest.raises(Unavailable):
@@ -198,7 +198,7 @@ async def main(folder):
     settings = load({"data_dir": folder / "data", "port": 0}, {"HOME": str(folder)})
     async with open_instance(settings, mode="server", clock=SystemClock(), stop=lambda: None) as (services, _):
         session = await open_session(services, folder / "work")
-        print(session.agent.child.pid, flush=True)
+        print(session.agent.processes[0], flush=True)
         await play(session, "ignore-signals", "ignore-stdin-eof", "say deaf", "stall-hard 300")
 
 asyncio.run(main(Path(sys.argv[1])))

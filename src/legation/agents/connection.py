@@ -7,18 +7,16 @@ from functools import partial
 from typing import Self, TypeVar
 
 from legation.agents import handshake
-from legation.agents.abilities import Abilities
 from legation.agents.answers import READ_ERRORS, read_answer
+from legation.agents.greeting import Greeted
 from legation.agents.process import AgentProcess
 from legation.agents.rpc import AgentRefused, Inbox
 from legation.errors import AgentError, InvalidParams, TimedOut
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire.acp.capabilities import (
-    AgentCapabilities,
     AuthenticateRequest,
     AuthMethod,
     ClientCapabilities,
-    Implementation,
     InitializeResponse,
 )
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
@@ -26,11 +24,12 @@ from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 _T = TypeVar("_T")
 
 
-class AcpConnection:
+class AcpConnection(Greeted):
+    takes_edits = False  # it acts on the arguments that it asked about, whatever it is answered
+
     def __init__(self, child: Child, inbox: Inbox) -> None:
+        super().__init__(child.name, InitializeResponse(protocol_version=handshake.SUPPORTED_VERSIONS[0]))
         self.child = child
-        self.announced: Mapping[str, object] = {}  # its answer to the handshake, as it came
-        self.hello = InitializeResponse(protocol_version=handshake.SUPPORTED_VERSIONS[0])
         self._process = AgentProcess(child, inbox)
 
     @classmethod
@@ -52,47 +51,6 @@ class AcpConnection:
             raise
         return agent
 
-    @property
-    def version(self) -> int:
-        """Of the protocol, as agreed for this connection."""
-        return self.hello.protocol_version
-
-    @property
-    def capabilities(self) -> AgentCapabilities:
-        return self.hello.agent_capabilities
-
-    @property
-    def auth_methods(self) -> tuple[AuthMethod, ...]:
-        return self.hello.auth_methods
-
-    @property
-    def info(self) -> Implementation | None:
-        return self.hello.agent_info
-
-    @property
-    def can_load(self) -> bool:
-        return self._abilities.can(AgentMethod.SESSION_LOAD)
-
-    @property
-    def can_resume(self) -> bool:
-        return self._abilities.can(AgentMethod.SESSION_RESUME)
-
-    @property
-    def can_list(self) -> bool:
-        return self._abilities.can(AgentMethod.SESSION_LIST)
-
-    @property
-    def can_close(self) -> bool:
-        return self._abilities.can(AgentMethod.SESSION_CLOSE)
-
-    @property
-    def can_delete(self) -> bool:
-        return self._abilities.can(AgentMethod.SESSION_DELETE)
-
-    @property
-    def _abilities(self) -> Abilities:
-        return Abilities(self.child.name, self.capabilities)
-
     # The connection.
 
     async def initialize(self, capabilities: ClientCapabilities, timeout: float) -> None:
@@ -103,8 +61,15 @@ class AcpConnection:
         except TimedOut as error:
             said = self._process.said()
             raise TimedOut(f"{error.message}{said}; give it more time or run it by hand") from None
-        self.hello = handshake.read_hello(self.child.name, announced)
+        self.hello = handshake.read_hello(self.name, announced)
         self.announced = announced
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        return (self.child.pid,)
+
+    def stderr_tail(self) -> str:
+        return self.child.stderr_tail()
 
     async def wait(self) -> Exit:
         """Until the process has ended and everything it said was handed on."""
@@ -161,7 +126,7 @@ class AcpConnection:
         try:
             return read_answer(raw, shape)
         except READ_ERRORS as error:
-            return AgentError(f"cannot understand the answer of {self.child.name!r} to {method}: {error}")
+            return AgentError(f"cannot understand the answer of {self.name!r} to {method}: {error}")
 
     def _refusal(self, method: AgentMethod, error: RpcError) -> AgentRefused:
         if error.code != ErrorCode.AUTH_REQUIRED:
@@ -176,11 +141,11 @@ class AcpConnection:
         if way is None:
             known = ", ".join(each.id for each in self.auth_methods) or "none at all"
             raise InvalidParams(
-                f"cannot sign in to {self.child.name!r} with {method_id!r}: it offers {known}; choose one of those"
+                f"cannot sign in to {self.name!r} with {method_id!r}: it offers {known}; choose one of those"
             )
         if way.type == "terminal":  # the protocol forbids to pass these on
             raise InvalidParams(
-                f"cannot sign in to {self.child.name!r} with {method_id!r} from here: run the agent in a terminal"
+                f"cannot sign in to {self.name!r} with {method_id!r} from here: run the agent in a terminal"
                 f" with the arguments that it names"
             )
 

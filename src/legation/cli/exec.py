@@ -63,6 +63,7 @@ def exec_(
         cwd=_folder(cwd),
         prompt=_prompt(prompt),
         env={**start.env, **_passed(env, os.environ)},
+        driver=start.driver,
     )
     if yes and unattended:
         raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from legation.agents.driver import DriverName
 from legation.approvals.policies import Policies
 from legation.cli.door import TRACE, own_door
 from legation.cli.folders import Folders
@@ -44,6 +45,7 @@ class Job:
     cwd: Path
     prompt: str
     env: Mapping[str, str]
+    driver: DriverName = "acp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ async def _prompt(
     host: AcpHost, job: Job, session_id: str, cancel: Canceller, show: Callable[[Subscription], None]
 ) -> PromptResult:
     definition = AgentDefinition(
-        id=job.agent, command=job.argv[0], args=job.argv[1:], cwd=job.cwd, env=job.env
+        id=job.agent, command=job.argv[0], args=job.argv[1:], cwd=job.cwd, env=job.env, driver=job.driver
     )
     agent = await host.spawn_agent(definition)
     await host.create_session(agent.agent_id, cwd=job.cwd, session_id=session_id, title=job.prompt[:SUMMARY])

@@ -10,7 +10,10 @@ from shutil import rmtree
 from signal import SIGKILL, SIGTERM
 from typing import Literal
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
+from legation.agents.drivers import open_driver
+from legation.agents.native import Equipment
+from legation.agents.pool import Pool
 from legation.clock import Clock
 from legation.errors import AgentExited, LegationError
 from legation.host.options import AgentDefinition, HostOptions
@@ -34,6 +37,7 @@ class Surroundings:
 
     options: HostOptions
     launcher: Launcher
+    pool: Pool
     clock: Clock
     stream: HostStream
     capabilities: ClientCapabilities
@@ -50,7 +54,7 @@ class Agent:
     def __init__(self, agent_id: str, definition: AgentDefinition, around: Surroundings) -> None:
         self.id = agent_id
         self.definition = definition
-        self.live: AcpAgent | None = None
+        self.live: Driver | None = None
         self.router = around.new_router(agent_id)
         self._around = around
         self._status: AgentStatus = "starting"
@@ -81,12 +85,12 @@ class Agent:
     def how_it_ended(self) -> str:
         return f"{self._reason}: {self._exit}" if self._exit else f"{self._reason}"
 
-    def running(self) -> AcpAgent:
+    def running(self) -> Driver:
         if self._status != "ready" or self.live is None:
             raise AgentExited(f"cannot use {self.id}: it is {self._status}; wait for it or start another")
         return self.live
 
-    def serve(self, session: Session, live: AcpAgent) -> None:
+    def serve(self, session: Session, live: Driver) -> None:
         """The process `live` has taken the session. It may have ended since, when nobody knew of that yet."""
         self.router.open(session)
         if self.live is not live:
@@ -158,7 +162,7 @@ class Agent:
     async def _until_exit(self) -> None:
         assert self.live is not None
         found = await self.live.wait()
-        tail = self.live.child.stderr_tail().strip() or None
+        tail = self.live.stderr_tail().strip() or None
         self.live = None
         self._exit = found
         self.router.exited(AgentExitedEvent(code=found.code, signal=found.signal, stderr_tail=tail))
@@ -217,21 +221,24 @@ class Agent:
         self._exit, self._restarts = None, 0
         self._move("ready")
 
-    async def _spawned(self) -> AcpAgent:
+    async def _spawned(self) -> Driver:
         around = self._around
         try:
             command, self._tmp = await asyncio.to_thread(around.command, self.definition)
             names = sorted(command.env)
             self._diagnose(DiagnosticCode.AGENT_SPAWN, f"starting {command.argv[0]}", data={"env": names})
             self.router.reset()
-            return AcpAgent(await around.launcher.spawn(command, self._pipes()), self.router)
+            equipment = Equipment(
+                command, around.launcher, self._pipes(), self.router, around.pool, around.options.trusts
+            )
+            return await open_driver(self.definition.driver, equipment)
         except BaseException as error:
             self._diagnose(DiagnosticCode.AGENT_SPAWN_FAILED, _said(error))
             self._fail("spawn-failed")
             await asyncio.shield(self._tidy())
             raise
 
-    async def _give_up(self, live: AcpAgent, error: BaseException) -> None:
+    async def _give_up(self, live: Driver, error: BaseException) -> None:
         """Told first; how its process ended is added when it has."""
         self._diagnose(DiagnosticCode.AGENT_INITIALIZE_FAILED, _said(error))
         self._fail("initialize-failed")

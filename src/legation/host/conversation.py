@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
 from legation.agents.rpc import AgentRefused, RpcFault
 from legation.clock import Clock
 from legation.errors import (
@@ -52,7 +52,7 @@ class Place(Protocol):
     meta: SessionMeta
 
     @property
-    def agent(self) -> AcpAgent: ...
+    def agent(self) -> Driver: ...
     @property
     def home(self) -> str | None: ...
     def note(self, *payloads: Payload) -> Receipt | None: ...
@@ -139,7 +139,7 @@ class Conversation:
         return self._questions
 
     @property
-    def _waiting(self) -> bool:
+    def waiting(self) -> bool:
         """The agent waits for us."""
         return self._permissions.waiting or (self._questions is not None and self._questions.waiting)
 
@@ -153,7 +153,7 @@ class Conversation:
         now = self._clock.now_ms()
         try:
             action = Action.from_tool_call(
-                self._session.agent.child.name, call, cwd=self._session.meta.cwd, home=self._session.home
+                self._session.agent.name, call, cwd=self._session.meta.cwd, home=self._session.home
             )
         except InvalidParams as error:
             raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
@@ -168,11 +168,12 @@ class Conversation:
             tool_call_id=call.tool_call_id,
             turn=self._turn.id if self._turn else None,
             diffs=tuple(each for each in call.content or () if isinstance(each, Diff)),
+            editable=self._session.agent.takes_edits,
         )
 
     def _go_on(self) -> None:
         self.heard()
-        if self._turn and not self._turn.cancelled and not self._waiting:
+        if self._turn and not self._turn.cancelled and not self.waiting:
             self._move("running")
 
     def _move(self, state: TurnName, reason: str | None = None) -> None:
@@ -285,7 +286,7 @@ class Conversation:
         is stopped."""
         while not asking.done():
             left = self._time_left(turn)
-            if self._waiting:
+            if self.waiting:
                 turn.heard()
                 left = self._limits.idle  # it waits for us
             if left > 0:

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from legation.approvals.door import Door
 from legation.approvals.policy.facts import Facts
 from legation.approvals.request import Request, Ruling
@@ -47,7 +49,7 @@ class DoorApprover:
 
     async def decide(self, ask: Ask) -> Decision:
         try:
-            return (await self.rule(ask)).decision
+            return _decision(ask, await self.rule(ask))
         except LegationError as error:
             return refusal(error)
 
@@ -64,6 +66,7 @@ class DoorApprover:
             session_id=ask.session_id,
             turn_id=ask.turn,
             tool_call_id=ask.tool_call_id,
+            editable=ask.editable,
             timeout=self._timeout,
         )
 
@@ -78,6 +81,13 @@ class DoorApprover:
         if len(self._facts) > KEPT:
             del self._facts[next(iter(self._facts))]
         return facts
+
+
+def _decision(ask: Ask, ruling: Ruling) -> Decision:
+    """With the arguments that were approved, where somebody changed them."""
+    if not ruling.passed or ruling.action.params == ask.action.params:
+        return ruling.decision
+    return replace(ruling.decision, params=ruling.action.params)
 
 
 def refusal(error: LegationError) -> Decision:

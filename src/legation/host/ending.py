@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
 from legation.errors import LegationError
 from legation.host.agent import Agent
 from legation.host.ownership import OwnedTerminals
@@ -53,7 +53,7 @@ class Ending:
             _log.exception("cannot release the terminals of session %s", session.id)
             self._complain(session, f"its terminals could not be released: {type(error).__name__}")
 
-    async def _tell(self, live: AcpAgent, session: Session, status: str) -> None:
+    async def _tell(self, live: Driver, session: Session, status: str) -> None:
         """Best effort: ours is ended whatever the agent says."""
         tell = live.delete_session if status == "deleted" else live.close_session
         try:

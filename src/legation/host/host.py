@@ -17,7 +17,8 @@ from typing import Self, TypeAlias
 
 import msgspec
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
+from legation.agents.pool import Pool
 from legation.clock import Clock
 from legation.errors import CapabilityUnsupported, Conflict, NotFound
 from legation.host import agent as agents
@@ -59,7 +60,7 @@ from legation.wire.acp.sessions import ListSessionsResponse, NewSessionResponse
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, SessionUpdated
 from legation.wire.payload import Payload
 
-Prepare: TypeAlias = Callable[[AcpAgent, NewSessionResponse], Awaitable[NewSessionResponse]]
+Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSessionResponse]]
 """Given what the agent has opened; returns what it is like then."""
 
 SHOWN = 40  # characters of an id that the caller made up, in a message
@@ -80,6 +81,7 @@ class AcpHost:
         self._stream = HostStream()
         self._given_log = log
         self._agents: dict[str, Agent] = {}
+        self._pool = Pool()
         self._sessions = Sessions()
         self._listeners = Listeners(self._stream)
         self._last_agent = 0
@@ -143,6 +145,7 @@ class AcpHost:
         return agents.Surroundings(
             options=self.options,
             launcher=self._launcher,
+            pool=self._pool,
             clock=self.clock,
             stream=self._stream,
             capabilities=capabilities,
@@ -462,7 +465,7 @@ class AcpHost:
             raise NotFound(f"cannot find agent {agent_id}; `get_agents` lists them")
         return agent
 
-    def _live(self, agent_id: str) -> AcpAgent:
+    def _live(self, agent_id: str) -> Driver:
         return self._agent(agent_id).running()
 
     def _stream_of(self, session_id: str | None) -> Session | HostStream:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from legation.agents.driver import DriverName
 from legation.clock import Clock, SystemClock
 from legation.errors import ConfigInvalid
 from legation.host.handlers import FsHandler, QuestionHandler, TerminalHandler
@@ -19,6 +20,11 @@ from legation.wire.ask import Approver
 
 Restart = Literal["never", "on-crash"]
 _WORKSPACE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # it names a folder
+
+
+def trusts_nothing(_folder: str) -> bool:
+    """What a repository says to an agent that works in it is the repository's word, not its owner's."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,8 @@ class HostOptions:
     """`fs`, `terminal` and `questions` say what the agents are offered, and nothing else is (INV-6).
 
     Without an `approver`, permissions wait for `respond_permission`. Without a `data_dir`, agents' homes are
-    temporary. Without `storage`, events live in memory. Streams and homes are those of the `workspace`.
+    temporary. Without `storage`, events live in memory. Streams and homes are those of the `workspace`. `trusts` says
+    of a folder whether an agent's own configuration in it counts.
     """
 
     restart: Restart = "never"
@@ -67,6 +74,7 @@ class HostOptions:
     workspace: str = "local"
     launcher: Launcher | None = None
     clock: Clock = field(default_factory=SystemClock)
+    trusts: Callable[[str], bool] = trusts_nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,7 @@ class AgentDefinition:
     cwd: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     meta: Mapping[str, object] = field(default_factory=dict)
+    driver: DriverName = "acp"
 
     @property
     def name(self) -> str:
@@ -110,6 +119,7 @@ def resolve_agent_definition(definition: AgentDefinition | Mapping[str, object])
         cwd=Path(given["cwd"] or ".").absolute(),
         env=MappingProxyType(dict(given["env"])),
         meta=MappingProxyType(dict(given["meta"])),
+        driver=given["driver"],
     )
 
 
@@ -168,6 +178,8 @@ def _definition_problems(given: dict[str, Any]) -> Iterator[str]:
         yield "meta is not a mapping"
     if given["cwd"] is not None and not isinstance(given["cwd"], str | Path):
         yield "cwd is not a path"
+    if given["driver"] not in get_args(DriverName):
+        yield f"driver is {given['driver']!r}, not one of {', '.join(get_args(DriverName))}"
 
 
 def _refuse(what: str, problems: list[str]) -> None:

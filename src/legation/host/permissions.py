@@ -65,11 +65,16 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
 
 def _words(decision: Decision) -> Meta | None:
     """ACP has no member for what an agent is told besides the option, so it goes where extensions go."""
-    return None if decision.message is None else {META: {"message": decision.message}}
+    words = {"message": decision.message, "params": decision.params}
+    said = {name: value for name, value in words.items() if value is not None}
+    return {META: said} if said else None
 
 
 def _possible(ask: Ask, decision: Decision) -> Decision:
     if decision.outcome == "approved" and choose_option(ask.options, "approved") is None:
         reason = f"{decision.by} approved it, but the agent offers no way to allow it once"
+        return Decision("denied", "legation", reason)
+    if decision.params is not None and not ask.editable:
+        reason = f"{decision.by} approved other arguments, and the agent acts on its own"
         return Decision("denied", "legation", reason)
     return decision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
 from legation.errors import AgentExited, LegationError
 from legation.host.agent import Agent
 from legation.host.ending import Ending
@@ -45,7 +45,7 @@ class Recovery:
             except LegationError as error:
                 self._skip(session, error.message)
 
-    async def _recover(self, agent: Agent, live: AcpAgent, session: Session) -> None:
+    async def _recover(self, agent: Agent, live: Driver, session: Session) -> None:
         """By resuming, else by loading, else not."""
         if live.can_resume:
             try:

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
 from legation.agents.rpc import UNWRITABLE
 from legation.clock import Clock
 from legation.errors import AgentExited, Conflict, InvalidParams, LegationError, SessionClosed
@@ -77,7 +77,7 @@ class Session:
         self.has_modes = self.has_config = False  # whether the agent ever said that it has them
         self.offers = Offers()
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
-        self._agent: AcpAgent | None = None
+        self._agent: Driver | None = None
         self._around = around
         self.talk = Conversation(
             self,
@@ -100,7 +100,7 @@ class Session:
         return self._reason
 
     @property
-    def agent(self) -> AcpAgent:
+    def agent(self) -> Driver:
         if self._agent is None or self.status != "active":
             why = f" ({self._reason})" if self._reason else ""
             raise AgentExited(
@@ -131,7 +131,7 @@ class Session:
         return self.meta.snapshot(self.id, self.status, self.agent_id)
 
     def attach(
-        self, agent_id: str, agent: AcpAgent, setup: SessionSetup, mcp: tuple[McpServer, ...]
+        self, agent_id: str, agent: Driver, setup: SessionSetup, mcp: tuple[McpServer, ...]
     ) -> Receipt | None:
         """An agent has taken the session: new, loaded or resumed."""
         self.agent_id, self._agent, self.mcp = agent_id, agent, mcp

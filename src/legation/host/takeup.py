@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
 from legation.errors import LegationError, SessionClosed
 from legation.host.agent import Agent
 from legation.host.leftover import left_open
@@ -126,7 +126,7 @@ class TakeUp:
         return self._known
 
     async def _commit(
-        self, session: Session, live: AcpAgent, setup: SessionSetup, kept: Sequence[Draft] = ()
+        self, session: Session, live: Driver, setup: SessionSetup, kept: Sequence[Draft] = ()
     ) -> None:
         await session.keep(self._meta)
         if self._known is None:

@@ -5,7 +5,7 @@ INV-W4  Only *once* options are ever chosen: "always" is a Legation grant, so th
 INV-W5  Silence is never consent: without an answer the outcome is `expired`, and that is a refusal.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -38,16 +38,20 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     turn: str | None = None
     diffs: tuple[Diff, ...] = ()  # what the agent says it would change
+    editable: bool = False  # it would act on other arguments, if it is answered with some
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """`by` is who decided, `reason` why, `message` what the agent is told where its protocol can carry it."""
+    """`by` is who decided, `reason` why, `message` what the agent is told where its protocol can carry it.
+
+    `params` are the arguments that were approved, where they are others than were asked about."""
 
     outcome: Outcome
     by: str
     reason: str
     option_id: str | None = None
     message: str | None = None
+    params: Mapping[str, object] | None = None
 
 
 class Approver(Protocol):

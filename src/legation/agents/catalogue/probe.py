@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from legation.agents.acp import AcpAgent
 from legation.agents.catalogue.found import Start
+from legation.agents.driver import Driver
+from legation.agents.drivers import open_driver
+from legation.agents.native import Equipment
+from legation.agents.pool import Pool
 from legation.agents.rpc import RpcFault
 from legation.errors import LegationError
 from legation.proc import Command, Launcher, Pipes, ProcessLauncher, child_environment
@@ -74,15 +77,12 @@ async def probe(
     with tempfile.TemporaryDirectory(prefix="legation-probe-", ignore_cleanup_errors=True) as folder:
         command = _command(name, start, placeholders, Path(folder))
         began = time.monotonic()
-        agent = await AcpAgent.start(
-            launcher or ProcessLauncher(),
-            command,
-            NoInbox(),
-            pipes=Pipes(),
-            capabilities=ClientCapabilities(),
-            timeout=timeout,
+        equipment = Equipment(
+            command, launcher or ProcessLauncher(), Pipes(), NoInbox(), Pool(), lambda _folder: False
         )
+        agent = await open_driver(start.driver, equipment)
         try:
+            await agent.initialize(ClientCapabilities(), timeout)
             seconds = time.monotonic() - began
             setup, refusal = (
                 await _session(agent, str(command.cwd), key_method, timeout) if session else (None, None)
@@ -101,7 +101,7 @@ async def probe(
 
 
 async def _session(
-    agent: AcpAgent, cwd: str, key_method: str | None, timeout: float
+    agent: Driver, cwd: str, key_method: str | None, timeout: float
 ) -> tuple[NewSessionResponse | None, str | None]:
     try:
         if key_method in {way.id for way in agent.auth_methods}:

@@ -1,0 +1,327 @@
+"""What the drivers of agents that do not speak ACP have in common: how they tell and ask the host.
+
+A driver is a `NativeAgent` with the methods of `driver.Driver`; what its agent cannot do it leaves as it is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import msgspec
+
+from legation.agents.greeting import Greeted
+from legation.agents.pool import Pool
+from legation.agents.rpc import AgentRefused, Inbox, RpcFault
+from legation.errors import AgentError, InvalidParams, LegationError
+from legation.proc import Command, Exit, Launcher, Pipes
+from legation.wire import jsontext
+from legation.wire.acp.capabilities import ClientCapabilities, InitializeResponse
+from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.permission import (
+    PermissionOption,
+    RequestPermissionRequest,
+    RequestPermissionResponse,
+    Selected,
+)
+from legation.wire.acp.rpc import AgentMethod, ClientMethod, ErrorCode, RpcError
+from legation.wire.acp.sessions import (
+    ListSessionsResponse,
+    NewSessionResponse,
+    PromptResponse,
+    SessionSetup,
+    SetConfigOptionResponse,
+)
+from legation.wire.acp.shape import Shape
+from legation.wire.acp.toolcall import ToolCallPatch
+from legation.wire.events import UNRECOGNIZED, Draft, update_type
+
+ALLOW: Final = "allow"
+REJECT: Final = "reject"
+ONCE: Final = (
+    PermissionOption(option_id=ALLOW, name="Allow once", kind="allow_once"),
+    PermissionOption(option_id=REJECT, name="Reject", kind="reject_once"),
+)
+META: Final = "legation"  # whose member of `_meta` it is
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What a native driver is given.
+
+    `command` is the agent's program with its environment; its folder is for an agent that no session gives another.
+    `trusts` says of a folder whether the agent's configuration in it counts: hooks, allow rules, MCP servers.
+    """
+
+    command: Command
+    launcher: Launcher
+    pipes: Pipes
+    inbox: Inbox
+    pool: Pool
+    trusts: Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """How the host decided. `cancelled`: nobody did, for the turn is over. `params` are other arguments to act on."""
+
+    allowed: bool
+    cancelled: bool = False
+    message: str | None = None
+    params: Mapping[str, object] | None = None
+
+
+class Reply(Generic[_T]):
+    """An answer that is still to come. It is given once; what comes after it counts for nothing."""
+
+    def __init__(self, on_answer: Callable[[_T | AgentError], None] | None = None) -> None:
+        self._on_answer = on_answer
+        self._answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._answer.add_done_callback(_look_at)
+
+    @property
+    def given(self) -> bool:
+        return self._answer.done()
+
+    def give(self, answer: _T | AgentError) -> None:
+        """In the answer's place among the updates (INV-D1)."""
+        if self._answer.done():
+            return
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        if isinstance(answer, AgentError):
+            self._answer.set_exception(answer)
+        else:
+            self._answer.set_result(answer)
+
+    def lose(self, error: LegationError) -> None:
+        """There will be none: the agent has ended."""
+        if not self._answer.done():
+            self._answer.set_exception(error)
+
+    async def value(self) -> _T:
+        return await asyncio.shield(self._answer)
+
+
+def _look_at(answer: asyncio.Future[Any]) -> None:
+    """Nobody need wait for it: an error that nobody fetches is no news."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+class NativeAgent(Greeted, ABC):
+    HELLO: ClassVar[InitializeResponse]
+    takes_edits: bool = False
+
+    def __init__(self, equipment: Equipment) -> None:
+        super().__init__(equipment.command.name, self.HELLO)
+        self._equipment = equipment
+        self._inbox = equipment.inbox
+        self._client = ClientCapabilities()
+
+    # The connection.
+
+    async def initialize(self, capabilities: ClientCapabilities, timeout: float) -> None:
+        """Raises what `begin` raises: whoever made it stops it then."""
+        self._client = capabilities
+        await self.begin(timeout)
+        self.announced = msgspec.to_builtins(self.hello)
+
+    async def begin(self, timeout: float) -> None:
+        """Start what all sessions need."""
+
+    @property
+    @abstractmethod
+    def processes(self) -> tuple[int, ...]: ...
+
+    @abstractmethod
+    def stderr_tail(self) -> str: ...
+
+    @abstractmethod
+    async def wait(self) -> Exit:
+        """Until it has ended and everything that it said was handed on."""
+
+    @abstractmethod
+    async def stop(self, grace: float) -> Exit:
+        """Idempotent; nothing of it is left."""
+
+    async def authenticate(self, method_id: str, timeout: float) -> None:  # noqa: ARG002
+        known = ", ".join(way.id for way in self.auth_methods) or "none at all"
+        raise InvalidParams(
+            f"cannot sign in to {self.name!r} with {method_id!r}: it offers {known}; run `legation agents login`"
+        )
+
+    async def logout(self, timeout: float) -> None:  # noqa: ARG002
+        self._abilities.require(AgentMethod.LOGOUT)
+
+    async def pass_on(self, method: str, params: object, timeout: float | None) -> bytes:  # noqa: ARG002
+        error = RpcError(ErrorCode.METHOD_NOT_FOUND, f"{self.name} does not speak ACP and knows no {method}")
+        raise AgentRefused(method, error)
+
+    async def tell(self, method: str, params: object) -> None:
+        """A notification that is none of ours says nothing to an agent that speaks another protocol."""
+
+    # Sessions. What an agent cannot do is refused by its capabilities.
+
+    @abstractmethod
+    async def new_session(
+        self,
+        cwd: str,
+        mcp: tuple[McpServer, ...],
+        timeout: float,
+        *,
+        additional_directories: tuple[str, ...] = (),
+        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
+    ) -> NewSessionResponse: ...
+
+    async def load_session(
+        self,
+        session_id: str,  # noqa: ARG002
+        cwd: str,  # noqa: ARG002
+        mcp: tuple[McpServer, ...],  # noqa: ARG002
+        timeout: float,  # noqa: ARG002
+        *,
+        additional_directories: tuple[str, ...] = (),  # noqa: ARG002
+        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,  # noqa: ARG002
+    ) -> SessionSetup:
+        raise self._cannot(AgentMethod.SESSION_LOAD)
+
+    @abstractmethod
+    async def resume_session(
+        self,
+        session_id: str,
+        cwd: str,
+        mcp: tuple[McpServer, ...],
+        timeout: float,
+        *,
+        additional_directories: tuple[str, ...] = (),
+        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+    ) -> SessionSetup: ...
+
+    async def list_sessions(
+        self,
+        cwd: str | None,  # noqa: ARG002
+        cursor: str | None,  # noqa: ARG002
+        timeout: float,  # noqa: ARG002
+    ) -> ListSessionsResponse:
+        raise self._cannot(AgentMethod.SESSION_LIST)
+
+    async def close_session(self, session_id: str, timeout: float) -> None:  # noqa: ARG002
+        raise self._cannot(AgentMethod.SESSION_CLOSE)
+
+    async def delete_session(self, session_id: str, timeout: float) -> None:  # noqa: ARG002
+        raise self._cannot(AgentMethod.SESSION_DELETE)
+
+    @abstractmethod
+    async def set_mode(self, session_id: str, mode_id: str, timeout: float) -> None: ...
+
+    @abstractmethod
+    async def set_config_option(
+        self, session_id: str, config_id: str, value: str | bool, timeout: float
+    ) -> SetConfigOptionResponse: ...
+
+    @abstractmethod
+    async def prompt(
+        self,
+        session_id: str,
+        prompt: tuple[ContentBlock, ...],
+        *,
+        on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
+    ) -> PromptResponse: ...
+
+    @abstractmethod
+    async def cancel(self, session_id: str) -> None: ...
+
+    def _cannot(self, method: AgentMethod) -> LegationError:
+        try:
+            self._abilities.require(method)
+        except LegationError as error:
+            return error
+        return AgentError(
+            f"cannot call {method}: the driver of {self.name!r} has no such call"
+        )  # a mistake of ours
+
+    # What it says.
+
+    def say(self, session_id: str, *updates: Shape, native: bytes = b"") -> None:
+        """Updates that one line of the agent's makes; the line stands beside the first of them."""
+        drafts = []
+        for update in updates:
+            raw = msgspec.json.encode(update)
+            drafts.append(Draft(update_type(raw), raw, native))
+            native = b""
+        if drafts:
+            self._inbox.updates(session_id, drafts)
+
+    def say_unknown(self, session_id: str, line: bytes) -> None:
+        """A line that this driver does not understand is kept as it came, never dropped."""
+        self._inbox.updates(session_id, [Draft(UNRECOGNIZED, line)])
+
+    # What it asks.
+
+    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]:
+        """Recorded in its place before this returns. Cancelling the task takes the question back."""
+        request = RequestPermissionRequest(session_id=session_id, tool_call=call, options=ONCE)
+        return self._ask(ClientMethod.REQUEST_PERMISSION, request, _permission, _refused)
+
+    def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]:
+        """As a permission. Where nobody can be asked the answer is `cancel`."""
+        return self._ask(ClientMethod.ELICITATION_CREATE, request, _answer, _unanswered)
+
+    def _ask(
+        self,
+        method: ClientMethod,
+        request: Shape,
+        read: Callable[[object], _T],
+        fault: Callable[[RpcFault], _T],
+    ) -> asyncio.Task[_T]:
+        try:
+            coming = asyncio.ensure_future(self._inbox.request(method, jsontext.write(request)))
+        except RpcFault as refused:
+            return asyncio.create_task(_now(fault(refused)))
+
+        async def answer() -> _T:
+            try:
+                return read(await coming)
+            except RpcFault as refused:
+                return fault(refused)
+
+        return asyncio.create_task(answer(), name=f"legation-asked-{self.name}")
+
+
+async def _now(answer: _T) -> _T:
+    return answer
+
+
+def _permission(answer: object) -> Permission:
+    assert isinstance(answer, RequestPermissionResponse)
+    said = (answer.meta or {}).get(META)
+    words: Mapping[str, object] = said if isinstance(said, Mapping) else {}
+    message, params = words.get("message"), words.get("params")
+    selected = isinstance(answer.outcome, Selected)
+    return Permission(
+        allowed=isinstance(answer.outcome, Selected) and answer.outcome.option_id == ALLOW,
+        cancelled=not selected,
+        message=message if isinstance(message, str) else None,
+        params=params if isinstance(params, Mapping) else None,
+    )
+
+
+def _refused(fault: RpcFault) -> Permission:
+    return Permission(allowed=False, message=fault.error.message)
+
+
+def _answer(answer: object) -> CreateElicitationResponse:
+    assert isinstance(answer, CreateElicitationResponse)
+    return answer
+
+
+def _unanswered(_: RpcFault) -> CreateElicitationResponse:
+    return CreateElicitationResponse(action="cancel")
