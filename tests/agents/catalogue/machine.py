@@ -67,4 +67,4 @@ def disguised(registry: LocalRegistry) -> Lock:
     at = here().fill(CODEX)
     package = locked(at.removeprefix("node_modules/"), body, files, ("bin/codex-acp",), at=at)
     registry.serve(package, body)
-    return Lock({"codex": (Release("7.0.0", (package,)),)})
+    return Lock({"codex-acp": (Release("7.0.0", (package,)),)})

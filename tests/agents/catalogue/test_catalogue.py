@@ -20,7 +20,9 @@ ACP = "node_modules/@agentclientprotocol/claude-agent-acp"
 
 
 def test_the_known_agents_are_listed_in_order(machine: Machine) -> None:
-    assert machine.catalogue().names() == ("claude", "codex", "opencode", "gemini", "amp", "rehearsal")
+    native = ("claude", "codex", "opencode", "amp")
+    by_acp = ("gemini", "claude-acp", "codex-acp", "opencode-acp")
+    assert machine.catalogue().names() == (*native, *by_acp, "rehearsal")
     assert module.names() == machine.catalogue().names()
 
 
@@ -34,14 +36,14 @@ def test_the_built_in_agent_is_always_ready(machine: Machine) -> None:
 
 
 def test_an_agent_that_is_nowhere_says_how_to_get_it(machine: Machine) -> None:
-    agent = machine.catalogue().agent("codex")
-    wanted = shipped().wanted("codex")
+    agent = machine.catalogue().agent("codex-acp")
+    wanted = shipped().wanted("codex-acp")
     assert wanted
     assert (agent.how, agent.version, agent.path, agent.wanted) == (None, None, None, wanted.version)
     assert agent.problem
-    assert "legation agents install codex" in agent.problem
-    with pytest.raises(Unavailable, match="legation agents install codex"):
-        machine.catalogue().start("codex")
+    assert "legation agents install codex-acp" in agent.problem
+    with pytest.raises(Unavailable, match="legation agents install codex-acp"):
+        machine.catalogue().start("codex-acp")
 
 
 def test_an_agent_on_path_is_found_with_its_package_s_version(machine: Machine) -> None:
@@ -49,15 +51,15 @@ def test_an_agent_on_path_is_found_with_its_package_s_version(machine: Machine) 
     (machine.root / "lib/node_modules/x/package.json").write_text('{"name": "x", "version": "3.2.1"}')
     machine.bin.mkdir()
     (machine.bin / "codex-acp").symlink_to(program)
-    agent = machine.catalogue().agent("codex")
+    agent = machine.catalogue().agent("codex-acp")
     assert (agent.how, agent.version, agent.path) == ("on PATH", "3.2.1", str(machine.bin / "codex-acp"))
     assert agent.command == (str(machine.bin / "codex-acp"),)
 
 
 def test_an_installed_agent_goes_before_one_on_path(machine: Machine) -> None:
     machine.on_path("codex-acp")
-    path = machine.installed("codex", CODEX, "bin/codex-acp")
-    agent = machine.catalogue().agent("codex")
+    path = machine.installed("codex-acp", CODEX, "bin/codex-acp")
+    agent = machine.catalogue().agent("codex-acp")
     assert (agent.how, agent.version, agent.path) == ("installed", "0.0.1", str(path))
     assert agent.outdated
 
@@ -132,11 +134,11 @@ def test_a_key_comes_under_the_name_that_the_agent_reads(machine: Machine) -> No
 def test_signed_in_is_told_by_the_file_in_the_agent_s_own_home(machine: Machine) -> None:
     (machine.root / ".codex").mkdir()
     (machine.root / ".codex/auth.json").write_text("{}")  # the user's: not the agent's
-    assert machine.catalogue().agent("codex").sign_in == "signed out"
-    home = home_of(machine.data, "codex")
+    assert machine.catalogue().agent("codex-acp").sign_in == "signed out"
+    home = home_of(machine.data, "codex-acp")
     (home / ".codex").mkdir(parents=True)
     (home / ".codex/auth.json").write_text("{}")
-    assert machine.catalogue().agent("codex").sign_in == "signed in"
+    assert machine.catalogue().agent("codex-acp").sign_in == "signed in"
 
 
 def test_the_home_is_the_one_that_the_host_gives(machine: Machine) -> None:

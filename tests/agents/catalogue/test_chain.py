@@ -42,28 +42,28 @@ async def test_an_agent_is_installed_verified_started_and_asked(
     machine: Machine, registry: LocalRegistry
 ) -> None:
     found = machine.catalogue(disguised(registry), **registry.environ)
-    assert (await examine(found, "codex")).verdict == "absent"
-    installed = found.install("codex")
+    assert (await examine(found, "codex-acp")).verdict == "absent"
+    installed = found.install("codex-acp")
     assert installed
-    (verified,) = found.verify("codex")
+    (verified,) = found.verify("codex-acp")
     assert (installed.version, verified.version, verified.problems) == ("7.0.0", "7.0.0", ())
-    health = await examine(found, "codex")
+    health = await examine(found, "codex-acp")
     assert health.verdict == "ok", health
-    asked = await options_of(found, "codex")
+    asked = await options_of(found, "codex-acp")
     assert (asked.source, asked.default_mode, asked.problem) == ("asked", "default", None)
     assert {mode.id for mode in asked.modes} == {"default", "plan", "bypass"}
     assert asked.models
-    kept = await options_of(found, "codex")
+    kept = await options_of(found, "codex-acp")
     assert (kept.source, kept.modes, kept.models) == ("kept", asked.modes, asked.models)
-    assert (await options_of(found, "codex", again=True)).source == "asked"
-    assert found.uninstall("codex") == ("7.0.0",)
-    assert found.agent("codex").how is None
+    assert (await options_of(found, "codex-acp", again=True)).source == "asked"
+    assert found.uninstall("codex-acp") == ("7.0.0",)
+    assert found.agent("codex-acp").how is None
 
 
 async def test_the_doctor_gives_an_agent_nothing_of_ours(machine: Machine, tmp_path: Path) -> None:
     where = tmp_path / "seen.json"
     machine.on_path("codex-acp", SPY.format(where=str(where)))
-    assert (await examine(machine.catalogue(OPENAI_API_KEY="canary"), "codex")).verdict == "ok"
+    assert (await examine(machine.catalogue(OPENAI_API_KEY="canary"), "codex-acp")).verdict == "ok"
     seen = json.loads(where.read_text())
     assert seen["OPENAI_API_KEY"] == "not-a-key"
     assert seen["OPENAI_BASE_URL"].startswith("http://127.0.0.1:9")
@@ -94,28 +94,28 @@ CHATTY = "#!/bin/sh\necho this is no protocol\nexec sleep 600\n"
 async def test_an_agent_that_does_not_work_is_broken_within_bounds(
     machine: Machine, program: str, said: str
 ) -> None:
-    machine.installed("codex", CODEX, "bin/codex-acp", program)
+    machine.installed("codex-acp", CODEX, "bin/codex-acp", program)
     async with asyncio.timeout(30):
-        health = await examine(machine.catalogue(), "codex", timeout=1.0)
-    assert (health.verdict, health.next) == ("broken", "legation agents verify codex")
+        health = await examine(machine.catalogue(), "codex-acp", timeout=1.0)
+    assert (health.verdict, health.next) == ("broken", "legation agents verify codex-acp")
     assert said in health.says
 
 
 async def test_what_cannot_be_asked_is_taken_from_the_lock_and_says_so(machine: Machine) -> None:
-    found = await options_of(machine.catalogue(), "codex")
-    wanted = shipped().wanted("codex")
+    found = await options_of(machine.catalogue(), "codex-acp")
+    wanted = shipped().wanted("codex-acp")
     assert wanted
     assert (found.source, found.modes, found.models) == ("lock", wanted.modes, wanted.models)
     assert found.problem
-    assert "legation agents install codex" in found.problem
+    assert "legation agents install codex-acp" in found.problem
 
 
 async def test_an_agent_that_was_built_anew_is_asked_again(machine: Machine) -> None:
     program = machine.on_path("codex-acp")
-    assert (await options_of(machine.catalogue(), "codex")).source == "asked"
+    assert (await options_of(machine.catalogue(), "codex-acp")).source == "asked"
     os.utime(program, (1, 1))
-    assert (await options_of(machine.catalogue(), "codex")).source == "asked"
-    assert (await options_of(machine.catalogue(), "codex")).source == "kept"
+    assert (await options_of(machine.catalogue(), "codex-acp")).source == "asked"
+    assert (await options_of(machine.catalogue(), "codex-acp")).source == "kept"
 
 
 async def test_a_refusal_of_a_session_is_no_list_of_models(machine: Machine) -> None:
@@ -131,9 +131,9 @@ async def test_a_refusal_of_a_session_is_no_list_of_models(machine: Machine) -> 
 def test_signing_in_by_acp_happens_in_the_agent_s_own_home(machine: Machine, tmp_path: Path) -> None:
     where = tmp_path / "seen.json"
     machine.on_path("codex-acp", SPY.format(where=str(where)))
-    assert login(machine.catalogue(OPENAI_API_KEY="canary", DISPLAY=":7"), "codex") == 0
+    assert login(machine.catalogue(OPENAI_API_KEY="canary", DISPLAY=":7"), "codex-acp") == 0
     seen = json.loads(where.read_text())
-    assert seen["HOME"] == str(home_of(machine.data, "codex"))
+    assert seen["HOME"] == str(home_of(machine.data, "codex-acp"))
     assert (seen["DISPLAY"], seen.get("OPENAI_API_KEY")) == (":7", None)
     assert not Path(seen["TMPDIR"]).exists()
 
@@ -141,8 +141,8 @@ def test_signing_in_by_acp_happens_in_the_agent_s_own_home(machine: Machine, tmp
 def test_an_agent_of_another_workspace_has_another_home(machine: Machine, tmp_path: Path) -> None:
     where = tmp_path / "seen.json"
     machine.on_path("codex-acp", SPY.format(where=str(where)))
-    login(machine.catalogue(), "codex", workspace="wsp_other")
-    assert json.loads(where.read_text())["HOME"] == str(machine.data / "agents/wsp_other/codex/home")
+    login(machine.catalogue(), "codex-acp", workspace="wsp_other")
+    assert json.loads(where.read_text())["HOME"] == str(machine.data / "agents/wsp_other/codex-acp/home")
 
 
 @pytest.mark.parametrize("act", ["install", "login", "options"])
@@ -152,11 +152,11 @@ def test_a_data_folder_that_is_made_is_its_owner_s_alone(
     machine.on_path("codex-acp")
     found = machine.catalogue(disguised(registry), NPM_CONFIG_REGISTRY=registry.url)
     if act == "install":
-        found.install("codex")
+        found.install("codex-acp")
     elif act == "login":
-        login(found, "codex")
+        login(found, "codex-acp")
     else:
-        asyncio.run(options_of(found, "codex"))
+        asyncio.run(options_of(found, "codex-acp"))
     assert machine.data.stat().st_mode & 0o777 == 0o700
 
 

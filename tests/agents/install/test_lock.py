@@ -14,7 +14,7 @@ from legation.errors import ConfigInvalid, NotFound
 
 X64 = Target("x64", "glibc", avx2=True)
 PROGRAMS = [
-    (entry.name, template)
+    (entry.package, template)
     for entry in KNOWN
     for way in entry.ways
     if isinstance(way.program, Packaged)

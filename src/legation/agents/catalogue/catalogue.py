@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from legation.agents.catalogue import custom
 from legation.agents.catalogue.agent import Agent, SignInState
-from legation.agents.catalogue.entry import Direct, Entry, Kind, Packaged, Way
+from legation.agents.catalogue.entry import Direct, Entry, Packaged, Way
 from legation.agents.catalogue.found import Finder, Program, Start
 from legation.agents.catalogue.home import LOCAL, home_of
 from legation.agents.catalogue.known import KNOWN
@@ -67,14 +68,14 @@ class Catalogue:
     def agent(self, name: str) -> Agent:
         return self._describe(self.entry(name))
 
-    def start(self, name: str, kind: Kind = "acp") -> Start:
+    def start(self, name: str) -> Start:
         """How to start it. Variables of ours that the owner's stanza names are in it, with their values."""
         entry = self.entry(name)
-        way = self._way(entry, kind)
+        way = self._way(entry)
         found = self._found(entry, way.program)
         start = self._finder.start(found, way)
         passed = {name: self.environ[name] for name in entry.passes if name in self.environ}
-        return Start(start.argv, {**start.env, **passed})
+        return replace(start, env={**start.env, **passed})
 
     def sign_in(self, name: str) -> Start | None:
         """The program of the agent's own sign-in, to be run in its home; None: it signs in by ACP."""
@@ -84,7 +85,7 @@ class Catalogue:
         if entry.sign_in is None or entry.sign_in.program is None:
             return None
         found = self._found(entry, entry.sign_in.program)
-        way = Way("native", entry.sign_in.program, entry.sign_in.args, entry.ways[0].env)
+        way = Way("acp", entry.sign_in.program, entry.sign_in.args, entry.ways[0].env)
         return self._finder.start(found, way)
 
     def keys(self, name: str) -> dict[str, Secret]:
@@ -103,7 +104,7 @@ class Catalogue:
     # Changing it.
 
     def folder(self, name: str) -> InstallFolder:
-        return InstallFolder.of(self.data_dir, self.entry(name).name)
+        return InstallFolder.of(self.data_dir, self.entry(name).package)
 
     def install(
         self, name: str, version: str | None = None, *, progress: Progress = unseen, again: bool = False
@@ -112,7 +113,7 @@ class Catalogue:
         entry = self._installable(self.entry(name))
         if entry is None:
             return None
-        release = self.lock.release(entry.name, version)
+        release = self.lock.release(entry.package, version)
         return install(release, self.folder(name), environ=self.environ, progress=progress, again=again)
 
     def uninstall(self, name: str) -> tuple[str, ...]:
@@ -135,10 +136,10 @@ class Catalogue:
 
     # Inside.
 
-    def _way(self, entry: Entry, kind: Kind) -> Way:
-        way = entry.way(kind)
+    def _way(self, entry: Entry) -> Way:
+        way = entry.way()
         if way is None:
-            lacks = entry.lacks or f"it has no way to be driven by {kind}; use another agent"
+            lacks = entry.lacks or "it has no way to be driven; use another agent"
             raise CapabilityUnsupported(f"cannot start {entry.name}: {lacks}")
         return way
 
@@ -151,13 +152,13 @@ class Catalogue:
         return found
 
     def _wanted(self, entry: Entry) -> str | None:
-        release = self.lock.wanted(entry.name)
+        release = self.lock.wanted(entry.package)
         return release.version if release else None
 
     def _describe(self, entry: Entry) -> Agent:
         found, start, problem = None, Start(()), None
         try:
-            way = self._way(entry, "acp")
+            way = self._way(entry)
             found = self._found(entry, way.program)
             start = self._finder.start(found, way)
         except LegationError as error:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Kind = Literal["acp", "native"]
-"""Which driver speaks to it. An agent may have several ways; none is native before its driver is there."""
+from legation.agents.driver import DriverName
+
+Kind = DriverName
+"""Which driver speaks to it."""
 
 NOT_A_KEY: Final = "not-a-key"
 _KEY: Final = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
@@ -82,6 +84,12 @@ class Entry:
     placeholders: Mapping[str, str] = field(default_factory=dict)
     origin: Literal["known", "built in", "custom"] = "known"
     lacks: str = ""
+    shares: str | None = None  # the agent whose installation it is a part of
+
+    @property
+    def package(self) -> str:
+        """The name that it is locked and installed by."""
+        return self.shares or self.name
 
     @property
     def stand_ins(self) -> dict[str, str]:
@@ -89,5 +97,6 @@ class Entry:
         keys = [name for name in self.passes if _KEY.search(name)]
         return {**dict.fromkeys(keys, NOT_A_KEY), **self.placeholders}
 
-    def way(self, kind: Kind) -> Way | None:
-        return next((way for way in self.ways if way.kind == kind), None)
+    def way(self) -> Way | None:
+        """The first is the one that it is driven by."""
+        return self.ways[0] if self.ways else None

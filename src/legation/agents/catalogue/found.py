@@ -14,6 +14,7 @@ import msgspec
 import legation
 from legation.agents.catalogue.entry import Direct, Entry, Packaged, Way
 from legation.agents.catalogue.node import find_node
+from legation.agents.driver import DriverName
 from legation.agents.install.folder import Installed, InstallFolder
 from legation.agents.install.target import Target
 
@@ -23,10 +24,11 @@ _PARENTS_LOOKED_AT = 5  # folders up from a program on PATH to the package that 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A command line and the variables to add to a clean environment."""
+    """A command line, the variables to add to a clean environment, and who speaks to what is started so."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    driver: DriverName = "acp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Finder:
 
     def installed(self, entry: Entry, wanted: str | None) -> Installed | None:
         """The version that the lock wants, else the one installed last."""
-        folder = InstallFolder.of(self.data_dir, entry.name)
+        folder = InstallFolder.of(self.data_dir, entry.package)
         found = folder.find(wanted) if wanted else None
         return found or next(iter(folder.versions()), None)
 
@@ -90,7 +92,8 @@ class Finder:
     def start(self, program: Program, way: Way) -> Start:
         """Raises `Unavailable` where Node is needed and not here."""
         node = (find_node(program.node, self.environ),) if program.node else ()
-        return Start((*node, *program.argv, *way.args), {**way.env, **program.helpers})
+        argv = (*node, *program.argv, *way.args)
+        return Start(argv, {**way.env, **program.helpers}, way.kind)
 
 
 def _version_near(program: Path) -> str | None:

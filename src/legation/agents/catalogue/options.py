@@ -116,7 +116,7 @@ class _OlderModels(msgspec.Struct):
 
 
 def _locked(catalogue: Catalogue, agent: str, problem: str | None) -> Options:
-    release = catalogue.lock.wanted(agent)
+    release = catalogue.lock.wanted(catalogue.entry(agent).package)
     if release is None:
         return Options(agent, "lock", (), (), problem=problem)
     return Options(agent, "lock", release.modes, release.models, problem=problem)

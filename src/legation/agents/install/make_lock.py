@@ -37,6 +37,9 @@ _RESOLVE: Final = "install --package-lock-only --ignore-scripts --no-audit --no-
 LEFT_OUT: Final = (
     "@anthropic-ai/claude-agent-sdk-*",
     "@anthropic-ai/claude-code",
+    "@openai/codex",
+    "@sourcegraph/amp",
+    "@ampcode/cli",
     "@zed-industries/codex-acp",
     "opencode-ai",
     "@github/keytar",
@@ -92,7 +95,7 @@ def _name(at: str) -> str:
 
 
 def _measured(fetcher: Fetcher, place: Path, at: str, entry: dict[str, Any]) -> Package:
-    name = _name(at)
+    name = entry.get("name") or _name(at)  # some lie under another name than the registry has them by
     wanted = Package(at, name, entry["version"], entry["integrity"], _HUGE, _HUGE, 10**6, "")
     tarball, into = place / "package.tgz", place / f"unpacked-{len(list(place.iterdir()))}"
     fetcher.fetch(wanted, tarball, lambda _: None)

@@ -34,7 +34,8 @@ class Target:
         """A path with this machine in it."""
         baseline = "-baseline" if self.cpu == "x64" and not self.avx2 else ""
         musl = "-musl" if self.libc == "musl" else ""
-        return template.format(cpu=self.cpu, baseline=baseline, musl=musl)
+        machine = {"x64": "x86_64", "arm64": "aarch64"}[self.cpu]
+        return template.format(cpu=self.cpu, machine=machine, baseline=baseline, musl=musl)
 
 
 @cache
