@@ -38,6 +38,7 @@ class Settings:
     stop_grace: float
     start_timeout: float
     idle_timeout: float
+    agent_rest: float
     permission_timeout: float
     max_line_bytes: int
     log_level: LogLevel
@@ -231,6 +232,13 @@ FIELDS: Final = (
         "10m",
         _duration(0.1, _WEEK),
         "How long a prompt may go without a message from its agent before it counts as stuck.",
+    ),
+    Field(
+        "agent_rest",
+        "30m",
+        _duration(0, _WEEK),
+        "How long the agent of a session may have nothing to do before it is stopped until the next message; 0: for ever.",
+        flag=False,
     ),
     Field(
         "permission_timeout",

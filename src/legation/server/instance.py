@@ -100,6 +100,7 @@ async def open_instance(
                 clock=clock,
                 data_dir=settings.data_dir,
                 folder_of=files.folder,
+                rest_after=settings.agent_rest,
             )
         )
         means = Means(

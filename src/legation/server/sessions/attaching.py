@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from legation.agents.acp import AcpAgent
+from legation.agents.driver import Driver
 from legation.errors import CapabilityUnsupported, LegationError, RateLimited
 from legation.host.host import AcpHost
 from legation.host.offers import Offers
@@ -27,6 +27,7 @@ from legation.server.sessions.details import Details, Exit
 from legation.server.sessions.launching import Launching
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
+from legation.server.sessions.resting import may_rest
 from legation.store.vault import Vault
 from legation.wire import codec
 from legation.wire.acp.mcp import McpServer
@@ -49,6 +50,9 @@ class Attaching:
         self._vault = vault
         self._records = records
         self._watched: set[str] = set()
+        self._own: set[tuple[str, str | None]] = (
+            set()
+        )  # agents of ours by workspace; a client's serve others too
         self._noting: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -84,7 +88,7 @@ class Attaching:
         agent_id = await self._spawned(host, workspace, details.agent, cwd, version)
         first_mode: str | None = None
 
-        async def prepare(agent: AcpAgent, opened: NewSessionResponse) -> NewSessionResponse:
+        async def prepare(agent: Driver, opened: NewSessionResponse) -> NewSessionResponse:
             nonlocal first_mode
             opening = Opening(agent, opened.session_id, Offers.of(opened), host.limits.start)
             first_mode = current_mode(opening.offers)
@@ -122,6 +126,7 @@ class Attaching:
         except BaseException:
             await asyncio.shield(_forget_failed(host))
             raise
+        self._own.add((workspace, spawned.agent_id))
         offered = {str(each.get("id")) for each in spawned.auth_methods or ()}
         if launch.key_method in offered:
             try:
@@ -198,6 +203,16 @@ class Attaching:
             except LegationError as error:
                 logger.warning("session %s: %s", record.id, error.message)
 
+    async def rest(self, record: Record) -> None:
+        """Its agent is stopped; the next message starts it again."""
+        async with record.lock:
+            session = record.session
+            if session is None or record.working is not None or not may_rest(session):
+                return
+            if (record.workspace, session.agent_id) not in self._own:
+                return
+            await self._stop_and_let_go(record, session)
+
     async def end(self, record: Record) -> None:
         """Idempotent. Its history stays; nothing of it runs."""
         async with record.lock:
@@ -240,14 +255,18 @@ class Attaching:
 
     async def _let_go(self, record: Record, session: Session) -> None:
         """Without an agent there is nothing to keep in memory."""
-        host = await self.host(record.workspace)
         async with record.lock:
             if session.status == "disconnected" and record.session is session and record.working is None:
-                if session.agent_id is not None:
-                    await host.dispose_agent(session.agent_id)
-                await session.saved()
-                host.forget_session(record.id)
-                record.let_go()
+                await self._stop_and_let_go(record, session)
+
+    async def _stop_and_let_go(self, record: Record, session: Session) -> None:
+        host = await self.host(record.workspace)
+        if session.agent_id is not None:
+            await host.dispose_agent(session.agent_id)
+            self._own.discard((record.workspace, session.agent_id))
+        await session.saved()
+        host.forget_session(record.id)
+        record.let_go()
 
 
 class Running:

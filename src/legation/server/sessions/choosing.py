@@ -13,7 +13,7 @@ from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
 from legation.wire.acp.config import SelectChoice, SelectOption
 
 if TYPE_CHECKING:
-    from legation.agents.acp import AcpAgent
+    from legation.agents.driver import Driver
     from legation.host.offers import Offers
 
 PLAN: Final = "plan"
@@ -60,7 +60,7 @@ class Setting(Protocol):
 class Opening:
     """A session that the agent has opened and nobody knows of yet. `limit` is the agent's time for each answer."""
 
-    def __init__(self, agent: AcpAgent, session_id: str, offers: Offers, limit: float) -> None:
+    def __init__(self, agent: Driver, session_id: str, offers: Offers, limit: float) -> None:
         self.offers = offers
         self._agent, self._session_id, self._limit = agent, session_id, limit
 

@@ -33,6 +33,7 @@ from legation.server.sessions.mending import mend
 from legation.server.sessions.names import must_be_session_id
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
+from legation.server.sessions.resting import Resting
 from legation.server.sessions.turns import Turns
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Transaction
@@ -83,7 +84,9 @@ class Desk:
         clock: Clock,
         data_dir: Path,
         folder_of: FolderOf,
+        rest_after: float = 0,
     ) -> None:
+        """`rest_after`: seconds after which an idle agent is stopped until the next message; 0: never."""
         self._log = log
         self._database = database
         self._vault = vault
@@ -97,6 +100,8 @@ class Desk:
         self._attached = False
         self._turns = Turns(self._records, lambda record: self._attaching.ensure(record), log, clock)
         self._answering = Answering(inbox, grants)
+        self._resting = Resting(self._records, lambda record: self._attaching.rest(record), clock, rest_after)
+        self._rests: asyncio.Task[None] | None = None
 
     @cached_property
     def _attaching(self) -> Attaching:
@@ -109,6 +114,7 @@ class Desk:
     async def __aenter__(self) -> Self:
         await self.load()
         await mend(self._records, self._log)
+        self._rests = asyncio.create_task(self._resting.run(), name="legation-sessions-rest")
         return self
 
     async def load(self) -> None:
@@ -118,6 +124,9 @@ class Desk:
     async def __aexit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        if self._rests is not None:
+            self._rests.cancel()
+            await asyncio.wait({self._rests})
         await self._turns.close()
         if self._attached:
             await self._attaching.close()

@@ -81,6 +81,7 @@ class Launching:
             args=start.argv[1:],
             cwd=cwd,
             env={**start.env, **{name: key.reveal() for name, key in keys.items()}},
+            driver=start.driver,
         )
         methods = (method for name, method in entry.key_methods.items() if name in keys)
         return Launch(definition, next(methods, None))
@@ -89,7 +90,7 @@ class Launching:
         try:
             return await asyncio.to_thread(self.catalogue.start, entry.name)
         except Unavailable:
-            if entry.origin != "known" or self.catalogue.lock.wanted(entry.name) is None:
+            if entry.origin != "known" or self.catalogue.lock.wanted(entry.package) is None:
                 raise
         await self.install(entry.name)
         return await asyncio.to_thread(self.catalogue.start, entry.name)
