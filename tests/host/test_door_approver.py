@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.approvals.doors import NO, YES
 from tests.approvals.office import PERSON, SUPERVISOR, principal
 from tests.host.at_a_door import HOST, AtADoor, at_a_door, door_in_memory
 from tests.host.rig import go, of_type, play
 
-from legation.approvals.approval import Approval, Status
-from legation.errors import AlreadyAnswered, Forbidden
+from legation.approvals.approval import Answer, Approval, Status
+from legation.approvals.editing import approve_edited
+from legation.errors import AlreadyAnswered, Conflict, Forbidden
 from legation.host.door_approver import DoorApprover
 from legation.host.options import Limits
 from legation.host.places import Where
@@ -256,6 +258,33 @@ async def test_a_session_that_moved_is_judged_where_it_is(tmp_path: Path) -> Non
         assert (await approver.decide(ask(folder=tmp_path / "one"))).outcome == "approved"
         places.reverse()
         assert (await approver.decide(ask("b", folder=tmp_path / "one"))).outcome == "denied"
+
+
+async def test_an_agent_that_takes_edits_is_answered_with_the_arguments_that_were_approved(
+    tmp_path: Path,
+) -> None:
+    async with door_in_memory(tmp_path) as rig:
+        approver = DoorApprover(rig.door, where=lambda _: Where("/w"), requester_of=lambda _: HOST)
+        asked = replace(ask(params={"path": "/w/a.txt"}), editable=True)
+        deciding = asyncio.create_task(approver.decide(asked))
+        [approval] = await rig.pending()
+        await approve_edited(rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/w/b.txt"}, YES)
+        decision = await deciding
+        assert (decision.outcome, decision.params) == ("approved", {"path": "/w/b.txt"})
+
+
+async def test_an_agent_that_acts_on_its_own_cannot_be_given_other_arguments(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, "ask write a.txt hello")
+        params = {"path": str(at.made.work / "b.txt")}
+        with pytest.raises(Conflict, match="acts on its own"):
+            await approve_edited(
+                at.door.inbox, at.door.policies.current, PERSON, approval.id, params, Answer(approve=True)
+            )
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
+        await prompting
+        assert (at.made.work / "a.txt").read_text() == "hello"
 
 
 async def test_what_cannot_be_judged_or_kept_is_denied_and_says_why(tmp_path: Path) -> None:
