@@ -95,6 +95,7 @@ DECIDED: dict[Route, str] = {
     ("GET", "/v1/sessions/{id}/events"): "read",
     ("GET", "/v1/sessions/{id}/events/sse"): "read",
     ("POST", "/v1/sessions/{id}/cancel"): "operate",
+    ("POST", "/v1/sessions/{id}/steer"): "operate",
     ("POST", "/v1/sessions/{id}/terminate"): "operate",
     ("POST", "/v1/sessions/{id}/questions/{question}/reply"): "operate",
     ("POST", "/v1/sessions/{id}/questions/{question}/reject"): "operate",

@@ -64,6 +64,9 @@ class Driver(Protocol):
     def can_close(self) -> bool: ...
     @property
     def can_delete(self) -> bool: ...
+    @property
+    def can_steer(self) -> bool:
+        """Whether it takes something in while a turn of its runs."""
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -127,4 +130,7 @@ class Driver(Protocol):
         *,
         on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
     ) -> PromptResponse: ...
+    async def steer(self, session_id: str, prompt: tuple[ContentBlock, ...], timeout: float) -> None:
+        """Say something to the turn that runs; returns when the agent has it."""
+
     async def cancel(self, session_id: str) -> None: ...

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from legation.agents.abilities import Abilities
+from legation.errors import CapabilityUnsupported
 from legation.wire.acp.capabilities import AgentCapabilities, AuthMethod, Implementation, InitializeResponse
+from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.rpc import AgentMethod
 
 
@@ -53,6 +55,16 @@ class Greeted:
     @property
     def can_delete(self) -> bool:
         return self._abilities.can(AgentMethod.SESSION_DELETE)
+
+    @property
+    def can_steer(self) -> bool:
+        """ACP has no way to say something to a turn that runs: an agent that has one says so."""
+        return False
+
+    async def steer(self, session_id: str, prompt: tuple[ContentBlock, ...], timeout: float) -> None:  # noqa: ARG002
+        raise CapabilityUnsupported(
+            f"cannot steer {self.name!r}: it takes nothing while a turn runs; send it as the next message"
+        )
 
     @property
     def _abilities(self) -> Abilities:

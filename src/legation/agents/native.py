@@ -18,7 +18,7 @@ from legation.agents.pool import Pool
 from legation.agents.rpc import AgentRefused, Inbox, RpcFault
 from legation.errors import AgentError, InvalidParams, LegationError
 from legation.proc import Command, Exit, Launcher, Pipes
-from legation.wire import jsontext
+from legation.wire import codec, jsontext
 from legation.wire.acp.capabilities import ClientCapabilities, InitializeResponse
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
@@ -39,7 +39,8 @@ from legation.wire.acp.sessions import (
 )
 from legation.wire.acp.shape import Shape
 from legation.wire.acp.toolcall import ToolCallPatch
-from legation.wire.events import UNRECOGNIZED, Draft, update_type
+from legation.wire.acp.updates import SessionUpdate
+from legation.wire.events import UNRECOGNIZED, Draft
 
 ALLOW: Final = "allow"
 REJECT: Final = "reject"
@@ -250,12 +251,11 @@ class NativeAgent(Greeted, ABC):
 
     # What it says.
 
-    def say(self, session_id: str, *updates: Shape, native: bytes = b"") -> None:
+    def say(self, session_id: str, *updates: SessionUpdate, native: bytes = b"") -> None:
         """Updates that one line of the agent's makes; the line stands beside the first of them."""
         drafts = []
         for update in updates:
-            raw = msgspec.json.encode(update)
-            drafts.append(Draft(update_type(raw), raw, native))
+            drafts.append(codec.draft(update, native))
             native = b""
         if drafts:
             self._inbox.updates(session_id, drafts)

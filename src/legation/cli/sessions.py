@@ -179,6 +179,23 @@ def show_(session: str, /, *, json: Json = False, settings: PlaceFlags | None = 
 
 
 @app.command
+def steer(session: str, text: str | None = None, /, *, settings: PlaceFlags | None = None) -> int:
+    """Say something to the turn that runs. Codex takes it in at once; most agents cannot, then use `send`.
+
+    Parameters
+    ----------
+    session
+        Its whole id, as listed.
+    text
+        What to say. Without it, standard input is read.
+    """
+    with connect(settings) as server:
+        _found(server, session).steer(text or _piped())
+    Terminal().say(f"told the turn that runs in {line(session)}")
+    return 0
+
+
+@app.command
 def cancel(session: str, /, *, settings: PlaceFlags | None = None) -> int:
     """Cancel the turn that runs, if one does. The session goes on.
 

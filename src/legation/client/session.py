@@ -27,6 +27,7 @@ class Session(Group[C]):
     answer = CallOf(operations.answer_permission)
     reply = CallOf(operations.reply_question)
     reject = CallOf(operations.reject_question)
+    steer = CallOf(operations.steer_turn)
     cancel = CallOf(operations.cancel_turn)
     change = CallOf(operations.change_session)
     terminate = CallOf(operations.terminate_session)

@@ -122,6 +122,11 @@ def send_message(session: str, text: str, attachments: Iterable[Attachment | str
     return _told(path, new_message(text, attachments), ASK_AGENT_READ)
 
 
+def steer_turn(session: str, text: str, attachments: Iterable[Attachment | str] = ()) -> Operation[None]:
+    """Say something to the turn that runs; a `Conflict` where none does. Codex takes it, most agents do not."""
+    return _told(f"{session_path(session)}/steer", new_message(text, attachments), ASK_AGENT_READ)
+
+
 def list_session_events(
     session: str, after: int = 0, *, limit: int = PAGE, raw: bool = False
 ) -> Operation[Page[SessionEvent]]:

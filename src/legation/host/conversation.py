@@ -13,6 +13,7 @@ from legation.agents.rpc import AgentRefused, RpcFault
 from legation.clock import Clock
 from legation.errors import (
     AgentExited,
+    Conflict,
     InvalidParams,
     LegationError,
     PromptInFlight,
@@ -28,15 +29,18 @@ from legation.host.toolcalls import ToolCalls
 from legation.host.turn import CANCEL_GRACE, End, PromptResult, Turn
 from legation.ids import new_id
 from legation.store.stream import Receipt
+from legation.wire import codec
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.permission import RequestPermissionRequest, RequestPermissionResponse
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.sessions import PromptResponse
 from legation.wire.acp.toolcall import Diff
+from legation.wire.acp.updates import UserMessageChunk
 from legation.wire.action import Action
 from legation.wire.ask import Approver, Ask
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.events import Draft
 from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState
 from legation.wire.lifecycle import Turn as TurnName
 from legation.wire.payload import Payload
@@ -58,6 +62,7 @@ class Place(Protocol):
     def note(self, *payloads: Payload) -> Receipt | None: ...
     def note_permission(self, payload: Payload) -> Receipt | None: ...
     def record(self, *payloads: Payload) -> Receipt: ...
+    def updates(self, drafts: list[Draft]) -> None: ...
     def must_be_usable(self, what: str) -> None: ...
     async def replace_agent(self, why: str) -> None: ...
 
@@ -208,6 +213,15 @@ class Conversation:
         if turn.end.error:
             raise turn.end.error
         return turn.end.result
+
+    async def steer(self, prompt: tuple[ContentBlock, ...]) -> None:
+        """Say something to the turn that runs, recorded when the agent has it."""
+        self._session.must_be_usable("steer")
+        if self._turn is None or self._turn.cancelled:
+            raise Conflict(f"cannot steer session {self._session.id}: no turn runs; send it as a message")
+        name, limit = self._session.meta.agent_session_id, self._limits.start
+        await self._session.agent.steer(name, prompt, limit)
+        self._session.updates([codec.draft(UserMessageChunk(content=block)) for block in prompt])
 
     async def cancel(self) -> None:
         """Ask the agent to end the turn. Permissions it waits for are answered `cancelled`. Without a turn

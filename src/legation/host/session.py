@@ -305,5 +305,8 @@ class Session:
     async def prompt(self, prompt: tuple[ContentBlock, ...]) -> PromptResult:
         return await self.talk.prompt(prompt)
 
+    async def steer(self, prompt: tuple[ContentBlock, ...]) -> None:
+        await self.talk.steer(prompt)
+
     async def cancel(self) -> None:
         await self.talk.cancel()

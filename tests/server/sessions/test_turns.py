@@ -182,3 +182,16 @@ async def test_terminate_leaves_no_process(talk: Talk) -> None:
     answer = await talk.call("POST", "/v1/sessions/s/messages", {"message": script("say x")})
     assert answer.status_code == 410
     assert (await talk.create("s")).status_code == 409  # its name stays its own
+
+
+async def test_only_a_turn_that_runs_can_be_steered_and_only_where_the_agent_can(talk: Talk) -> None:
+    await talk.created("s")
+    steer = "/v1/sessions/s/steer"
+    answer = await talk.call("POST", steer, {"message": "left"})
+    assert (answer.status_code, "no turn runs" in answer.text) == (409, True)
+    await talk.send("s", "say-and-stall working")
+    await talk.until("s", "agent-message-chunk")
+    answer = await talk.call("POST", steer, {"message": "left"})
+    assert "takes nothing while a turn runs" in answer.text
+    assert answer.status_code == 422, answer.text
+    assert (await talk.call("POST", steer, {"message": "  "})).status_code == 400

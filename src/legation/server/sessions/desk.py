@@ -260,11 +260,12 @@ class Desk:
     async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int] | None:
         """Accepted when this returns. Where others are before it: what the log has when its turn begins."""
         record = self._records.get(workspace, session_id)
-        must_be_open(record)
-        if not message.message.strip() and not message.attachments:
-            raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
-        links = await asyncio.to_thread(links_to, message.attachments, record.folders)
-        return await self._turns.send(record, Message(text=message.message, links=links))
+        return await self._turns.send(record, await _read(record, message))
+
+    async def steer(self, workspace: str, session_id: str, message: NewMessage) -> None:
+        """To the turn that runs, where its agent takes something in meanwhile."""
+        record = self._records.get(workspace, session_id)
+        await self._turns.steer(record, await _read(record, message))
 
     async def cancel(self, workspace: str, session_id: str) -> None:
         await self._turns.cancel(self._records.get(workspace, session_id))
@@ -369,6 +370,14 @@ class Desk:
             await self._vault.destroy_all(record.workspace, sealed.owner)
         if first or sealed is not None:
             await self._records.save(record, replace(record.details, sealed=None, grant=None, updated_at=now))
+
+
+async def _read(record: Record, message: NewMessage) -> Message:
+    must_be_open(record)
+    if not message.message.strip() and not message.attachments:
+        raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
+    links = await asyncio.to_thread(links_to, message.attachments, record.folders)
+    return Message(text=message.message, links=links)
 
 
 def _workspaces() -> Transaction[list[str]]:

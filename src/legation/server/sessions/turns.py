@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec.structs import replace
 
 from legation.clock import Clock
-from legation.errors import LegationError, RateLimited
+from legation.errors import Conflict, LegationError, RateLimited
 from legation.ids import new_id
 from legation.server.sessions.details import Begun, Message
 from legation.server.sessions.record import Record, must_be_open
@@ -76,6 +76,13 @@ class Turns:
         finally:
             self._work_on(record)
         return begins
+
+    async def steer(self, record: Record, message: Message) -> None:
+        """To the turn that runs, at once."""
+        must_be_open(record)
+        if record.session is None or not record.session.busy:
+            raise Conflict(f"cannot steer session {record.id}: no turn runs; send it as a message")
+        await record.session.steer(blocks_of(message))
 
     async def cancel(self, record: Record) -> None:
         """The turn that runs, or is about to; those that wait follow it."""

@@ -82,6 +82,18 @@ async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: 
     await _desk(call).send(call.principal.workspace, id, body)
 
 
+@routes.post(
+    "/v1/sessions/{id}/steer",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, SessionClosed, CapabilityUnsupported),
+)
+async def steer_turn(call: Call, id: str, body: NewMessage) -> None:  # noqa: A002
+    """Say something to the turn that runs, without ending it. Answers when the agent has it.
+
+    Without a turn it is a conflict. Few agents take something in meanwhile (Codex does); others get messages in turn."""
+    await _desk(call).steer(call.principal.workspace, id, body)
+
+
 @routes.post("/v1/sessions/{id}/cancel", access=needs("operate"), errors=(NotFound, SessionClosed))
 async def cancel_turn(call: Call, id: str) -> None:  # noqa: A002
     """End the running turn, not the session. Without one nothing happens; messages that wait are taken next."""
