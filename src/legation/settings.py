@@ -237,7 +237,7 @@ FIELDS: Final = (
         "agent_rest",
         "30m",
         _duration(0, _WEEK),
-        "How long the agent of a session may have nothing to do before it is stopped until the next message; 0: for ever.",
+        "How long the agent of a session may have nothing to do before it is stopped until the next message; 0: it never is.",
         flag=False,
     ),
     Field(

@@ -18,7 +18,7 @@ from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.sessions import StopReason
 from legation.wire.acp.updates import AgentMessageChunk
 from legation.wire.action import Action
-from legation.wire.api.sessions import NewSession
+from legation.wire.api.sessions import LocalMcp, NewSession, RemoteMcp, Skills, SkillSource
 from legation.wire.codec import Known
 from legation.wire.lifecycle import (
     PermissionAnswered,
@@ -123,6 +123,39 @@ def test_a_new_one_says_its_id_alone(run: Command, server: CannedSessions) -> No
     assert Path(sent.directory).is_absolute()
     again = run("sessions", "new", "claude", "--id", "mine")
     assert again.returncode == STATUS[Code.CONFLICT].exit
+
+
+def test_a_new_one_is_given_mcp_servers_from_a_file_and_skills_from_folders(
+    run: Command, server: CannedSessions, tmp_path: Path
+) -> None:
+    file = tmp_path / "mcp.json"
+    local = {"command": "files", "args": ["--here"], "env": {"KEY": "k"}}
+    file.write_text(json.dumps({"mcpServers": {"files": local, "far": {"url": "http://127.0.0.1:9/mcp"}}}))
+    done = run("sessions", "new", "rehearsal", "--mcp", str(file), "--skill", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (made,) = server.desk.bodies
+    assert isinstance(made, NewSession)
+    assert made.mcp == {
+        "files": LocalMcp(command="files", args=("--here",), env={"KEY": "k"}),
+        "far": RemoteMcp(url="http://127.0.0.1:9/mcp", transport="http"),
+    }
+    assert made.skills == Skills(sources=[SkillSource(type="local", source=str(tmp_path))])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("{", "as MCP servers"), ('{"mcpServers": {"a": {}}}', "a command or a url"), (None, "cannot read")],
+)
+def test_a_file_that_names_no_mcp_servers_is_refused(
+    run: Command, server: CannedSessions, tmp_path: Path, text: str | None, problem: str
+) -> None:
+    file = tmp_path / "mcp.json"
+    if text is not None:
+        file.write_text(text)
+    done = run("sessions", "new", "rehearsal", "--mcp", str(file))
+    assert done.returncode != 0
+    assert problem in done.stderr
+    assert server.desk.bodies == []
 
 
 def test_a_prompt_is_followed_to_the_end_of_its_turn(run: Command, server: CannedSessions) -> None:

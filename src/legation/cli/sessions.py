@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 
 from legation.cli.connection import connect
 from legation.cli.flags import Json, PlaceFlags
+from legation.cli.sessions_setup import read_mcp, skills_of
 from legation.cli.table import say_json, show, when
 from legation.cli.terminal import Terminal, line
 from legation.errors import InvalidParams, NotFound
@@ -69,6 +70,12 @@ def new(
     permission_mode: Annotated[
         PermissionMode | None, Parameter(help="What the agent asks for. The policy holds in each of them.")
     ] = None,
+    mcp: Annotated[
+        Path | None, Parameter(help='A file of MCP servers: {"mcpServers": {"name": {"command": ...}}}.')
+    ] = None,
+    skill: Annotated[
+        tuple[Path, ...], Parameter(help="A folder of skills; may be given several times.", negative="")
+    ] = (),
     title: Annotated[str | None, Parameter(help="For people, in lists.")] = None,
     id: Annotated[str | None, Parameter(help="A name of your own for it. Else one is made.")] = None,  # noqa: A002
     detach: Detach = False,
@@ -96,6 +103,8 @@ def new(
             model=model,
             variant=variant,
             title=title,
+            mcp=read_mcp(mcp),
+            skills=skills_of(skill),
         )
         if json:
             say_json(session.info())
