@@ -29,7 +29,7 @@ CORE = {part for part, level in LEVELS.items() if level == 0}
 OUTSIDERS = {
     "client": CORE | {"wire"},
     "supervisor": CORE | {"wire", "client"},
-    "testing": CORE | {"wire", "store", "client"},
+    "testing": CORE | {"wire", "store", "client", "proc"},
 }
 
 

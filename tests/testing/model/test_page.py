@@ -8,12 +8,16 @@ import pytest
 from legation.testing import model
 
 WAIT = 30.0  # the test's patience, in seconds
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "scripted-model.md"
+PAGES = Path(__file__).parents[3] / "docs" / "reference"
+PAGE = PAGES / "scripted-model.md"
 
 
-def test_the_first_example_of_the_page_runs() -> None:
-    example = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
-    assert "ScriptedModel" in example
+@pytest.mark.parametrize(
+    ("page", "what"), [("scripted-model.md", "ScriptedModel"), ("recordings.md", "Recorder")]
+)
+def test_the_first_example_of_the_page_runs(page: str, what: str) -> None:
+    example = re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)[0]
+    assert what in example
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=WAIT)
     assert done.returncode == 0, done.stderr
 

@@ -8,7 +8,15 @@ from tests.testing.model.client import WAIT, ask, body, open_stream, send
 
 from legation.testing.model import ModelRequest, ScriptedModel, ScriptMismatch, Text, ToolCall
 
-SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}, "count": {"type": "integer"}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "count": {"type": "integer"},
+        "score": {"type": "integer", "minimum": 1},
+        "kind": {"const": "x"},
+    },
+}
 
 
 async def test_each_request_takes_the_next_step() -> None:
@@ -66,7 +74,7 @@ async def test_a_request_without_tools_takes_no_step_and_fits_its_schema() -> No
         title = await ask(model.url, tools=[], output_config=shape)
         reply = await ask(model.url)
         assert len(model.side_requests) == len(model.requests) == 1
-    assert json.loads(_text(title.json)) == {"title": "Scripted", "count": 0}
+    assert json.loads(_text(title.json)) == {"title": "Scripted", "count": 0, "score": 1, "kind": "x"}
     assert _text(reply.json) == "the reply"
 
 
@@ -185,6 +193,18 @@ async def test_an_agent_that_wants_out_is_refused_and_fails_the_test(target: str
     with pytest.raises(ScriptMismatch, match=r"tried to reach (http://)?example\.invalid(:443)?$"):
         async with ScriptedModel() as model:
             assert (await send(model.proxy_variables()["HTTPS_PROXY"], method, target)).status == 403
+
+
+async def test_an_agent_may_knock_where_the_test_says_so() -> None:
+    async with ScriptedModel(may_knock=True) as model:
+        answer = await send(model.url, "CONNECT", "example.invalid:443")
+        assert (answer.status, model.knocks) == (403, ["example.invalid:443"])
+
+
+async def test_a_lone_tool_that_does_nothing_is_none() -> None:
+    async with ScriptedModel() as model:
+        await ask(model.url, tools=[{"name": "_noop", "input_schema": {}}])
+        assert len(model.side_requests) == 1
 
 
 async def test_an_unknown_path_is_not_found_and_remembered() -> None:

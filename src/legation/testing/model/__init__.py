@@ -1,7 +1,10 @@
 """A model endpoint on the loopback that says what a test tells it to; see docs/reference/scripted-model.md."""
 
 from legation.testing.model.anthropic import AnthropicWire
+from legation.testing.model.gemini import GeminiWire
 from legation.testing.model.http import HttpAnswer, HttpRequest
+from legation.testing.model.openai_chat import OpenAiChatWire
+from legation.testing.model.openai_responses import OpenAiResponsesWire
 from legation.testing.model.request import Message, ModelRequest, ToolResult
 from legation.testing.model.script import (
     Cut,
@@ -20,30 +23,57 @@ from legation.testing.model.script import (
 )
 from legation.testing.model.scripted import ScriptedModel, ScriptMismatch
 from legation.testing.model.side import is_side_request
+from legation.testing.model.tools import (
+    AskUser,
+    EditFile,
+    ExitPlan,
+    Mcp,
+    ReadFile,
+    RunShell,
+    SubAgent,
+    Todo,
+    Tool,
+    WriteFile,
+)
 from legation.testing.model.wire import Wire
+from legation.testing.model.wires import every_wire
 
 __all__ = [
     "AnthropicWire",
+    "AskUser",
     "Cut",
+    "EditFile",
+    "ExitPlan",
     "Failure",
+    "GeminiWire",
     "HttpAnswer",
     "HttpRequest",
+    "Mcp",
     "Message",
     "ModelRequest",
+    "OpenAiChatWire",
+    "OpenAiResponsesWire",
     "Pause",
+    "ReadFile",
     "Reply",
+    "RunShell",
     "Script",
     "ScriptMismatch",
     "ScriptedModel",
     "Stall",
     "StopReason",
     "StreamError",
+    "SubAgent",
     "Text",
     "Thinking",
+    "Todo",
     "TooLong",
+    "Tool",
     "ToolCall",
     "ToolResult",
     "Usage",
     "Wire",
+    "WriteFile",
+    "every_wire",
     "is_side_request",
 ]

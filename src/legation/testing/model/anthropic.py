@@ -53,9 +53,11 @@ class AnthropicWire:
     def fixed(self, request: HttpRequest) -> HttpAnswer | None:
         if request.method == "POST" and request.path.endswith("/v1/messages/count_tokens"):
             return HttpAnswer(200, {"input_tokens": len(request.body) // _CHARACTERS_PER_TOKEN})
-        if request.method == "GET" and request.path.endswith("/v1/models"):
+        if request.method != "GET" or _is_of_openai(request):
+            return None
+        if request.path.endswith("/v1/models"):
             return HttpAnswer(200, _model_list(self._models))
-        if request.method == "GET" and "/v1/models/" in request.path:
+        if "/v1/models/" in request.path:
             return HttpAnswer(200, _model(request.path.rpartition("/")[2]))
         return None
 
@@ -97,6 +99,11 @@ class AnthropicWire:
         headers = {} if failure.retry_after is None else {"retry-after": f"{failure.retry_after:g}"}
         body = {"type": "error", "error": _error(failure.status, failure.message), "request_id": _new("req")}
         return HttpAnswer(failure.status, body, headers)
+
+
+def _is_of_openai(request: HttpRequest) -> bool:
+    """Its list of models has the same address; its clients give their key otherwise and name no version."""
+    return "authorization" in request.headers and "anthropic-version" not in request.headers
 
 
 def _block(index: int, part: Text | Thinking | ToolCall, reply: Reply) -> Iterator[Frame]:

@@ -1,6 +1,7 @@
 """What a scripted model says: replies made of parts, and failures, in the order in which they are asked for.
 
-Nothing here knows a wire: how a part or a failure looks in bytes is the wire's business.
+Nothing here knows a wire: how a part or a failure looks in bytes is the wire's business. Nor an agent: what a `Tool` is
+called is told by the request that takes the step, before any wire sees it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
-from uuid import uuid4
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from legation.testing.model.tools import Tool, new_call_id
 
 WAIT = 30.0  # seconds a test waits for an agent to get somewhere: the agent's time
 
@@ -31,7 +33,7 @@ class Thinking:
 class ToolCall:
     name: str
     input: Mapping[str, object]
-    id: str = field(default_factory=lambda: f"toolu_{uuid4().hex[:20]}")
+    id: str = field(default_factory=new_call_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ async def _within(event: asyncio.Event, what: str) -> None:
         raise AssertionError(f"cannot go on: the stall was not {what} within {WAIT:g} s") from None
 
 
-Part: TypeAlias = Text | Thinking | ToolCall | Pause | Stall | Cut | StreamError
+Part: TypeAlias = Text | Thinking | ToolCall | Tool | Pause | Stall | Cut | StreamError
+_ToolT = TypeVar("_ToolT", bound=Tool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class Reply:
 
     @property
     def stop_reason(self) -> StopReason:
-        called = any(isinstance(part, ToolCall) for part in self.parts)
+        called = any(isinstance(part, ToolCall | Tool) for part in self.parts)
         return self.stop or ("tool-use" if called else "end-turn")
 
 
@@ -155,10 +158,15 @@ class Script:
         self.reply(Text(text), pace=pace, usage=usage)
 
     def call_tool(self, name: str, arguments: Mapping[str, object], *, say: str | None = None) -> ToolCall:
-        """One tool call, after some text if `say` is given. Several in one reply: `reply(ToolCall(...), ...)`."""
+        """One call by the agent's own name, after some text if `say` is given. Several in one reply: `reply(ToolCall(...), ...)`."""
         call = ToolCall(name, arguments)
         self.reply(*([Text(say)] if say else []), call)
         return call
+
+    def call(self, tool: _ToolT, *, say: str | None = None) -> _ToolT:
+        """The same of a tool that the request declares under whatever name; the test fails where it declares none."""
+        self.reply(*([Text(say)] if say else []), tool)
+        return tool
 
     def reply(
         self, *parts: Part, usage: Usage | None = None, stop: StopReason | None = None, pace: float = 0.0

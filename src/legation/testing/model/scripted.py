@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from legation.testing.model.anthropic import AnthropicWire
 from legation.testing.model.http import HOST, Connection, HttpAnswer, HttpRequest, HttpServer, HungUp
 from legation.testing.model.request import ModelRequest
 from legation.testing.model.sample import sample_text
@@ -29,7 +28,9 @@ from legation.testing.model.script import (
     Text,
 )
 from legation.testing.model.side import is_side_request
+from legation.testing.model.tool_calls import NoSuchTool, in_its_words
 from legation.testing.model.wire import Wire
+from legation.testing.model.wires import every_wire
 
 # Nothing left to spend: the one status after which agents do not ask again. After 429 and 5xx they try for
 # minutes, after 400 and 404 with other features, and 401 and 403 they tell as a question of signing in.
@@ -46,13 +47,21 @@ class ScriptedModel(Script):
     """`async with ScriptedModel() as model`: script it, point an agent at `model.url`, look at `model.requests`.
 
     The methods of `Script` fill the script of every conversation that has none of its own (see `when`).
-    The end of the block fails with `ScriptMismatch` if the script ran dry, if steps are left over, or if the
-    agent tried to reach anything else through `proxy_variables`.
+    The end of the block fails with `ScriptMismatch` if the script ran dry, if steps are left over, if a tool that
+    it wants was not declared, or if the agent tried to reach anything else through `proxy_variables`.
     """
 
-    def __init__(self, *, wires: tuple[Wire, ...] = (), is_side: Predicate = is_side_request) -> None:
+    def __init__(
+        self,
+        *,
+        wires: tuple[Wire, ...] = (),
+        is_side: Predicate = is_side_request,
+        may_knock: bool = False,
+    ) -> None:
+        """`may_knock`: to be refused at the proxy is no failure; for an agent that cannot be kept from trying."""
         super().__init__("the script")
-        self._wires = wires or (AnthropicWire(),)
+        self._may_knock = may_knock
+        self._wires = wires or every_wire()
         self._is_side = is_side
         self._server = HttpServer(self._answer)
         self._scripts: list[tuple[Predicate, Script]] = []
@@ -61,6 +70,7 @@ class ScriptedModel(Script):
         self.requests: list[ModelRequest] = []
         self.side_requests: list[ModelRequest] = []
         self.strays: list[HttpRequest] = []  # to paths that no wire knows; answered 404
+        self.knocks: list[str] = []  # where else the agent wanted to go, without the path
         self.problems: list[str] = []
 
     async def __aenter__(self) -> Self:
@@ -120,7 +130,7 @@ class ScriptedModel(Script):
 
     async def _answer(self, http: HttpRequest, connection: Connection) -> None:
         if http.method == "CONNECT" or not http.target.startswith("/"):
-            self.problems.append(f"the agent tried to reach {_place(http.target)}")
+            self._refuse(_place(http.target))
             await connection.send(_plain(403, "the scripted model lets nothing out"))
         elif http.method == "HEAD":
             await connection.send(HttpAnswer(200, {}), head_only=True)
@@ -132,6 +142,11 @@ class ScriptedModel(Script):
             except Exception as error:  # noqa: BLE001 - a task boundary: a predicate or a wire of the test's own
                 self.problems.append(f"cannot answer {http.path}: {error!r}")
                 await connection.send(_plain(DRY_STATUS, "the scripted model failed"))
+
+    def _refuse(self, place: str) -> None:
+        self.knocks.append(place)
+        if not self._may_knock:
+            self.problems.append(f"the agent tried to reach {place}")
 
     async def _answer_by_wire(self, http: HttpRequest, connection: Connection) -> None:
         for wire in self._wires:
@@ -156,7 +171,17 @@ class ScriptedModel(Script):
             self.side_requests.append(request)
             return Reply((Text(sample_text(request.schema)),))
         self.requests.append(request)
-        return script.take() or self._run_dry(script, request)
+        step = script.take() or self._run_dry(script, request)
+        return self._fit(step, request) if isinstance(step, Reply) else step
+
+    def _fit(self, reply: Reply, request: ModelRequest) -> Step:
+        """In the words of the agent that asks (INV-M4)."""
+        try:
+            return in_its_words(reply, request)
+        except NoSuchTool as misfit:
+            what = f"cannot play request {len(self.requests)}, to {request.path}: {misfit}"
+            self.problems.append(what)
+            return Failure(DRY_STATUS, f"scripted model: {what}")
 
     def _run_dry(self, script: Script, request: ModelRequest) -> Failure:
         what = f"{script.name} ran dry: request {len(self.requests)}, to {request.path}, found no step left"

@@ -1,0 +1,159 @@
+"""A launcher that writes down what its children are told and say: how fixtures of real agents are made.
+
+    recorder = Recorder(ProcessLauncher(), folder)   # give it to whoever starts the agent
+
+INV-R3  The child behaves as without it: nothing that it reads or writes is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from legation.proc import Child, Command, Exit, Launcher, Pipes
+from legation.testing.neutral import LONGEST, Neutral
+from legation.testing.recording import BY_ITSELF, OUTPUT_ENDED, STDIN_CLOSED, STOPPED, Entry, message_of
+
+
+class Recorder:
+    """One file a child, `<name>-1.jsonl` and so on in `folder`; `recordings` are those made so far.
+
+    The command's folder is `/w` in them, its HOME `/h`, its TMPDIR `/t`, the folder of its program `/a`.
+    """
+
+    def __init__(self, launcher: Launcher, folder: Path, *, longest: int = LONGEST) -> None:
+        self._launcher = launcher
+        self._folder = folder
+        self._longest = longest
+        self.recordings: list[Path] = []
+
+    async def spawn(self, command: Command, pipes: Pipes | None = None) -> Child:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        count = sum(path.name.startswith(f"{command.name}-") for path in self.recordings) + 1
+        path = self._folder / f"{command.name}-{count}.jsonl"
+        tape = _Tape(path, command, self._longest)
+        own = pipes or Pipes()
+
+        def complained(lines: list[bytes]) -> None:
+            tape.lines("err", lines)
+            if own.on_stderr is not None:
+                own.on_stderr(lines)
+
+        child = await self._launcher.spawn(command, replace(own, on_stderr=complained))
+        self.recordings.append(path)
+        return _RecordedChild(child, tape)
+
+
+class _Tape:
+    def __init__(self, path: Path, command: Command, longest: int) -> None:
+        self._path = path
+        self._began = time.monotonic()
+        self._neutral = Neutral(_places(command), command.env, longest)
+        self._unfinished = b""
+        self._left = False
+        path.write_bytes(b"")
+        env = self._neutral.environment(command.env)
+        argv, cwd = self._neutral.message(list(command.argv)), self._neutral.text(str(command.cwd))
+        self._add("start", {"argv": argv, "env": env, "cwd": cwd})
+
+    def lines(self, way: str, lines: list[bytes]) -> None:
+        for line in lines:
+            self._add(way, self._neutral.message(message_of(line)))
+
+    def written(self, data: bytes) -> None:
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        self.lines("in", lines)
+
+    def left(self, how: str) -> None:
+        self._left = True
+        self.note(how)
+
+    def note(self, text: str) -> None:
+        if self._unfinished:
+            self.lines("in", [self._unfinished])
+            self._unfinished = b""
+        self._add("note", text)
+
+    def exited(self, exit_: Exit) -> None:
+        if not self._left:
+            self.note(BY_ITSELF)
+        self._add("exit", {"rc": -exit_.signal if exit_.signal is not None else exit_.code})
+
+    def _add(self, way: str, message: object) -> None:
+        entry = Entry(round(time.monotonic() - self._began, 3), way, message)
+        with self._path.open("ab") as file:
+            file.write(entry.line())
+
+
+class _RecordedChild(Child):
+    """Another child with an ear at it; it has nothing of its own but that."""
+
+    def __init__(self, child: Child, tape: _Tape) -> None:
+        self._child = child
+        self._tape = tape
+        self.name, self.pid, self.started = child.name, child.pid, child.started
+        self._ending = asyncio.create_task(self._end(), name=f"legation-recorder-{child.pid}")
+
+    async def _end(self) -> Exit:
+        found = await self._child.wait()
+        self.survivors = self._child.survivors
+        self._tape.exited(found)
+        return found
+
+    async def _heard(self) -> AsyncIterator[list[bytes]]:
+        async for lines in self._child.lines():
+            self._tape.lines("out", lines)
+            yield lines
+        self._tape.note(OUTPUT_ENDED)
+
+    def lines(self) -> AsyncIterator[list[bytes]]:
+        return self._heard()
+
+    @property
+    def buffered(self) -> int:
+        return self._child.buffered
+
+    def write(self, data: bytes) -> None:
+        self._tape.written(data)
+        self._child.write(data)
+
+    @property
+    def unsent(self) -> int:
+        return self._child.unsent
+
+    async def drain(self, timeout: float | None = None) -> None:
+        await self._child.drain(timeout)
+
+    def close_stdin(self) -> None:
+        self._tape.left(STDIN_CLOSED)
+        self._child.close_stdin()
+
+    def stderr_tail(self) -> str:
+        return self._child.stderr_tail()
+
+    async def wait(self) -> Exit:
+        return await asyncio.shield(self._ending)
+
+    async def stop(self, grace: float = 5.0) -> Exit:
+        if not self._ending.done():
+            self._tape.left(STOPPED)
+        await self._child.stop(grace)
+        return await self.wait()
+
+
+def _places(command: Command) -> dict[str, str]:
+    """As they are named and as they really are: agents tell either."""
+    known = {
+        sys.prefix: "/py",
+        str(Path(command.argv[0]).parent) if command.argv else "": "/a",
+        command.env.get("TMPDIR", ""): "/t",
+        command.env.get("HOME", ""): "/h",
+        str(command.cwd): "/w",
+    }
+    named = {place: word for place, word in known.items() if place.startswith("/")}
+    return {**{os.path.realpath(place): word for place, word in named.items()}, **named}
