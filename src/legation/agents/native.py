@@ -252,13 +252,13 @@ class NativeAgent(Greeted, ABC):
     # What it says.
 
     def say(self, session_id: str, *updates: SessionUpdate, native: bytes = b"") -> None:
-        """Updates that one line of the agent's makes; the line stands beside the first of them."""
+        """Updates that one line of the agent's makes; the line stands beside the first of them. A line that makes none
+        is a sign of life."""
         drafts = []
         for update in updates:
             drafts.append(codec.draft(update, native))
             native = b""
-        if drafts:
-            self._inbox.updates(session_id, drafts)
+        self._inbox.updates(session_id, drafts)
 
     def say_unknown(self, session_id: str, line: bytes) -> None:
         """A line that this driver does not understand is kept as it came, never dropped."""
@@ -293,7 +293,14 @@ class NativeAgent(Greeted, ABC):
             except RpcFault as refused:
                 return fault(refused)
 
-        return asyncio.create_task(answer(), name=f"legation-asked-{self.name}")
+        def withdraw(task: asyncio.Task[_T]) -> None:
+            """A task that is cancelled before its first step has cancelled nothing that it would wait for."""
+            if task.cancelled():
+                coming.cancel()
+
+        asked = asyncio.create_task(answer(), name=f"legation-asked-{self.name}")
+        asked.add_done_callback(withdraw)
+        return asked
 
 
 async def _now(answer: _T) -> _T:

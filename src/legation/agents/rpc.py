@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 
 class Inbox(Protocol):
-    """Where an agent's messages go. `updates` and `trouble` are called while reading and must not wait."""
+    """Where an agent's messages go. `updates` and `trouble` are called while reading and must not wait. No updates are
+    a sign of life: the agent said something that is nobody's concern."""
 
     def updates(self, session_id: str, drafts: list[Draft]) -> None: ...
     def trouble(self, code: DiagnosticCode, message: str) -> None: ...

@@ -114,6 +114,11 @@ class Router:
     # The agent speaks.
 
     def updates(self, session_id: str, drafts: list[Draft]) -> None:
+        """None at all are a sign of life all the same."""
+        if not drafts:
+            if session := self._sessions.get(session_id):
+                session.heard()
+            return
         held, session = self._held.get(session_id), self._sessions.get(session_id)
         if held is not None:
             held.add(drafts)

@@ -61,4 +61,6 @@ def may_rest(session: Session | None) -> bool:
     """INV-I1."""
     if session is None or session.status != "active" or session.busy or session.talk.waiting:
         return False
+    if session.talk.tool_calls.at_work():  # a task in the background may be silent for long
+        return False
     return session.agent.can_resume or session.agent.can_load

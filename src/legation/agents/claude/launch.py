@@ -1,0 +1,87 @@
+"""How a session's process of Claude Code is started.
+
+INV-1  Nothing secret is in the arguments: MCP servers, which may hold keys, are in a file that only the agent can read.
+INV-2  In a folder that is not trusted the repository's settings, hooks, allow rules, agents, commands and MCP servers
+       have no effect.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from legation.agents.claude.tools import ASK
+from legation.proc import Command
+from legation.wire import jsontext
+from legation.wire.acp.mcp import McpServer
+
+_STREAMS: Final = (
+    "--print",
+    "--input-format=stream-json",
+    "--output-format=stream-json",
+    "--verbose",  # without it the stream may not be printed
+    "--include-partial-messages",
+    "--replay-user-messages",
+    "--permission-prompt-tool=stdio",
+    "--permission-mode=default",  # whatever the settings say: nothing is decided without us
+)
+_OWN_SETTINGS: Final = "user"
+_ALL_SETTINGS: Final = "user,project,local"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`session_id` is the one it will have; `resumes` is one to go on with, or with another id to copy."""
+
+    session_id: str
+    cwd: str
+    mcp: tuple[McpServer, ...] = ()
+    directories: tuple[str, ...] = ()
+    resumes: str | None = None
+    trusted: bool = False
+    questions: bool = False  # somebody can be asked
+
+
+def command_for(base: Command, launch: Launch, mcp_file: Path | None) -> Command:
+    argv = (*base.argv, *_STREAMS, *_session(launch), *_surroundings(launch, mcp_file))
+    return replace(base, argv=argv, cwd=Path(launch.cwd))
+
+
+def write_servers(base: Command, servers: tuple[McpServer, ...]) -> Path | None:
+    """Readable by the agent's user alone; whoever made it removes it."""
+    if not servers:
+        return None
+    descriptor, name = tempfile.mkstemp(prefix="legation-mcp-", suffix=".json", dir=base.env.get("TMPDIR"))
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(jsontext.write({"mcpServers": {server.name: _described(server) for server in servers}}))
+    return Path(name)
+
+
+def _session(launch: Launch) -> tuple[str, ...]:
+    if launch.resumes is None:
+        return (f"--session-id={launch.session_id}",)
+    if launch.resumes == launch.session_id:
+        return (f"--resume={launch.resumes}",)
+    return (f"--resume={launch.resumes}", "--fork-session", f"--session-id={launch.session_id}")
+
+
+def _surroundings(launch: Launch, mcp_file: Path | None) -> tuple[str, ...]:
+    sources = _ALL_SETTINGS if launch.trusted else _OWN_SETTINGS
+    return (
+        f"--setting-sources={sources}",
+        *(() if launch.trusted else ("--strict-mcp-config",)),
+        *((f"--mcp-config={mcp_file}",) if mcp_file else ()),
+        *(f"--add-dir={folder}" for folder in launch.directories),
+        *(() if launch.questions else (f"--disallowed-tools={ASK}",)),
+    )
+
+
+def _described(server: McpServer) -> dict[str, object]:
+    if server.type != "stdio":
+        headers = {each.name: each.value for each in server.headers or ()}
+        return {"type": server.type, "url": server.url, "headers": headers}
+    variables = {each.name: each.value for each in server.env or ()}
+    return {"type": "stdio", "command": server.command, "args": list(server.args or ()), "env": variables}

@@ -1,0 +1,262 @@
+"""The lines of Claude Code's stream, as far as they are acted on.
+
+Members that we do not name are ignored. tests/agents/claude/test_messages.py compares them with what is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import dataclass_transform
+
+import msgspec
+
+
+# Type checkers do not let options of a Struct pass to its children, as msgspec does.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class Native(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all lines."""
+
+
+class Block(Native):
+    """One content block, of whatever type: only the members of its own are there."""
+
+    type: str
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: object = None
+    tool_use_id: str = ""
+    content: object = None
+    is_error: bool | None = None
+
+
+class Tokens(Native):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens_details: Mapping[str, object] | None = None
+
+
+class AssistantBody(Native):
+    id: str = ""
+    model: str = ""
+    content: tuple[Block, ...] = ()
+    usage: Tokens | None = None
+
+
+class Assistant(Native):
+    """One block of the model's message, usually; `error` where the program itself speaks of a failure."""
+
+    message: AssistantBody
+    parent_tool_use_id: str | None = None
+    error: str | None = None
+
+
+class UserBody(Native):
+    content: str | tuple[Block, ...] = ()
+
+
+class User(Native):
+    """What the model was told: results of tools, our own prompts again, remarks of the program."""
+
+    message: UserBody
+    parent_tool_use_id: str | None = None
+    isSynthetic: bool = False  # noqa: N815 - spelt as on the wire
+    isReplay: bool = False  # noqa: N815
+    tool_use_result: object = None
+    uuid: str = ""
+
+
+class EventMessage(Native):
+    id: str = ""
+    model: str = ""
+    usage: Tokens | None = None
+
+
+class Delta(Native):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+
+
+class Event(Native):
+    """A piece of a reply as the model's endpoint streams it."""
+
+    type: str
+    message: EventMessage | None = None
+    delta: Delta | None = None
+    usage: Tokens | None = None
+
+
+class StreamEvent(Native):
+    event: Event
+    parent_tool_use_id: str | None = None
+
+
+class Origin(Native):
+    kind: str = ""
+
+
+class ModelUse(Native):
+    contextWindow: float = 0  # noqa: N815
+
+
+class Result(Native):
+    """The end of a turn. `user_message_uuids` are the prompts that it answers: none for a turn that nobody asked for."""
+
+    subtype: str
+    is_error: bool = False
+    result: str = ""
+    errors: tuple[str, ...] = ()
+    stop_reason: str | None = None
+    terminal_reason: str | None = None
+    api_error_status: float | None = None
+    origin: Origin | None = None
+    user_message_uuid: str | None = None
+    user_message_uuids: tuple[str, ...] = ()
+    total_cost_usd: float | None = None
+    usage: Tokens | None = None
+    modelUsage: Mapping[str, ModelUse] = {}  # noqa: N815
+    session_id: str = ""
+
+    @property
+    def answered(self) -> tuple[str, ...]:
+        alone = (self.user_message_uuid,) if self.user_message_uuid else ()
+        return self.user_message_uuids or alone
+
+
+class Init(Native):
+    """Said at the beginning of every turn."""
+
+    session_id: str = ""
+    model: str = ""
+    permissionMode: str = ""  # noqa: N815
+
+
+class Status(Native):
+    status: str | None = None
+    permissionMode: str | None = None  # noqa: N815
+    compact_result: str | None = None
+    compact_error: str | None = None
+    uuid: str = ""
+
+
+class CompactBoundary(Native):
+    uuid: str = ""
+
+
+class ApiRetry(Native):
+    attempt: float
+    max_retries: float = 0
+    retry_delay_ms: float = 0
+    error_status: float | None = None
+    error: str = "unknown"
+
+
+class Informational(Native):
+    content: str
+    level: str = "info"
+
+
+class Notification(Native):
+    text: str
+
+
+class CommandOutput(Native):
+    content: str
+    uuid: str = ""
+
+
+class PermissionDenied(Native):
+    tool_name: str = ""
+    tool_use_id: str = ""
+    message: str = ""
+
+
+class Refusal(Native):
+    """The model refused; another one may have answered instead."""
+
+    content: str = ""
+    original_model: str = ""
+    api_refusal_explanation: str | None = None
+
+
+class TaskStarted(Native):
+    tool_use_id: str | None = None
+    is_backgrounded: bool = False
+
+
+class TaskNotification(Native):
+    status: str
+    summary: str = ""
+    tool_use_id: str | None = None
+
+
+class HookResponse(Native):
+    hook_name: str = ""
+    hook_event: str = ""
+    outcome: str = ""
+    output: str = ""
+
+
+class Command(Native):
+    name: str
+    description: str = ""
+    argumentHint: str = ""  # noqa: N815
+
+
+class CommandsChanged(Native):
+    commands: tuple[Command, ...] = ()
+
+
+class ToolProgress(Native):
+    tool_use_id: str
+
+
+class RateLimit(Native):
+    status: str = ""
+    rateLimitType: str | None = None  # noqa: N815
+    resetsAt: float | None = None  # noqa: N815
+
+
+class RateLimitEvent(Native):
+    rate_limit_info: RateLimit
+
+
+class CommandLifecycle(Native):
+    """What became of a prompt: queued, started, completed, cancelled. Not in the published types."""
+
+    command_uuid: str
+    state: str
+
+
+class ControlRequest(Native):
+    request_id: str
+    request: Mapping[str, object]
+
+
+class ControlAnswer(Native):
+    subtype: str
+    request_id: str
+    response: Mapping[str, object] = {}
+    error: str = ""
+
+
+class ControlResponse(Native):
+    """An answer to us, or our own again: the program repeats what it is told."""
+
+    response: ControlAnswer
+
+
+class ControlCancel(Native):
+    request_id: str
+
+
+class Silent(Native):
+    """A line that says nothing to a reader: `lines.SILENT` gives the reason."""
+
+
+class Unknown(Native):
+    """JSON, and no line that we know."""

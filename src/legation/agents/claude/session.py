@@ -1,0 +1,249 @@
+"""One session with Claude Code: a process of its own, for as long as the session is open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from legation.agents.claude import messages as native
+from legation.agents.claude.asking import HOOKS, Asking
+from legation.agents.claude.control import Control
+from legation.agents.claude.launch import Launch, command_for, write_servers
+from legation.agents.claude.offers import Offers, read_greeting
+from legation.agents.claude.outcome import error_of
+from legation.agents.claude.process import ClaudeProcess
+from legation.agents.claude.prompts import blocks_of
+from legation.agents.claude.translation import Translator, available
+from legation.agents.claude.turns import Turns
+from legation.agents.native import Equipment, NativeAgent, Reply
+from legation.agents.rpc import SHOWN_BYTES, AgentRefused
+from legation.errors import AgentError, Conflict, LegationError, TimedOut
+from legation.proc import Child, Exit
+from legation.wire.acp.config import ConfigOption
+from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.sessions import PromptResponse, SessionSetup
+from legation.wire.diagnostic import DiagnosticCode
+
+_log: Final = logging.getLogger(__name__)
+_MISSING: Final = "No conversation found"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a session is opened: `method` is ours, `on_setup` is called in the answer's place."""
+
+    method: AgentMethod
+    launch: Launch
+    on_setup: Callable[[SessionSetup | AgentError], None] | None = None
+
+
+class ClaudeSession:
+    """Made by `open`. Whoever opened it stops it."""
+
+    def __init__(self, agent: NativeAgent, equipment: Equipment, opening: Opening, child: Child) -> None:
+        launch = opening.launch
+        self.id = launch.session_id
+        self.offers = Offers()
+        self._agent = agent
+        self._inbox = equipment.inbox
+        self._opening = opening
+        self._translator = Translator()
+        self._turns = Turns()
+        self._stopping = False  # the turn is being cancelled
+        self._leaving = False  # the process is being stopped
+        self._over: LegationError | None = None
+        self._refusal: RpcError | None = None  # why it would not start
+        self._opened: Reply[SessionSetup] = Reply(opening.on_setup)
+        self._control = Control(child)
+        self._asking = Asking(
+            self.id,
+            agent,
+            self._control,
+            can_ask=launch.questions,
+            stopping=lambda: self._stopping,
+            ends=lambda: self._turns.ends,
+        )
+        self.process = ClaudeProcess(child, self._inbox, self._take, self._ended)
+
+    @classmethod
+    async def open(
+        cls, agent: NativeAgent, equipment: Equipment, opening: Opening, timeout: float
+    ) -> ClaudeSession:
+        """The time is the program's to start. Nothing of it is left where this raises."""
+        servers = await asyncio.to_thread(write_servers, equipment.command, opening.launch.mcp)
+        try:
+            command = command_for(equipment.command, opening.launch, servers)
+            child = await equipment.launcher.spawn(command, equipment.pipes)
+            session = cls(agent, equipment, opening, child)
+            try:
+                await session._greet(timeout)
+            except BaseException:
+                await session.stop(grace=0)
+                raise
+        finally:
+            if servers is not None:  # it was read at the start
+                await asyncio.to_thread(_remove, servers)
+        return session
+
+    async def _greet(self, timeout: float) -> None:
+        request = {"subtype": "initialize", "hooks": HOOKS}
+        self._control.send(request, self._greeted)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._opened.value()
+        except TimeoutError:
+            raise TimedOut(
+                f"cannot complete {self._opening.method}: the agent did not answer within {timeout} s"
+                f"{self.process.said()}; give it more time or run it by hand"
+            ) from None
+
+    def _greeted(self, answer: native.ControlAnswer) -> None:
+        greeting = read_greeting(answer.response)
+        if answer.subtype != "success" or greeting.hooks_applied is False:
+            said = answer.error or "it does not let itself be asked about every call of a tool"
+            error = RpcError(ErrorCode.INTERNAL_ERROR, said)
+            self._opened.give(AgentRefused(self._opening.method, error, "; update Claude Code"))
+            return
+        self.offers = Offers(greeting.models)
+        self._opened.give(self.setup())
+        self._agent.say(self.id, available(greeting.commands))
+
+    def setup(self) -> SessionSetup:
+        return SessionSetup(modes=self.offers.modes(), config_options=self.offers.options())
+
+    # The client speaks.
+
+    async def prompt(self, prompt: tuple[ContentBlock, ...], reply: Reply[PromptResponse]) -> PromptResponse:
+        """Written before anything is waited for."""
+        content = blocks_of(prompt)
+        self._must_live()
+        self._stopping = False
+        uuid = str(uuid4())
+        self._turns.begin(uuid, reply)
+        self._write(content, uuid)
+        return await reply.value()
+
+    async def steer(self, prompt: tuple[ContentBlock, ...], timeout: float) -> None:
+        """The model hears it after the tool that runs, else when it has spoken."""
+        content = blocks_of(prompt)
+        self._must_live()
+        if not self._turns.running:
+            raise Conflict(f"cannot steer {self._agent.name!r}: no turn runs; send it as a message")
+        uuid = str(uuid4())
+        taken = self._turns.add(uuid)
+        self._write(content, uuid)
+        try:
+            async with asyncio.timeout(timeout):
+                await taken
+        except TimeoutError:
+            raise TimedOut(f"cannot steer {self._agent.name!r}: it took nothing within {timeout} s") from None
+
+    def _write(self, content: list[Mapping[str, object]], uuid: str) -> None:
+        self._control.write(
+            {
+                "type": "user",
+                "session_id": self.id,
+                "parent_tool_use_id": None,
+                "message": {"role": "user", "content": content},
+                "uuid": uuid,
+            }
+        )
+
+    def cancel(self) -> None:
+        """What was not begun is taken back too; what runs in the background ends with the turn."""
+        self._must_live()
+        self._stopping = True
+        self._turns.cancel()
+        self._control.send({"subtype": "interrupt", "cancel_queued": True})
+
+    async def set_mode(self, mode: str, timeout: float) -> None:
+        await self._call(AgentMethod.SESSION_SET_MODE, self.offers.mode_request(mode), timeout)
+
+    async def set_option(self, option: str, value: str | bool, timeout: float) -> tuple[ConfigOption, ...]:
+        method = AgentMethod.SESSION_SET_CONFIG_OPTION
+        await self._call(method, self.offers.request_for(option, value), timeout)
+        self.offers.choose(option, str(value))
+        return self.offers.options()
+
+    async def _call(self, method: AgentMethod, request: Mapping[str, object], timeout: float) -> None:
+        self._must_live()
+        await self._control.call(method, request, timeout)
+
+    def _must_live(self) -> None:
+        if self._over is not None:
+            raise self._over
+
+    async def stop(self, grace: float) -> Exit:
+        """A turn that runs is given up first, for with its input closed the program would finish it. What it says of
+        that is no answer to the prompt: nobody cancelled it."""
+        self._leaving = True
+        if self._turns.running and self._over is None:
+            with suppress(LegationError):  # it is ending already
+                self.cancel()
+        found = await self.process.stop(grace)
+        await self._asking.end()
+        return found
+
+    # The agent speaks.
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            self._hear(line)
+        except Exception:  # noqa: BLE001 - nothing that an agent says may end the reading
+            _log.exception("cannot understand a line of %r", self.process.child.name)
+            self._agent.say_unknown(self.id, line)
+
+    def _hear(self, line: bytes) -> None:
+        heard = self._translator.take(line)
+        if heard.message is None:
+            shown = line[:SHOWN_BYTES].decode(errors="replace")
+            what = f"skipped a line of {len(line)} bytes: {shown}"
+            self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+            return
+        self._agent.say(self.id, *heard.updates, native=line if heard.known else b"")
+        if not heard.known:
+            self._agent.say_unknown(self.id, line)
+        match heard.message:
+            case native.ControlResponse(response=answer):
+                self._control.take(answer)
+            case native.ControlRequest():
+                self._asking.take(heard.message)
+            case native.ControlCancel(request_id=request_id):
+                self._asking.withdraw(request_id)
+            case native.CommandLifecycle(command_uuid=uuid, state=state) if not self._leaving:
+                self._turns.moved(uuid, state)
+            case native.User(isReplay=True, uuid=uuid):
+                self._turns.moved(uuid, "replayed")
+            case native.Result() if not self._leaving:
+                self._result(heard.message, heard.failure)
+
+    def _result(self, result: native.Result, failure: str | None) -> None:
+        if not self._turns.ended(result, failure) and not self._opened.given:
+            self._refusal = error_of(result, failure)  # it ends before it begins: there is nothing to resume
+
+    def _ended(self, error: LegationError) -> None:
+        self._over = error
+        self._asking.withdraw_all()
+        self._control.abandon(error)
+        self._turns.lose(error)
+        self._opened.lose(self._startup_error() or error)
+
+    def _startup_error(self) -> LegationError | None:
+        if self._refusal is None:
+            return None
+        missing = _MISSING in self._refusal.message
+        code = ErrorCode.RESOURCE_NOT_FOUND if missing else self._refusal.code
+        return AgentRefused(self._opening.method, RpcError(code, self._refusal.message))
+
+
+def _remove(file: Path) -> None:
+    file.unlink(missing_ok=True)

@@ -1,0 +1,302 @@
+"""Lines of Claude Code's stream as ACP session updates. It needs no control protocol: other agents print such lines too.
+
+INV-1  No text is said twice: a block that was streamed is not repeated by the whole message that follows.
+INV-2  A sub-agent's words stand under the call that started it, never in the session's own message.
+INV-3  A line that is not understood is told as such (`Heard.known`), and text that is no line too (`Heard.message`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from legation.agents.claude import messages as native
+from legation.agents.claude import tools
+from legation.agents.claude.lines import read_line
+from legation.agents.claude.notices import notice_of
+from legation.agents.claude.todo import TaskBoard, todo_plan
+from legation.agents.claude.usage import Meter
+from legation.wire.acp.config import AvailableCommand, CommandInput
+from legation.wire.acp.content import Text
+from legation.wire.acp.toolcall import Content, Diff, ToolCallContent, ToolCallUpdate
+from legation.wire.acp.updates import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    AvailableCommandsUpdate,
+    CompactionSummaryChunk,
+    CompactionUpdate,
+    CurrentModeUpdate,
+    Notice,
+    SessionUpdate,
+)
+
+KEPT: Final = 256  # streamed messages, and calls that are not over: what comes of them follows soon
+_COMMAND_OUTPUT: Final = ("<local-command-stdout>", "</local-command-stdout>")
+# Said to the model when a turn is cancelled, which the end of the turn tells everybody else.
+_INTERRUPTED: Final = "[Request interrupted by user"
+# Parts of blocks that come again, whole, and bookkeeping of the endpoint's.
+_SILENT_DELTAS: Final = frozenset(("input_json_delta", "signature_delta", "citations_delta"))
+_SILENT_EVENTS: Final = frozenset(("content_block_start", "content_block_stop", "message_stop", "ping"))
+# Encrypted, and meant for the model alone.
+_SILENT_BLOCKS: Final = frozenset(("redacted_thinking", "fallback"))
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """`message` is None for text that is no line of the stream. `failure` is the kind of error that a result ends with."""
+
+    message: native.Native | None
+    updates: tuple[SessionUpdate, ...] = ()
+    known: bool = True
+    failure: str | None = None
+
+
+class _NotKnown(Exception):
+    """Part of a line that is not understood: the line is kept as it came."""
+
+
+class Translator:
+    """One session's. `take` never raises."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self._streamed: dict[tuple[str, str], None] = {}  # message and type of block
+        self._streaming = ""  # the message that is being streamed
+        self._diffs: dict[str, tuple[Diff, ...]] = {}  # what calls that are not over want to change
+        self._background: set[str] = set()  # calls that go on after their result
+        self._board = TaskBoard()
+        self._compaction = ""
+        self._failure: str | None = None
+
+    def take(self, line: bytes) -> Heard:
+        message = read_line(line)
+        if message is None:
+            return Heard(None)
+        updates: list[SessionUpdate] = []
+        known = not isinstance(message, native.Unknown)
+        try:
+            updates.extend(self._updates(message))
+        except _NotKnown:
+            known = False
+        failure = self._failure if isinstance(message, native.Result) else None
+        if isinstance(message, native.Result):
+            self._failure = None
+        return Heard(message, tuple(updates), known, failure)
+
+    def _updates(self, line: native.Native) -> Iterator[SessionUpdate]:
+        match line:
+            case native.StreamEvent():
+                return self._stream(line)
+            case native.Assistant():
+                return self._assistant(line)
+            case native.User():
+                return self._user(line)
+            case native.ToolProgress():
+                return self._at_work(line)
+            case native.TaskStarted():
+                return self._task_started(line)
+            case native.TaskNotification():
+                return self._task_ended(line)
+        return self._about_session(line)
+
+    # The model speaks.
+
+    def _assistant(self, line: native.Assistant) -> Iterator[SessionUpdate]:
+        if line.error is not None:
+            self._failure = line.error
+        if line.parent_tool_use_id is None:
+            self.meter.spoke(line.message)
+        unknown = False
+        for block in line.message.content:
+            if block.type in ("tool_use", "server_tool_use", "mcp_tool_use"):
+                yield from self._called(block, line.parent_tool_use_id)
+            elif block.type in ("text", "thinking"):
+                yield from self._said(block, line)
+            elif block.type.endswith("_tool_result"):
+                yield from self._returned(block, None)
+            elif block.type not in _SILENT_BLOCKS:
+                unknown = True
+        if unknown:
+            raise _NotKnown
+
+    def _said(self, block: native.Block, line: native.Assistant) -> Iterator[SessionUpdate]:
+        text = block.text or block.thinking
+        if not text:
+            return
+        if line.error is not None:  # the program's words, not the model's
+            yield Notice(severity="error", title=text)
+        elif line.parent_tool_use_id is not None:
+            yield _under(line.parent_tool_use_id, text)
+        elif (line.message.id, block.type) not in self._streamed:
+            yield _chunk(block.type, text, line.message.id)
+
+    def _stream(self, line: native.StreamEvent) -> Iterator[SessionUpdate]:
+        event = line.event
+        if line.parent_tool_use_id is not None or event.type in _SILENT_EVENTS:
+            return  # a sub-agent's whole messages follow
+        if event.type == "message_start" and event.message is not None:
+            self._streaming = event.message.id
+            self.meter.streams(event.message.usage)
+        elif event.type == "message_delta":
+            self.meter.streams(event.usage)
+        elif event.type == "content_block_delta" and event.delta is not None:
+            yield from self._piece(event.delta)
+        else:
+            raise _NotKnown
+
+    def _piece(self, delta: native.Delta) -> Iterator[SessionUpdate]:
+        if delta.type in _SILENT_DELTAS:
+            return
+        if delta.type not in ("text_delta", "thinking_delta"):
+            raise _NotKnown
+        block, text = delta.type.removesuffix("_delta"), delta.text or delta.thinking
+        if text:
+            self._streamed[self._streaming, block] = None
+            _drop_oldest(self._streamed)
+            yield _chunk(block, text, self._streaming)
+
+    # Tools.
+
+    def _called(self, block: native.Block, parent: str | None) -> Iterator[SessionUpdate]:
+        call = tools.announced(block.id, block.name, block.input, parent)
+        self._diffs[block.id] = tuple(each for each in call.content or () if isinstance(each, Diff))
+        _drop_oldest(self._diffs)
+        yield call
+        if parent is None:
+            yield from todo_plan(block.name, block.input)
+            self._board.called(block.id, block.name, block.input)
+
+    def _user(self, line: native.User) -> Iterator[SessionUpdate]:
+        content = line.message.content
+        if isinstance(content, str):
+            yield from self._told(content, line)
+            return
+        unknown = False
+        for block in content:
+            if block.type == "tool_result":
+                yield from self._returned(block, line.tool_use_result)
+            elif block.type == "text":
+                yield from self._told(block.text, line)
+            else:  # pictures of a prompt come again with it
+                unknown = unknown or not line.isReplay
+        if unknown:
+            raise _NotKnown
+
+    def _returned(self, block: native.Block, details: object) -> Iterator[SessionUpdate]:
+        call, failed = block.tool_use_id, bool(block.is_error)
+        diffs = self._diffs.pop(call, ())
+        whole = tools.written(details)
+        changed: tuple[ToolCallContent, ...] = () if failed else ((whole,) if whole else diffs)
+        status = "failed" if failed else "in_progress" if call in self._background else "completed"
+        yield ToolCallUpdate(
+            tool_call_id=call, status=status, content=(*changed, *tools.output(block.content)) or None
+        )
+        yield from self._board.returned(call, details, failed=failed)
+
+    def _told(self, text: str, line: native.User) -> Iterator[SessionUpdate]:
+        """To the model. Our own prompts are on record, and a sub-agent's prompt is the argument of its call."""
+        start, end = _COMMAND_OUTPUT
+        if text.startswith(start):
+            said = text.removeprefix(start).removesuffix(end).strip()
+            if said:
+                yield _chunk("text", said, line.uuid)
+        elif self._compaction and line.isSynthetic:
+            yield CompactionSummaryChunk(compaction_id=self._compaction, content=Text(text=text))
+            self._compaction = ""
+        elif not (line.isReplay or line.parent_tool_use_id is not None or text.startswith(_INTERRUPTED)):
+            yield Notice(severity="info", title="Claude Code told the model", description=text)
+
+    def _task_started(self, line: native.TaskStarted) -> Iterator[SessionUpdate]:
+        if line.is_backgrounded and line.tool_use_id is not None:
+            self._background.add(line.tool_use_id)
+        yield from ()
+
+    def _task_ended(self, line: native.TaskNotification) -> Iterator[SessionUpdate]:
+        call = line.tool_use_id
+        if call is None:
+            yield Notice(
+                severity="info", title=f"A background task has {line.status}", description=line.summary
+            )
+        elif call in self._background:
+            self._background.discard(call)
+            status = "completed" if line.status == "completed" else "failed"
+            yield ToolCallUpdate(tool_call_id=call, status=status, content=tools.output(line.summary) or None)
+
+    def _at_work(self, line: native.ToolProgress) -> Iterator[SessionUpdate]:
+        yield ToolCallUpdate(tool_call_id=line.tool_use_id, status="in_progress")
+
+    # The session.
+
+    def _about_session(self, line: native.Native) -> Iterator[SessionUpdate]:
+        match line:
+            case native.Result():
+                return self._result(line)
+            case native.Status():
+                return self._status(line)
+            case native.CompactBoundary():
+                return self._compacted(line)
+            case native.CommandOutput():
+                return self._command_output(line)
+            case native.CommandsChanged():
+                return self._commands(line)
+        return notice_of(line)
+
+    def _result(self, line: native.Result) -> Iterator[SessionUpdate]:
+        update = self.meter.update(line)
+        if update is not None:
+            yield update
+
+    def _status(self, line: native.Status) -> Iterator[SessionUpdate]:
+        if line.permissionMode is not None:
+            yield CurrentModeUpdate(current_mode_id=line.permissionMode)
+        if line.status == "compacting":
+            self._compaction = line.uuid
+            yield CompactionUpdate(compaction_id=line.uuid, status="in_progress")
+        elif line.compact_result == "failed":
+            yield CompactionUpdate(compaction_id=self._compaction, status="failed", error=line.compact_error)
+            self._compaction = ""
+
+    def _compacted(self, line: native.CompactBoundary) -> Iterator[SessionUpdate]:
+        self._compaction = self._compaction or line.uuid
+        yield CompactionUpdate(compaction_id=self._compaction, status="completed")
+
+    def _command_output(self, line: native.CommandOutput) -> Iterator[SessionUpdate]:
+        if line.content:
+            yield _chunk("text", line.content, line.uuid)
+
+    def _commands(self, line: native.CommandsChanged) -> Iterator[SessionUpdate]:
+        yield available(line.commands)
+
+
+def available(commands: tuple[native.Command, ...]) -> AvailableCommandsUpdate:
+    return AvailableCommandsUpdate(
+        available_commands=tuple(
+            AvailableCommand(
+                name=each.name,
+                description=each.description,
+                input=CommandInput(hint=each.argumentHint) if each.argumentHint else None,
+            )
+            for each in commands
+        )
+    )
+
+
+def _drop_oldest(kept: dict[_K, _V]) -> None:
+    while len(kept) > KEPT:
+        del kept[next(iter(kept))]
+
+
+def _chunk(block: str, text: str, message_id: str) -> SessionUpdate:
+    kind = AgentThoughtChunk if block == "thinking" else AgentMessageChunk
+    return kind(content=Text(text=text), message_id=message_id or None)
+
+
+def _under(call: str, text: str) -> ToolCallUpdate:
+    """What a sub-agent says now takes the place of what it said before."""
+    return ToolCallUpdate(
+        tool_call_id=call, status="in_progress", content=(Content(content=Text(text=text)),)
+    )

@@ -1,0 +1,38 @@
+"""The real Claude Code at work, spoken to by its own protocol: a session of it, and the model that it believes in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.agents.desk import QUIET, Desk
+from tests.host.rig import definition_of, rig
+
+from legation.host.options import AgentDefinition
+from legation.proc import Command, child_environment
+from legation.testing.model import ScriptedModel
+
+# Real models find the tools that are not declared at once; the scripted one calls only what it was told of.
+ALL_TOOLS = {"ENABLE_TOOL_SEARCH": "false"}
+
+
+def definition(
+    program: str, place: Path, model: ScriptedModel, env: dict[str, str] | None = None
+) -> AgentDefinition:
+    passed = {**QUIET, **ALL_TOOLS, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables(), **(env or {})}
+    environment = child_environment(passed, home=place / "home", tmp=place / "tmp")
+    return replace(definition_of(Command((program,), place / "work", environment, "claude")), driver="claude")
+
+
+@asynccontextmanager
+async def claude_desk(
+    program: str, place: Path, *, env: dict[str, str] | None = None, **options: Any
+) -> AsyncIterator[Desk]:
+    """`options` are the host's."""
+    async with ScriptedModel() as model, rig(place, **options) as made:
+        defined = definition(program, place, model, env)
+        session = await made.open((await made.host.spawn_agent(defined)).agent_id)
+        yield Desk(made, model, defined, session)

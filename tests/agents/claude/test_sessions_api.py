@@ -1,0 +1,220 @@
+"""Sessions of the real Claude Code over HTTP, driven by its own protocol, with a scripted model behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.claude.claude_desk import ALL_TOOLS
+from tests.agents.desk import QUIET
+from tests.server.sessions.talk import Talk, open_talk
+
+from legation.agents.catalogue.catalogue import Catalogue
+from legation.agents.catalogue.entry import Direct, Entry, Way
+from legation.proc.kernel import process
+from legation.testing.model import Cut, ScriptedModel, Stall, Text
+
+pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
+
+
+class WithClaude(Catalogue):
+    """The catalogue, and Claude Code with a model of the test's."""
+
+    added: tuple[Entry, ...] = ()
+
+    def entries(self) -> tuple[Entry, ...]:
+        return (*super().entries(), *self.added)
+
+
+@dataclass
+class Claude:
+    talk: Talk
+    model: ScriptedModel
+
+    async def open(self, session: str = "s", **body: object) -> None:
+        await self.talk.created(session, agent="real", directory=str(self.talk.work), **body)
+
+    async def send(self, text: str, session: str = "s") -> int:
+        """Where the log stood before."""
+        after = (await self.talk.rig.services.log.stream(session)).head
+        answer = await self.talk.call("POST", f"/v1/sessions/{session}/messages", {"message": text})
+        assert answer.status_code == 204, answer.text
+        return after
+
+    async def said(self, text: str, session: str = "s") -> dict[str, Any]:
+        """One whole turn: how it ended."""
+        after = await self.send(text, session)
+        _, ended = await self.talk.until(session, "prompt-finished", after=after)
+        return ended  # type: ignore[no-any-return]
+
+    async def asked(self, text: str, session: str = "s") -> tuple[str, int]:
+        """A permission that it waits for, and where the log stood."""
+        after = await self.send(text, session)
+        _, found = await self.talk.until(session, "permission-asked", after=after)
+        return str(found["id"]), after
+
+    def writes(self, name: str) -> Path:
+        target = self.talk.work / name
+        self.model.call_tool("Write", {"file_path": str(target), "content": name})
+        self.model.say("Done.")
+        return target
+
+    async def events(self, query: str = "") -> list[dict[str, Any]]:
+        answer = await self.talk.call("GET", f"/v1/sessions/s/events?limit=1000{query}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()["events"]  # type: ignore[no-any-return]
+
+    async def pid(self, session: str = "s") -> int:
+        host = await self.talk.rig.services.hosting.host()
+        return host.session(session).agent.processes[0]
+
+
+@pytest.fixture
+async def real(claude: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Claude]:
+    async with asyncio.timeout(110), ScriptedModel() as model, open_talk(tmp_path, request) as talk:
+        variables = {**QUIET, **ALL_TOOLS, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables()}
+        catalogue = WithClaude(talk.rig.services.settings.data_dir)
+        way = Way("claude", Direct((claude,)), env=variables)
+        catalogue.added = (Entry(name="real", title="Claude Code", ways=(way,), needs_sign_in=False),)
+        talk.rig.services.launching.catalogue = catalogue
+        yield Claude(talk, model)
+
+
+async def test_permissions_once_never_and_always_and_a_resume_in_a_new_process(real: Claude) -> None:
+    talk = real.talk
+    await real.open()
+    files = [real.writes(name) for name in ("once.txt", "never.txt", "always.txt", "granted.txt")]
+    for reply in ("once", "reject", "always"):
+        permission, after = await real.asked(f"Write {reply}")
+        assert (await talk.reply("s", permission, reply)).status_code == 204
+        _, ended = await talk.until("s", "prompt-finished", after=after)
+        assert ended["stopReason"] == "end_turn"
+    await real.said("Write granted")
+    assert [file.is_file() for file in files] == [True, False, True, True]
+    answered = await talk.events("s", "permission-answered")
+    assert [each["outcome"] for each in answered] == ["approved", "denied", "approved", "approved"]
+    assert answered[-1]["by"].startswith("grant:")
+    was = await real.pid()
+    host = await talk.rig.services.hosting.host()
+    await host.dispose_agent(str(host.session("s").agent_id))
+    assert process(was) is None
+    real.model.say("I remember.")
+    await real.said("And now?")
+    assert real.model.requests[-1].mentions("Write granted")
+    shown = await real.events()
+    kinds = {(each["type"], each["data"].get("item", {}).get("kind")) for each in shown}
+    assert {("item.completed", kind) for kind in ("message", "tool_call", "tool_result")} <= kinds
+    assert "agent.unparsed" not in {each["type"] for each in shown}
+    asked = [each["data"]["action"] for each in shown if each["type"] == "permission.requested"]
+    assert asked == ["Write"] * 4
+    items = [each["data"]["item"] for each in shown if each["type"] == "item.completed"]
+    changed = [part["path"] for item in items for part in item["content"] if part["type"] == "file_ref"]
+    assert str(files[0]) in changed
+    other = [each["data"] for each in await real.events("&schema=universal")]
+    assert [each["permission"] for each in other if each["type"] == "permission_asked"] == ["Write"] * 4
+    parts = [part for each in other if each["type"] == "message" for part in each["message"]["parts"]]
+    assert [part["text"] for part in parts if part["type"] == "text"][-1] == "I remember."
+
+
+async def test_a_question_is_answered_and_a_plan_approved(real: Claude) -> None:
+    talk = real.talk
+    await real.open(agentMode="plan")
+    options = [{"label": each, "description": each} for each in ("Red", "Blue")]
+    question = {"question": "Which colour?", "header": "Colour", "options": options, "multiSelect": False}
+    real.model.call_tool("AskUserQuestion", {"questions": [question]})
+    real.model.call_tool("ExitPlanMode", {"plan": "1. Paint it blue"})
+    real.model.say("Painted.")
+    after = await real.send("Plan it")
+    _, asked = await talk.until("s", "question-asked", after=after)
+    path = f"/v1/sessions/s/questions/{asked['id']}/reply"
+    assert (await talk.call("POST", path, {"answers": [["Blue"]]})).status_code == 204
+    _, permission = await talk.until("s", "permission-asked", after=after)
+    assert permission["action"]["kind"] == "switch_mode"
+    assert (await talk.reply("s", permission["id"], "once")).status_code == 204
+    _, ended = await talk.until("s", "prompt-finished", after=after)
+    assert ended["stopReason"] == "end_turn"
+    assert '"Which colour?"="Blue"' in real.model.requests[1].tool_results[0].text
+    modes = [each["currentModeId"] for each in await talk.events("s", "current-mode-update")]
+    assert modes[-1] == "default"
+    [shown] = [each["data"] for each in await real.events() if each["type"] == "question.requested"]
+    assert (shown["prompt"], shown["options"]) == ("Which colour?", ["Red", "Blue"])
+    other = [each["data"]["type"] for each in await real.events("&schema=universal")]
+    assert "question_asked" in other
+
+
+async def test_cancels_in_mid_turn_and_in_mid_permission(real: Claude) -> None:
+    talk = real.talk
+    await real.open()
+    real.model.stall(Text("I think"))
+    after = await real.send("Think long")
+    await talk.until("s", "agent-message-chunk", after=after)
+    assert (await talk.call("POST", "/v1/sessions/s/cancel")).status_code == 204
+    _, ended = await talk.until("s", "prompt-finished", after=after)
+    assert ended["stopReason"] == "cancelled"
+    target = talk.work / "never.txt"
+    real.model.call_tool("Write", {"file_path": str(target), "content": "never"})
+    permission, after = await real.asked("Write")
+    await talk.call("POST", "/v1/sessions/s/cancel")
+    _, ended = await talk.until("s", "prompt-finished", after=after)
+    assert ended["stopReason"] == "cancelled"
+    assert (await talk.reply("s", permission, "once")).status_code in (
+        404,
+        409,
+    )  # nobody waits for it any more
+    assert not target.exists()
+    real.model.say("Still here.")
+    assert (await real.said("Are you there?"))["stopReason"] == "end_turn"
+
+
+async def test_errors_a_rate_limit_a_cut_stream_and_a_crash(real: Claude) -> None:
+    talk = real.talk
+    await real.open()
+    for status in (500, 429):
+        real.model.fail(status, "the scripted reason")
+        ended = await real.said("Say hello")
+        assert "the scripted reason" in ended["error"]["message"]
+    stall = Stall()
+    real.model.reply(Text("Half an ans"), stall, Cut())
+    real.model.say("wer.")
+    after = await real.send("Say hello")
+    await talk.until("s", "agent-message-chunk", after=after)
+    stall.release()
+    _, ended = await talk.until("s", "prompt-finished", after=after)
+    assert "error" not in ended
+    assert await talk.heard("s") == "Half an answer."
+    stall = real.model.stall(Text("I think"))
+    after = await real.send("Think long")
+    await stall.reached()
+    os.kill(await real.pid(), signal.SIGKILL)
+    _, ended = await talk.until("s", "prompt-finished", after=after)
+    assert "SIGKILL" in ended["error"]["message"]
+    real.model.say("I am back.")
+    await real.said("Are you there?")
+    assert real.model.requests[-1].mentions("Half an ans")
+    assert len([each for each in await real.events() if each["type"] == "error"]) == 3
+    other = [each["data"]["type"] for each in await real.events("&schema=universal")]
+    assert other.count("error") == 4  # the end of the process is one of its own
+
+
+async def test_two_sessions_at_once_and_no_process_left(real: Claude) -> None:
+    talk = real.talk
+    names = ("one", "two")
+    for name in names:
+        await real.open(name, permissionMode="bypass")
+        script = real.model.when(f"I am {name}")
+        script.call_tool("Write", {"file_path": str(talk.work / name), "content": name})
+        script.say(f"{name} done.")
+    await asyncio.gather(*(real.said(f"I am {name}", name) for name in names))
+    assert [(talk.work / name).read_text() for name in names] == ["one", "two"]
+    assert [await talk.heard(name) for name in names] == ["one done.", "two done."]
+    pids = [await real.pid(name) for name in names]
+    assert len(set(pids)) == 2
+    for name in names:
+        assert (await talk.call("POST", f"/v1/sessions/{name}/terminate")).status_code == 204
+    assert [pid for pid in pids if process(pid) is not None] == []
