@@ -54,6 +54,11 @@ class Lease(Generic[_T]):
     def server(self) -> _T:
         return cast(_T, self._shared.server)
 
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else uses the server now: to leave it is to stop it."""
+        return self._shared.users == 1
+
     async def leave(self, grace: float, *, retire: bool = False) -> None:
         """Idempotent; a cancelled caller changes nothing. With `retire` nobody else comes to this server (INV-P3)."""
         if self._left is None:

@@ -1,0 +1,270 @@
+"""The app server of Codex: one process for many threads, each of which has an owner here.
+
+INV-1  What is said of a thread goes to its owner and nobody else; a sub-agent's thread belongs to its parent's owner.
+INV-2  Every request is answered; one about a thread that nobody owns is declined.
+INV-3  When it ends every owner learns of it, after all that it had said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from legation.agents.codex.declined import declined
+from legation.agents.codex.messages import Addressed, Model, ModelPage, ThreadRead
+from legation.agents.codex.peer import Asked, Heard, Peer
+from legation.agents.codex.sent import ThreadOf
+from legation.agents.codex.settings import overrides
+from legation.agents.native import Equipment
+from legation.agents.process import EXIT_LIMIT, REST_LIMIT, STDERR_SHOWN
+from legation.agents.rpc import OUTBOX_LIMIT, SHOWN_BYTES, WRITE_TIMEOUT
+from legation.errors import AgentError, AgentExited, LegationError, TimedOut, TransportClosed
+from legation.proc import Child, Command, Exit
+from legation.wire.diagnostic import DiagnosticCode
+
+CLIENT = {"name": "legation", "title": "Legation", "version": "1"}
+PARENT_LIMIT = 5.0  # seconds to say whose sub-agent a thread is: the server's time
+DEEPEST = 8  # sub-agents of sub-agents that are looked through
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """An agent of the host. `heard` and `asked` are called while reading and must not wait."""
+
+    def heard(self, thread_id: str, heard: Heard) -> None: ...
+    def asked(self, thread_id: str, asked: Asked) -> None: ...
+    def adopt(self, thread_id: str, parent: str) -> None:
+        """A sub-agent's thread is its as well."""
+
+    def heard_of_all(self, heard: Heard) -> None:
+        """What is about no thread."""
+
+    def trouble(self, code: DiagnosticCode, message: str) -> None: ...
+    def lost(self, error: LegationError) -> None: ...
+    async def room(self) -> None: ...
+
+
+class CodexServer:
+    """Reads from the start on. Whoever makes it stops it."""
+
+    def __init__(self, child: Child) -> None:
+        self.models: tuple[Model, ...] = ()
+        self._child = child
+        self._peer = Peer(child, self)
+        self._owners: dict[str, Owner] = {}
+        self._agents: list[Owner] = []
+        self._touched: set[Owner] = set()
+        self._looking: set[asyncio.Task[None]] = set()
+        self._ended = False
+        self._reading = asyncio.create_task(self._read(), name=f"legation-codex-{child.pid}")
+
+    @classmethod
+    async def start(cls, equipment: Equipment, timeout: float, command: Command) -> CodexServer:
+        """The command is `codex app-server`. Its folder is its home, for no thread is to find it in another's."""
+        argv = (*command.argv, *overrides(command.env))
+        placed = replace(command, argv=argv, cwd=Path(command.env["HOME"]))
+        server = cls(await equipment.launcher.spawn(placed, equipment.pipes))
+        try:
+            async with asyncio.timeout(timeout):
+                await server._greet(timeout)
+        except BaseException as error:
+            await asyncio.shield(server.stop(grace=0))
+            if isinstance(error, TimeoutError):
+                what = f"cannot start {command.name!r}: it was not ready within {timeout:g} s"
+                raise TimedOut(what) from None
+            raise
+        return server
+
+    async def _greet(self, timeout: float) -> None:
+        """Experimental parts are plan mode and the folders of a thread."""
+        hello = {"clientInfo": CLIENT, "capabilities": {"experimentalApi": True}}
+        await self.call("initialize", hello, object, timeout)
+        self._peer.notify("initialized")
+        self.models = (await self.call("model/list", {}, ModelPage, timeout)).data
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def stderr_tail(self) -> str:
+        return self._child.stderr_tail()
+
+    async def wait(self) -> Exit:
+        found = await self._child.wait()
+        await asyncio.wait({self._reading})
+        return found
+
+    async def stop(self, grace: float) -> Exit:
+        self._ended = True
+        found = await self._child.stop(grace)
+        await asyncio.wait({self._reading}, timeout=REST_LIMIT)
+        if not self._reading.done():
+            _log.warning("cannot keep the last output of %r: the store takes no more", self._child.name)
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+        return found
+
+    # Owners.
+
+    def join(self, agent: Owner) -> None:
+        self._agents.append(agent)
+
+    def leave(self, agent: Owner) -> None:
+        if agent in self._agents:
+            self._agents.remove(agent)
+        for thread_id in [each for each, owner in self._owners.items() if owner is agent]:
+            del self._owners[thread_id]
+
+    def own(self, thread_id: str, owner: Owner) -> None:
+        self._owners[thread_id] = owner
+
+    def disown(self, thread_id: str) -> None:
+        self._owners.pop(thread_id, None)
+
+    # We ask.
+
+    async def call(
+        self,
+        method: str,
+        params: object,
+        shape: type[_T],
+        timeout: float,
+        on_answer: Callable[[_T | AgentError], None] | None = None,
+    ) -> _T:
+        try:
+            return await self._peer.call(method, params, shape, timeout, on_answer)
+        except TransportClosed:
+            raise await self._exited(f"complete {method}") from None
+
+    # It speaks.
+
+    def heard(self, heard: Heard) -> None:
+        thread_id = _thread_of(heard.params)
+        owner = self._owners.get(thread_id) if thread_id else None
+        if thread_id is None:
+            for agent in self._agents:
+                agent.heard_of_all(heard)
+        elif owner is not None:
+            self._touched.add(owner)
+            owner.heard(thread_id, heard)
+        # else it is of a thread that was left, or of a sub-agent whose parent was
+
+    def asked(self, asked: Asked) -> None:
+        thread_id = _thread_of(asked.params)
+        owner = self._owners.get(thread_id) if thread_id else None
+        if thread_id is not None and owner is not None:
+            self._touched.add(owner)
+            try:
+                owner.asked(thread_id, asked)
+            except Exception:
+                asked.answer(declined(asked))  # INV-2
+                raise
+        elif thread_id is not None:
+            task = asyncio.create_task(self._find_parent(thread_id, asked))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+        else:
+            asked.answer(declined(asked))
+
+    def stray(self, line: bytes) -> None:
+        shown = line[:SHOWN_BYTES].decode(errors="replace")
+        self._trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
+
+    async def _find_parent(self, thread_id: str, asked: Asked) -> None:
+        """A sub-agent may ask before its parent has said that it began one."""
+        above: str | None = thread_id
+        with suppress(LegationError):
+            for _ in range(DEEPEST):
+                if above is None or above in self._owners:
+                    break
+                found = await self.call("thread/read", ThreadOf(thread_id=above), ThreadRead, PARENT_LIMIT)
+                above = found.thread.parent_thread_id
+        owner = self._owners.get(above) if above else None
+        if owner is None or above is None:
+            asked.answer(declined(asked))
+        else:
+            owner.adopt(thread_id, above)
+            owner.asked(thread_id, asked)
+
+    def _trouble(self, code: DiagnosticCode, message: str) -> None:
+        for agent in self._agents:
+            agent.trouble(code, message)
+
+    # Its end.
+
+    async def _read(self) -> None:
+        """A server that can say nothing any more has ended, or is made to."""
+        try:
+            await self._take_all()
+        except TimedOut as error:
+            self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, error.message)
+        except Exception:  # noqa: BLE001 - a task boundary; whoever waits for an answer is told below
+            _log.exception("cannot go on reading the output of %r", self._child.name)
+        self._ended = True
+        self._peer.close()
+        for task in self._looking:
+            task.cancel()
+        ending = asyncio.ensure_future(self._child.wait())
+        await asyncio.wait({ending}, timeout=EXIT_LIMIT)
+        if not ending.done():
+            with suppress(TimedOut):  # stuck in the kernel; whoever stops it is told
+                await self._child.stop(grace=0)
+        end = self._error("go on", ending.result() if ending.done() else None)
+        for agent in [*self._agents]:
+            agent.lost(end)
+
+    async def _take_all(self) -> None:
+        async for lines in self._child.lines():
+            for line in lines:
+                self._take(line)
+            touched, self._touched = self._touched, set()
+            for owner in touched:
+                await owner.room()
+            if self._child.unsent > OUTBOX_LIMIT:
+                await self._child.drain(WRITE_TIMEOUT)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            odd = self._peer.take(line)
+        except Exception:  # noqa: BLE001 - nothing that is said of one thread may end the others
+            _log.exception("cannot handle a message of %r", self._child.name)
+            odd = None
+            self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, "a message of the agent could not be handled")
+        if odd:
+            self._trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
+
+    async def _exited(self, doing: str) -> LegationError:
+        await asyncio.wait({self._reading})
+        return self._error(doing, await self._child.wait())
+
+    def _error(self, doing: str, found: Exit | None) -> LegationError:
+        tail = self._child.stderr_tail().strip()[-STDERR_SHOWN:]
+        said = f", having said:\n{tail}\n" if tail else ""
+        if found is None:
+            return TransportClosed(
+                f"cannot {doing}: {self._child.name!r} closed its output and went on{said}; it was stopped: start it again"
+            )
+        return AgentExited(
+            f"cannot {doing}: {self._child.name!r} ended with {found}{said}",
+            {"exitCode": found.code, "signal": found.signal},
+        )
+
+
+def _thread_of(params: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(params, type=Addressed).thread_id
+    except (ValueError, RecursionError):
+        return None

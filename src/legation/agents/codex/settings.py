@@ -1,0 +1,119 @@
+"""How Codex is set up so that it asks before it acts, and calls nobody but its model.
+
+Nothing is written to its home: what holds for all threads goes to the server as `-c` overrides, the rest with each
+thread. No key is among it: Codex is told the name of the variable that holds one.
+"""
+
+from __future__ import annotations
+
+import json
+import os.path
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from legation.agents.codex.sent import ThreadSettings
+from legation.wire.acp.mcp import McpServer, NameValue
+
+# Asks for every command and every change of a file. A configuration file may not name it any more; a thread may.
+APPROVALS: Final = "untrusted"
+REVIEWER: Final = "user"  # and not another model
+# None of its own: in one, what was approved is tried inside, and silently done again outside where that seemed to
+# fail, so that nobody knows how often it ran. The jail is ours, and asking does not depend on it.
+SANDBOX: Final = "danger-full-access"
+
+PROVIDER: Final = "legation"
+SIGNED_IN: Final = "openai"  # the provider that Codex has built in, with what `codex login` left
+KEYS: Final = ("CODEX_API_KEY", "OPENAI_API_KEY")
+BASE: Final = "OPENAI_BASE_URL"
+DEFAULT_BASE: Final = "https://api.openai.com/v1"
+
+_ALWAYS: Final[Mapping[str, object]] = {
+    "check_for_update_on_startup": False,
+    "suppress_unstable_features_warning": True,
+    "analytics.enabled": False,
+    "web_search": "disabled",  # done by the model's provider: nothing is asked and no jail sees it
+    "shell_environment_policy.ignore_default_excludes": False,  # commands get no variable named KEY, TOKEN, SECRET
+    "features.apps": False,
+    "features.default_mode_request_user_input": True,  # questions outside plan mode too
+    "features.goals": False,  # turns that it starts by itself
+    "features.hooks": False,
+    "features.image_generation": False,
+    "features.memories": False,
+    "features.plugins": False,  # calls home, and holds up the exit
+    "features.shell_snapshot": False,  # a login shell that it runs unasked, and a file that it has later ones read
+    "features.tool_suggest": False,
+    "features.unified_exec_tty": False,  # what is typed into a running program is not asked about
+    "features.view_image": False,  # nor which picture of this machine the model is shown
+}
+
+
+def overrides(env: Mapping[str, str]) -> tuple[str, ...]:
+    settings = {**_ALWAYS, **_provider(env)}
+    return tuple(word for name, value in settings.items() for word in ("-c", f"{name}={json.dumps(value)}"))
+
+
+def provider(env: Mapping[str, str]) -> str:
+    return PROVIDER if _key(env) else SIGNED_IN
+
+
+def _provider(env: Mapping[str, str]) -> dict[str, object]:
+    key, base = _key(env), env.get(BASE)
+    if key is None:
+        return {"openai_base_url": base} if base else {}
+    own = f"model_providers.{PROVIDER}"
+    return {
+        "model_provider": PROVIDER,
+        # By this name it takes an endpoint for OpenAI's own, and uses more of it than others have.
+        f"{own}.name": "Legation" if base else "OpenAI",
+        f"{own}.base_url": base or DEFAULT_BASE,
+        f"{own}.env_key": key,
+        f"{own}.wire_api": "responses",
+    }
+
+
+def _key(env: Mapping[str, str]) -> str | None:
+    return next((name for name in KEYS if env.get(name)), None)
+
+
+def thread_settings(
+    cwd: str,
+    mcp: tuple[McpServer, ...],
+    env: Mapping[str, str],
+    trusts: Callable[[str], bool],
+    directories: tuple[str, ...] = (),
+    model: str | None = None,
+) -> ThreadSettings:
+    return ThreadSettings(
+        cwd=cwd,
+        approval_policy=APPROVALS,
+        approvals_reviewer=REVIEWER,
+        sandbox=SANDBOX,
+        config={**_trust(cwd, trusts), "mcp_servers": {each.name: _server(each) for each in mcp}},
+        model=model,
+        model_provider=provider(env),
+        runtime_workspace_roots=(cwd, *directories) if directories else None,
+    )
+
+
+def _trust(cwd: str, trusts: Callable[[str], bool]) -> dict[str, object]:
+    """Said for every thread: a folder that nothing is said of Codex trusts by itself, and writes that down."""
+    level = "trusted" if trusts(cwd) else "untrusted"
+    places = {place: {"trust_level": level} for place in (cwd, os.path.realpath(cwd))}
+    return {"projects": places, **({"features": {"hooks": True}} if level == "trusted" else {})}
+
+
+def _server(server: McpServer) -> dict[str, object]:
+    """Each tool is asked about, also one that says of itself that it only reads."""
+    asking: dict[str, object] = {"default_tools_approval_mode": "prompt"}
+    if server.type == "stdio":
+        return {
+            "command": server.command,
+            "args": list(server.args or ()),
+            "env": _pairs(server.env),
+            **asking,
+        }
+    return {"url": server.url, "http_headers": _pairs(server.headers), **asking}
+
+
+def _pairs(values: tuple[NameValue, ...] | None) -> dict[str, str]:
+    return {each.name: each.value for each in values or ()}

@@ -1,0 +1,340 @@
+"""What the server says of one session's threads, as session updates.
+
+INV-1  No text is said twice: what came in pieces is not said again as a whole.
+INV-2  What a sub-agent does is told in its parent's session; what it says is the result of the call that began it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from legation.agents.codex import changes
+from legation.agents.codex.items import (
+    AgentMessage,
+    CollabAgentToolCall,
+    ContextCompaction,
+    FileChange,
+    HookPrompt,
+    ProposedPlan,
+    Reasoning,
+    SubAgentActivity,
+    ThreadItem,
+    UserMessage,
+)
+from legation.agents.codex.messages import (
+    ConfigNews,
+    DeltaNews,
+    DeprecationNews,
+    ErrorNews,
+    GuardianNews,
+    ItemNews,
+    LimitsNews,
+    McpServerNews,
+    NameNews,
+    PatchNews,
+    PlanNews,
+    ProgressNews,
+    ReroutedNews,
+    SummaryPartNews,
+    WarningNews,
+)
+from legation.agents.codex.peer import Heard
+from legation.agents.codex.toolcalls import tool_call, tool_end
+from legation.agents.native import META
+from legation.wire.acp.content import Text
+from legation.wire.acp.toolcall import Content, ToolCall, ToolCallUpdate
+from legation.wire.acp.updates import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    CompactionUpdate,
+    Notice,
+    Plan,
+    PlanEntry,
+    SessionInfoUpdate,
+    SessionUpdate,
+    UserMessageChunk,
+)
+
+Updates = tuple[SessionUpdate, ...]
+_N = TypeVar("_N")
+
+# Known, and nothing to tell: of each, why.
+SILENT: Final[Mapping[str, str]] = {
+    "thread/started": "whoever began the thread knows",
+    "thread/status/changed": "idle or active: turns and requests say as much",
+    "thread/readState/changed": "what a user of Codex's own programs has read",
+    "thread/settings/updated": "our own settings, said back",
+    "thread/goal/cleared": "goals are off",
+    "thread/archived": "about the list of threads, not the conversation",
+    "thread/unarchived": "about the list of threads, not the conversation",
+    "thread/closed": "we left it",
+    "thread/deleted": "we deleted it",
+    "thread/compacted": "the item of the compaction says it",
+    "turn/started": "the prompt was recorded when it was sent",
+    "turn/diff/updated": "the sum of the file changes, each of which was told",
+    "item/fileChange/outputDelta": "an older form of the item's own end",
+    "account/updated": "the account is set by us",
+    "app/list/updated": "apps are off",
+    "skills/changed": "read by Codex when it needs them",
+    "remoteControl/status/changed": "remote control is not used",
+}
+_PLAN_STATUSES: Final[Mapping[str, str]] = {"inProgress": "in_progress"}
+_GROWTH: Final = 1.25  # output is shown again when it has grown so much: all of it is told at the end anyway
+
+
+class Translation:
+    def __init__(self, thread_id: str) -> None:
+        self._root = thread_id
+        self._open: dict[str, ThreadItem] = {}
+        self._in_pieces: set[str] = set()
+        self._output: dict[
+            str, tuple[str, int]
+        ] = {}  # of a running command: all so far, and how much was shown
+        self._begun_by: dict[str, str] = {}  # a sub-agent's thread -> the tool call that began it
+        self._reports: dict[str, list[str]] = {}  # what a sub-agent said, by that tool call
+
+    def item(self, item_id: str) -> ThreadItem | None:
+        """One that has begun and not ended."""
+        return self._open.get(item_id)
+
+    def open_items(self) -> tuple[ThreadItem, ...]:
+        return tuple(self._open.values())
+
+    def sub_agents(self) -> tuple[str, ...]:
+        return tuple(self._begun_by)
+
+    def broken_off(self) -> Updates:
+        """A turn was ended before its time: of what it had begun no end will be told."""
+        calls = [item for item in self._open.values() if tool_call(item)]
+        self._open.clear()
+        self._output.clear()
+        return tuple(ToolCallUpdate(tool_call_id=item.id, status="failed") for item in calls)
+
+    def updates(self, thread_id: str, heard: Heard) -> Updates | None:
+        """None for what is not understood."""
+        if heard.method in SILENT:
+            return ()
+        reader = READERS.get(heard.method)
+        if reader is None:
+            return None
+        shape, tell = reader
+        try:
+            news = msgspec.json.decode(heard.params, type=shape)
+        except (ValueError, RecursionError):
+            return None
+        return tell(self, thread_id, news)
+
+    def replay(self, item: ThreadItem) -> Updates:
+        """An item of the past."""
+        if isinstance(item, UserMessage):
+            texts = [str(each["text"]) for each in item.content if each.get("type") == "text"]
+            return (UserMessageChunk(content=Text(text="\n".join(texts)), message_id=item.id),)
+        return (*self._began(self._root, item), *self._ended(self._root, item))
+
+    # Items.
+
+    def _item_began(self, thread_id: str, news: ItemNews) -> Updates:
+        return self._began(thread_id, news.item)
+
+    def _item_ended(self, thread_id: str, news: ItemNews) -> Updates:
+        return self._ended(thread_id, news.item)
+
+    def _began(self, thread_id: str, item: ThreadItem) -> Updates:
+        self._open[item.id] = item
+        self._note_sub_agents(item)
+        if isinstance(item, ContextCompaction):
+            return (CompactionUpdate(compaction_id=item.id, status="in_progress"),)
+        call = tool_call(item)
+        return (self._marked(thread_id, call),) if call else ()
+
+    def _ended(self, thread_id: str, item: ThreadItem) -> Updates:
+        known = self._open.pop(item.id, None)
+        self._output.pop(item.id, None)
+        self._note_sub_agents(item)
+        match item:
+            case AgentMessage(text=text) | ProposedPlan(text=text):
+                return self._said(thread_id, item.id, text)
+            case Reasoning():
+                return self._thought(thread_id, item)
+            case ContextCompaction():
+                return (CompactionUpdate(compaction_id=item.id, status="completed"),)
+            case HookPrompt():
+                return (Notice(severity="info", title="A hook added to the prompt"),)
+        end = tool_end(item)
+        if end is None:
+            return ()
+        began = tool_call(item) if known is None else None
+        return (*((self._marked(thread_id, began),) if began else ()), end)
+
+    def _said(self, thread_id: str, item_id: str, text: str) -> Updates:
+        if thread_id != self._root:
+            return self._reported(thread_id, text)
+        if self._came_in_pieces(item_id) or not text:
+            return ()
+        return (AgentMessageChunk(content=Text(text=text), message_id=item_id),)
+
+    def _thought(self, thread_id: str, item: Reasoning) -> Updates:
+        text = "\n\n".join(item.summary or item.content)
+        if thread_id != self._root or self._came_in_pieces(item.id) or not text:
+            return ()
+        return (AgentThoughtChunk(content=Text(text=text), message_id=item.id),)
+
+    def _came_in_pieces(self, item_id: str) -> bool:
+        """Asked once, at its end (INV-1)."""
+        if item_id not in self._in_pieces:
+            return False
+        self._in_pieces.remove(item_id)
+        return True
+
+    # Pieces.
+
+    def _text_piece(self, thread_id: str, news: DeltaNews) -> Updates:
+        """Of a sub-agent the whole is told when it is there."""
+        if thread_id != self._root:
+            return ()
+        self._in_pieces.add(news.item_id)
+        return (AgentMessageChunk(content=Text(text=news.delta), message_id=news.item_id),)
+
+    def _thought_piece(self, thread_id: str, news: DeltaNews) -> Updates:
+        if thread_id != self._root:
+            return ()
+        self._in_pieces.add(news.item_id)
+        return (AgentThoughtChunk(content=Text(text=news.delta), message_id=news.item_id),)
+
+    def _thought_part(self, thread_id: str, news: SummaryPartNews) -> Updates:
+        if thread_id != self._root or not news.summary_index:
+            return ()
+        return (AgentThoughtChunk(content=Text(text="\n\n"), message_id=news.item_id),)
+
+    def _output_piece(self, _: str, news: DeltaNews) -> Updates:
+        text, shown = self._output.get(news.item_id, ("", 0))
+        text += news.delta
+        if len(text) < shown * _GROWTH:
+            self._output[news.item_id] = text, shown
+            return ()
+        self._output[news.item_id] = text, len(text)
+        return (_content(news.item_id, text),)
+
+    def _patch(self, thread_id: str, news: PatchNews) -> Updates:
+        """What it is about to change is another thing now, and that is what will be asked about."""
+        item = FileChange(id=news.item_id, changes=news.changes, status="inProgress")
+        if news.item_id not in self._open:
+            return self._began(thread_id, item)
+        self._open[item.id] = item
+        return (
+            ToolCallUpdate(
+                tool_call_id=item.id,
+                title=changes.title_of(item.changes),
+                content=changes.diffs(item.changes),
+                locations=changes.locations(item.changes),
+                raw_input={"changes": msgspec.to_builtins(item.changes)},
+            ),
+        )
+
+    def _progress(self, _: str, news: ProgressNews) -> Updates:
+        return (_content(news.item_id, news.message),)
+
+    # Sub-agents.
+
+    def _note_sub_agents(self, item: ThreadItem) -> None:
+        match item:
+            case CollabAgentToolCall(receiver_thread_ids=threads, tool="spawnAgent"):
+                for thread_id in threads:
+                    self._begun_by.setdefault(thread_id, item.id)
+            case SubAgentActivity(agent_thread_id=thread_id, kind="started"):
+                self._begun_by.setdefault(thread_id, item.id)
+
+    def _reported(self, thread_id: str, text: str) -> Updates:
+        call = self._begun_by.get(thread_id)
+        if call is None:
+            return (AgentMessageChunk(content=Text(text=text), meta=_of(thread_id)),)
+        reports = self._reports.setdefault(call, [])
+        reports.append(text)
+        return (_content(call, "\n\n".join(reports)),)
+
+    def _marked(self, thread_id: str, call: ToolCall) -> ToolCall:
+        return call if thread_id == self._root else msgspec.structs.replace(call, meta=_of(thread_id))
+
+    # Notices.
+
+    def _plan(self, thread_id: str, news: PlanNews) -> Updates:
+        if thread_id != self._root:
+            return ()
+        entries = (
+            PlanEntry(
+                content=each.step, priority="medium", status=_PLAN_STATUSES.get(each.status, each.status)
+            )
+            for each in news.plan
+        )
+        return (Plan(entries=tuple(entries)),)
+
+    def _error(self, thread_id: str, news: ErrorNews) -> Updates:
+        """One that ends the turn is told by the turn's end."""
+        if not news.will_retry and thread_id == self._root:
+            return ()
+        title = "The model did not answer; it is asked again" if news.will_retry else "A sub-agent failed"
+        said = ": ".join(filter(None, (news.error.message, news.error.additional_details)))
+        return (Notice(severity="warning", title=title, description=said),)
+
+    def _warning(self, _: str, news: WarningNews | GuardianNews) -> Updates:
+        return (Notice(severity="warning", title=news.message),)
+
+    def _mcp_server(self, _: str, news: McpServerNews) -> Updates:
+        if news.status != "failed":
+            return ()
+        what = f"MCP server {news.name} did not start"
+        return (Notice(severity="warning", title=what, description=news.error),)
+
+    def _renamed(self, thread_id: str, news: NameNews) -> Updates:
+        return (SessionInfoUpdate(title=news.thread_name),) if thread_id == self._root else ()
+
+    def _rerouted(self, _: str, news: ReroutedNews) -> Updates:
+        title = f"{news.to_model} answers instead of {news.from_model}"
+        return (Notice(severity="warning", title=title),)
+
+    def _old_or_odd(self, _: str, news: ConfigNews | DeprecationNews) -> Updates:
+        return (Notice(severity="info", title=news.summary, description=news.details),)
+
+    def _limits(self, _: str, news: LimitsNews) -> Updates:
+        """Said after each answer of the model; of interest when one is reached."""
+        limits = news.rate_limits
+        if limits.rate_limit_reached_type is None:
+            return ()
+        title = f"A limit of the account is reached: {limits.limit_name or limits.rate_limit_reached_type}"
+        return (Notice(severity="warning", title=title),)
+
+
+def _content(tool_call_id: str, text: str) -> ToolCallUpdate:
+    return ToolCallUpdate(tool_call_id=tool_call_id, content=(Content(content=Text(text=text)),))
+
+
+def _of(thread_id: str) -> dict[str, object]:
+    return {META: {"subAgent": thread_id}}
+
+
+_Reader = tuple[type[Any], Callable[[Translation, str, Any], Updates]]
+READERS: Final[Mapping[str, _Reader]] = {
+    "item/started": (ItemNews, Translation._item_began),
+    "item/completed": (ItemNews, Translation._item_ended),
+    "item/agentMessage/delta": (DeltaNews, Translation._text_piece),
+    "item/plan/delta": (DeltaNews, Translation._text_piece),
+    "item/reasoning/summaryTextDelta": (DeltaNews, Translation._thought_piece),
+    "item/reasoning/textDelta": (DeltaNews, Translation._thought_piece),
+    "item/reasoning/summaryPartAdded": (SummaryPartNews, Translation._thought_part),
+    "item/commandExecution/outputDelta": (DeltaNews, Translation._output_piece),
+    "item/fileChange/patchUpdated": (PatchNews, Translation._patch),
+    "item/mcpToolCall/progress": (ProgressNews, Translation._progress),
+    "turn/plan/updated": (PlanNews, Translation._plan),
+    "thread/name/updated": (NameNews, Translation._renamed),
+    "mcpServer/startupStatus/updated": (McpServerNews, Translation._mcp_server),
+    "account/rateLimits/updated": (LimitsNews, Translation._limits),
+    "error": (ErrorNews, Translation._error),
+    "warning": (WarningNews, Translation._warning),
+    "guardianWarning": (GuardianNews, Translation._warning),
+    "configWarning": (ConfigNews, Translation._old_or_odd),
+    "deprecationNotice": (DeprecationNews, Translation._old_or_odd),
+    "model/rerouted": (ReroutedNews, Translation._rerouted),
+}
