@@ -1,0 +1,271 @@
+"""The driver of Amp: its agent runs on Amp's own server, and each turn here is a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from legation.agents.amp.asking import must_be_gated
+from legation.agents.amp.flags import Flags
+from legation.agents.amp.gate import install_plugin
+from legation.agents.amp.probe import probe
+from legation.agents.amp.prompts import text_of
+from legation.agents.amp.threads import Threads
+from legation.agents.amp.trust import refuse_untrusted
+from legation.agents.amp.turn import AmpTurn, Place
+from legation.agents.native import Equipment, NativeAgent, Reply
+from legation.agents.rpc import AgentRefused
+from legation.errors import AgentError, AgentExited, InvalidParams, Unavailable
+from legation.proc import Exit
+from legation.wire.acp.capabilities import (
+    AgentCapabilities,
+    Implementation,
+    InitializeResponse,
+    McpCapabilities,
+    SessionCapabilities,
+    Supported,
+)
+from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption
+from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.sessions import (
+    NewSessionResponse,
+    PromptResponse,
+    SessionSetup,
+    SetConfigOptionResponse,
+)
+from legation.wire.acp.shape import PROTOCOL_VERSION
+
+NAME: Final = "amp"
+MODE: Final = "mode"
+DEFAULT: Final = "default"  # what Amp chooses itself
+_ENDED: Final = Exit(0, None)
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Session:
+    place: Place
+    thread: str | None
+    mode: str = DEFAULT
+    turn: AmpTurn | None = None
+    done: asyncio.Task[None] | None = None  # of the newest turn
+
+
+class AmpAgent(NativeAgent):
+    """It has no process between turns, and ends when it is stopped. A turn's crash is that turn's."""
+
+    HELLO = InitializeResponse(
+        protocol_version=PROTOCOL_VERSION,
+        agent_info=Implementation(name=NAME, version="", title="Amp"),
+        agent_capabilities=AgentCapabilities(
+            mcp_capabilities=McpCapabilities(http=True),
+            session_capabilities=SessionCapabilities(resume=Supported(), close=Supported()),
+        ),
+    )
+
+    def __init__(self, equipment: Equipment) -> None:
+        super().__init__(equipment)
+        self._home = Path(equipment.command.env.get("HOME", str(equipment.command.cwd)))
+        self._threads = Threads(self._home)
+        self._flags = Flags(frozenset(), frozenset())
+        self._sessions: dict[str, _Session] = {}
+        self._over: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    # The connection.
+
+    async def begin(self, timeout: float) -> None:
+        program = await probe(self._equipment, timeout)
+        must_be_gated(self.name, program.flags)
+        self._flags = program.flags
+        self.takes_edits = program.flags.has_plugins
+        if program.flags.has_plugins:
+            await asyncio.to_thread(install_plugin, self._home)
+        info = Implementation(name=NAME, version=program.version, title="Amp")
+        self.hello = msgspec.structs.replace(self.hello, agent_info=info)
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        return tuple(turn.pid for turn in self._turns() if turn.pid is not None)
+
+    def stderr_tail(self) -> str:
+        return "\n".join(filter(None, (turn.stderr_tail() for turn in self._turns())))
+
+    def _turns(self) -> list[AmpTurn]:
+        return [each.turn for each in self._sessions.values() if each.turn is not None]
+
+    async def wait(self) -> Exit:
+        return await asyncio.shield(self._over)
+
+    async def stop(self, grace: float) -> Exit:  # noqa: ARG002 - a turn that is not awaited has nothing to finish
+        await asyncio.gather(*(self._end(each) for each in tuple(self._sessions.values())))
+        if not self._over.done():
+            self._over.set_result(_ENDED)
+        return self._over.result()
+
+    async def _end(self, session: _Session) -> None:
+        if session.turn:
+            await session.turn.stop()
+        if session.done:
+            await asyncio.wait({session.done})
+
+    # What its turns need.
+
+    def flags(self) -> Flags:
+        return self._flags
+
+    def forget(self, option: str) -> None:
+        self._flags = self._flags.without(option)
+
+    async def began(self, session_id: str, thread: str) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.thread != thread:
+            session.thread = thread
+            try:
+                await asyncio.to_thread(self._threads.keep, session_id, thread)
+            except Unavailable as error:  # it goes on, and cannot be resumed in another process
+                _log.warning("%s", error)
+
+    # Sessions.
+
+    async def new_session(
+        self,
+        cwd: str,
+        mcp: tuple[McpServer, ...],
+        timeout: float,  # noqa: ARG002 - nothing is started
+        *,
+        additional_directories: tuple[str, ...] = (),
+        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
+    ) -> NewSessionResponse:
+        await self._may_open(AgentMethod.SESSION_NEW, cwd, additional_directories)
+        session_id = await asyncio.to_thread(self._threads.begin)
+        session = self._open(AgentMethod.SESSION_NEW, session_id, cwd, mcp, None)
+        answer = NewSessionResponse(session_id=session_id, config_options=self._options(session))
+        if on_answer:
+            on_answer(answer)
+        return answer
+
+    async def resume_session(
+        self,
+        session_id: str,
+        cwd: str,
+        mcp: tuple[McpServer, ...],
+        timeout: float,
+        *,
+        additional_directories: tuple[str, ...] = (),
+        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+    ) -> SessionSetup:
+        """Whether the thread is still there Amp's server says at the next prompt."""
+        method = AgentMethod.SESSION_RESUME
+        await self._may_open(method, cwd, additional_directories)
+        thread = await asyncio.to_thread(self._threads.find, session_id)
+        if thread is None:
+            raise _unknown(method)
+        await self.close_session(session_id, timeout)
+        session = self._open(method, session_id, cwd, mcp, thread or None)
+        answer = SessionSetup(config_options=self._options(session))
+        if on_answer:
+            on_answer(answer)
+        return answer
+
+    async def _may_open(self, method: AgentMethod, cwd: str, folders: tuple[str, ...]) -> None:
+        if self._over.done():
+            raise AgentExited(f"cannot complete {method}: {self.name!r} was stopped; start it again")
+        self._abilities.directories(method, folders)
+        if not self._equipment.trusts(cwd):
+            await asyncio.to_thread(refuse_untrusted, Path(cwd))
+
+    def _open(
+        self, method: AgentMethod, session_id: str, cwd: str, mcp: tuple[McpServer, ...], thread: str | None
+    ) -> _Session:
+        place = Place(session_id, cwd, self._abilities.servers(method, mcp))
+        session = self._sessions[session_id] = _Session(place, thread)
+        return session
+
+    async def close_session(self, session_id: str, timeout: float) -> None:  # noqa: ARG002 - see `stop`
+        """A session that is not open is closed."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            await self._end(session)
+
+    # A session's own.
+
+    async def set_mode(self, session_id: str, mode_id: str, timeout: float) -> None:  # noqa: ARG002
+        self._session(AgentMethod.SESSION_SET_MODE, session_id)
+        raise InvalidParams(f"cannot set mode {mode_id!r} of Amp: it has none to choose from; leave it out")
+
+    async def set_config_option(
+        self,
+        session_id: str,
+        config_id: str,
+        value: str | bool,
+        timeout: float,  # noqa: ARG002
+    ) -> SetConfigOptionResponse:
+        session = self._session(AgentMethod.SESSION_SET_CONFIG_OPTION, session_id)
+        if config_id != MODE or value not in (DEFAULT, *self._flags.modes):
+            raise InvalidParams(
+                f"cannot set {config_id!r} of Amp to {value!r}: choose from what the session offers"
+            )
+        session.mode = str(value)
+        return SetConfigOptionResponse(config_options=self._options(session))
+
+    def _options(self, session: _Session) -> tuple[ConfigOption, ...]:
+        """Amp's modes choose its model, among other things, and nothing of what it may do."""
+        if not self._flags.modes:
+            return ()
+        choices = tuple(
+            SelectChoice(name=each.capitalize(), value=each) for each in (DEFAULT, *self._flags.modes)
+        )
+        option = SelectOption(
+            id=MODE, name="Mode", category="model", current_value=session.mode, options=choices
+        )
+        return (option,)
+
+    async def prompt(
+        self,
+        session_id: str,
+        prompt: tuple[ContentBlock, ...],
+        *,
+        on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
+    ) -> PromptResponse:
+        session = self._session(AgentMethod.SESSION_PROMPT, session_id)
+        text = text_of(prompt)
+        reply: Reply[PromptResponse] = Reply(on_answer)
+        turn, before = AmpTurn(self, self._equipment, self, session.place, reply), session.done
+        session.turn = turn
+        session.done = asyncio.create_task(
+            self._run(session, turn, text, before), name=f"legation-{session_id}"
+        )
+        return await reply.value()
+
+    async def _run(
+        self, session: _Session, turn: AmpTurn, text: str, before: asyncio.Task[None] | None
+    ) -> None:
+        if before:  # the process of the turn before has told its end and is still about to leave
+            await asyncio.wait({before})
+        if session.thread and not self._flags.can_continue:
+            turn.give_up("this version of Amp cannot continue a thread; start a new session, or update it")
+            return
+        await turn.run(text, session.thread, None if session.mode == DEFAULT else session.mode)
+
+    async def cancel(self, session_id: str) -> None:
+        turn = self._session(AgentMethod.SESSION_CANCEL, session_id).turn
+        if turn:
+            turn.cancel()
+
+    def _session(self, method: AgentMethod, session_id: str) -> _Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise _unknown(method)
+        return session
+
+
+def _unknown(method: AgentMethod) -> AgentRefused:
+    return AgentRefused(method, RpcError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such session"))

@@ -1,0 +1,216 @@
+"""Where Amp asks before it acts: a socket of one turn, and the two ways by which Amp comes to it.
+
+Amp asks nobody over its pipes. Its plugins are asked about every call of a tool; its permission rules, where it has and
+heeds them, can delegate to a program. Both lead here, and a call that comes by both is asked about once.
+
+INV-G1  Whatever cannot be read, or is not answered, is refused.
+INV-G2  A question whose asker has hung up is taken back.
+INV-G3  A decision is used once by each way: the next call, be it the same, is asked about again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from legation.agents.native import Permission
+from legation.errors import ConfigInvalid
+from legation.wire import jsontext
+
+DOOR: Final = "door"
+VARIABLE: Final = "LEGATION_AMP_DOOR"
+LONGEST_QUESTION: Final = 32 * 1024 * 1024  # bytes; a file that is written whole is in it
+LONGEST_PATH: Final = 100  # bytes of a socket's path that every kernel takes
+CLOSE_LIMIT: Final = 2.0  # seconds for the questions that are open to be taken back: our own time
+_log: Final = logging.getLogger(__name__)
+_REFUSED: Final = "Legation refused it"
+_TURN_OVER: Final = "the turn is over"
+
+Way: TypeAlias = Literal["plugin", "delegate"]
+
+
+class Question(msgspec.Struct, frozen=True):
+    way: Way
+    tool: str = ""
+    input: object = None
+    id: str = ""
+    hello: bool = False
+
+    @property
+    def action(self) -> tuple[str, bytes]:
+        return _action(self.tool, self.input)
+
+
+@dataclass(slots=True)
+class _Decided:
+    """What was decided on one action, for the ways that have not asked about it yet."""
+
+    action: tuple[str, bytes]
+    answer: asyncio.Task[Permission]
+    asked_by: set[Way] = field(default_factory=set)
+
+
+class Gate:
+    """`decide` is asked once for each call. Whoever opens it closes it."""
+
+    def __init__(self, folder: Path, decide: Callable[[Question], asyncio.Task[Permission]]) -> None:
+        self._folder = folder
+        self._decide = decide
+        self._server: asyncio.Server | None = None
+        self._directory = -1
+        self._decided: list[_Decided] = []
+        self._serving: set[asyncio.Task[None]] = set()
+        self.greeted = asyncio.Event()  # its plugin is at work
+        self.asked: set[str] = set()  # ids of the calls that were asked about
+        self.asked_tools: set[str] = set()  # names, where a way tells no id
+
+    @property
+    def door(self) -> Path:
+        return self._folder / DOOR
+
+    async def open(self) -> None:
+        self._directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._server = await asyncio.start_unix_server(self._accept, self._address(), limit=LONGEST_QUESTION)
+
+    def _address(self) -> str:
+        if len(os.fsencode(self.door)) <= LONGEST_PATH:
+            return str(self.door)
+        return f"/proc/self/fd/{self._directory}/{DOOR}"
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        for task in (*self._serving, *(each.answer for each in self._decided)):
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=CLOSE_LIMIT)
+        os.close(self._directory)
+
+    def withdraw(self) -> None:
+        """The turn is being ended: what is open is taken back. Its asker is told nothing any more, so that it does not
+        take that for a mere no and go on."""
+        for each in self._decided:
+            each.answer.cancel()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer), name="legation-amp-gate")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            answer = await self._answer(await reader.readline(), reader)
+            writer.write(jsontext.write(answer) + b"\n")
+            await writer.drain()
+        except (ConnectionError, ValueError):  # it hung up, or its line is too long: no answer is a no
+            pass
+        except Exception:  # noqa: BLE001 - a task boundary; no answer is a no (INV-G1)
+            _log.exception("cannot answer a question of Amp")
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(self, line: bytes, reader: asyncio.StreamReader) -> Mapping[str, object]:
+        try:
+            question = msgspec.json.decode(line, type=Question)
+        except ValueError:
+            return _no("the question could not be read")
+        if question.hello:
+            self.greeted.set()
+            return {"allow": False, "message": "hello"}
+        (self.asked if question.id else self.asked_tools).add(question.id or question.tool)
+        decided = self._decision(question)
+        decided.asked_by.add(question.way)
+        permission = await _unless_gone(decided.answer, reader)
+        if permission is None:
+            await reader.read()  # until its process is ended, or the gate closed
+            raise ConnectionResetError
+        if permission.params is not None:  # by the other way it asks about what it is going to do now
+            decided.action = _action(question.tool, permission.params)
+        return _told(permission, question)
+
+    def _decision(self, question: Question) -> _Decided:
+        for each in self._decided:
+            if each.action == question.action and question.way not in each.asked_by:
+                return each
+        made = _Decided(question.action, self._decide(question))
+        self._decided.append(made)
+        return made
+
+
+def _action(tool: str, given: object) -> tuple[str, bytes]:
+    return tool, msgspec.json.encode(given, order="deterministic")
+
+
+async def _unless_gone(answer: asyncio.Task[Permission], reader: asyncio.StreamReader) -> Permission | None:
+    """None where the turn took it back. Raises where the asker is gone; then nobody needs the answer."""
+    gone = asyncio.ensure_future(reader.read(1))
+    waiting: set[asyncio.Future[Any]] = {answer, gone}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+    if not answer.done():
+        answer.cancel()
+        raise ConnectionResetError
+    return None if answer.cancelled() else answer.result()
+
+
+def _told(permission: Permission, question: Question) -> Mapping[str, object]:
+    if not permission.allowed:
+        return _no(permission.message or (_TURN_OVER if permission.cancelled else _REFUSED))
+    if permission.params is None or _action(question.tool, permission.params) == question.action:
+        return {"allow": True}
+    if question.way == "delegate":  # which can only say yes or no to what was asked
+        return _no("it was allowed with other arguments, which this version of Amp does not take; try those")
+    return {"allow": True, "input": permission.params}
+
+
+def _no(message: str) -> Mapping[str, object]:
+    return {"allow": False, "message": message}
+
+
+# What Amp is given.
+
+
+def install_plugin(home: Path) -> None:
+    """Into the agent's own home, where no repository has a say. Other plugins there are its owner's."""
+    source = Path(__file__).with_name("gate_plugin.ts").read_bytes()
+    folder = home / ".config" / "amp" / "plugins"
+    target = folder / "legation.ts"
+    try:
+        if target.is_file() and target.read_bytes() == source:
+            return
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = folder / f".legation.{os.getpid()}"
+        draft.write_bytes(source)
+        draft.replace(target)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"cannot put Legation's plugin into the home of Amp: {error.strerror}; check {folder}"
+        ) from error
+
+
+def write_delegate(folder: Path) -> Path:
+    """A program without arguments, as Amp wants it."""
+    program = folder / "ask"
+    script = Path(__file__).with_name("gate_delegate.py")
+    words = (sys.executable, "-I", "-S", str(script), str(folder / DOOR))
+    program.write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n")
+    program.chmod(0o700)
+    return program

@@ -1,0 +1,286 @@
+"""One turn of Amp: a process that is given a prompt, speaks, asks at the gate, and ends.
+
+INV-T1  Where Amp takes its prompt as JSON it gets none before its plugin has called at the gate.
+INV-T2  A tool that acts on this machine and was not asked about ends the turn.
+INV-T3  When `done` is over, nothing of the turn is left: no process, no folder, no open question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from legation.agents.amp import outcome
+from legation.agents.amp.asking import Asking, must_be_gated
+from legation.agents.amp.flags import STREAM, Flags, refused_option
+from legation.agents.amp.gate import Gate, write_delegate
+from legation.agents.amp.launch import Launch, command_for, takes_json
+from legation.agents.amp.prompts import line_of
+from legation.agents.amp.settings import write_settings
+from legation.agents.amp.translation import AmpTranslator
+from legation.agents.amp.trust import refuse_untrusted
+from legation.agents.claude import messages as native
+from legation.agents.claude.outcome import outcome as outcome_of
+from legation.agents.claude.usage import usage_of
+from legation.agents.native import Equipment, NativeAgent, Reply
+from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
+from legation.errors import AgentError, LegationError, TimedOut
+from legation.ids import new_id
+from legation.proc import Child, Command, Exit
+from legation.wire.acp.content import Text
+from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.sessions import PromptResponse
+from legation.wire.acp.updates import AgentMessageChunk, Notice
+from legation.wire.diagnostic import DiagnosticCode
+
+GATE_LIMIT: Final = 60.0  # seconds for Amp to sign in and load its plugins: Amp's and its server's time
+AFTER_RESULT: Final = 5.0  # seconds from the end of a turn to that of its process: Amp's time to tidy up
+EXIT_LIMIT: Final = 10.0  # seconds from the end of its output to its exit: Amp's time
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the turns of one session have in common."""
+
+    id: str
+    cwd: str
+    mcp: tuple[McpServer, ...]
+
+
+class Ground(Protocol):
+    """Whose turn it is."""
+
+    def flags(self) -> Flags: ...
+    def forget(self, option: str) -> None:
+        """This Amp does not take it, whatever its help says."""
+
+    async def began(self, session_id: str, thread: str) -> None: ...
+
+
+class AmpTurn:
+    """Runs from the start on. Whoever makes it waits for `done`."""
+
+    def __init__(
+        self,
+        agent: NativeAgent,
+        equipment: Equipment,
+        ground: Ground,
+        place: Place,
+        reply: Reply[PromptResponse],
+    ) -> None:
+        self._agent, self._equipment, self._ground = agent, equipment, ground
+        self._place, self._reply = place, reply
+        self._child: Child | None = None
+        self._cancelled = self._stopped = False
+        self._stopping: asyncio.Task[Exit] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._translator = AmpTranslator()
+        self._asking = Asking(agent, place.id, self._translator.calls)
+        self._message = new_id("msg")
+        self._spoke = False
+        self._gate: Gate | None = None
+        self._last_words = ""
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    def stderr_tail(self) -> str:
+        return self._child.stderr_tail() if self._child else self._last_words
+
+    def cancel(self) -> None:
+        """It has no way to be asked: its process is ended."""
+        self._cancelled = True
+        self._end()
+
+    async def stop(self) -> None:
+        self._stopped = True
+        self._end()
+        if self._stopping:
+            await asyncio.shield(self._stopping)
+
+    def _end(self) -> None:
+        if self._gate:
+            self._gate.withdraw()
+        if self._child and self._stopping is None:
+            self._stopping = asyncio.create_task(self._child.stop(grace=0), name="legation-amp-stop")
+
+    def give_up(self, what: str) -> None:
+        self._reply.give(outcome.refused(what))
+
+    # The turn.
+
+    async def run(self, text: str, thread: str | None, mode: str | None) -> None:
+        try:
+            await self._run(text, thread, mode)
+        except AgentRefused as error:
+            self._reply.give(error)
+        except LegationError as error:
+            self._reply.lose(error)
+        except Exception:  # noqa: BLE001 - a task boundary
+            _log.exception("cannot go on with a turn of %r", self._agent.name)
+            self._reply.lose(
+                AgentError(f"cannot go on with a turn of {self._agent.name!r}: a mistake of ours")
+            )
+
+    async def _run(self, text: str, thread: str | None, mode: str | None) -> None:
+        if not self._equipment.trusts(
+            self._place.cwd
+        ):  # each time: a turn may have written what the next one runs
+            await asyncio.to_thread(refuse_untrusted, Path(self._place.cwd))
+        folder = await asyncio.to_thread(self._make_folder)
+        gate = self._gate = self._asking.gate_at(folder)
+        try:
+            settings = await asyncio.to_thread(self._prepare, folder)
+            await gate.open()
+            await self._converse(Launch(self._place.cwd, thread, mode, settings, gate.door), text, gate)
+        finally:
+            await gate.close()
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    def _make_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="amp-", dir=self._equipment.command.env.get("TMPDIR")))
+
+    def _prepare(self, folder: Path) -> Path:
+        return write_settings(folder, write_delegate(folder), self._place.mcp)
+
+    async def _converse(self, launch: Launch, text: str, gate: Gate) -> None:
+        """Again with less, where Amp refuses an option that its help lists."""
+        while True:
+            flags = self._ground.flags()
+            must_be_gated(self._agent.name, flags)
+            if self._cancelled or self._stopped:
+                self._conclude(Exit(None, None), "", plain=False)
+                return
+            child = await self._spawn(command_for(self._equipment.command, launch, flags))
+            found = await self._play(child, flags, text, gate)
+            refused = refused_option(self._last_words) if found.code and not self._spoke else None
+            if refused is None or not flags.has(refused):
+                self._conclude(found, self._last_words, plain=not flags.has(STREAM))
+                return
+            self._ground.forget(refused)
+
+    async def _spawn(self, command: Command) -> Child:
+        child = self._child = await self._equipment.launcher.spawn(command, self._equipment.pipes)
+        if self._cancelled or self._stopped:
+            self._end()
+        return child
+
+    async def _play(self, child: Child, flags: Flags, text: str, gate: Gate) -> Exit:
+        writing = asyncio.create_task(self._write(child, flags, text, gate), name="legation-amp-write")
+        take = self._hear if flags.has(STREAM) else self._hear_plain
+        try:
+            async for lines in child.lines():
+                for line in lines:
+                    self._take(take, line)
+                await self._equipment.inbox.room()
+            await asyncio.wait({ending := asyncio.ensure_future(child.wait())}, timeout=EXIT_LIMIT)
+            found = ending.result() if ending.done() else await child.stop(grace=0)
+        finally:
+            writing.cancel()
+            await asyncio.wait({writing})
+            await child.stop(grace=0)
+            self._last_words, self._child = child.stderr_tail(), None
+            if self._keeping:
+                await asyncio.wait({self._keeping})
+        return found
+
+    async def _write(self, child: Child, flags: Flags, text: str, gate: Gate) -> None:
+        if takes_json(flags) and flags.has_plugins:
+            try:
+                async with asyncio.timeout(GATE_LIMIT):
+                    await gate.greeted.wait()
+            except TimeoutError:
+                self._refuse(outcome.not_gated(f"Legation's plugin did not call within {GATE_LIMIT:g} s"))
+                return
+        with suppress(LegationError):  # it has ended, and says why itself
+            child.write(line_of(text) if takes_json(flags) else text.encode())
+            with suppress(TimedOut):  # a prompt that it does not read: the host's watch over the turn ends it
+                await child.drain(WRITE_TIMEOUT)
+            child.close_stdin()
+
+    def _conclude(self, found: Exit, complaint: str, *, plain: bool) -> None:
+        if self._reply.given:
+            return
+        if self._cancelled:
+            self._reply.give(PromptResponse(stop_reason="cancelled"))
+        elif plain and found.code == 0:
+            self._reply.give(PromptResponse(stop_reason="end_turn"))
+        else:
+            raise outcome.failed(self._agent.name, found, complaint)
+
+    def _refuse(self, why: AgentError) -> None:
+        self._reply.give(why)
+        self._end()
+
+    # Amp speaks.
+
+    def _take(self, hear: Callable[[bytes], None], line: bytes) -> None:
+        try:
+            hear(line)
+        except Exception:  # noqa: BLE001 - nothing that an agent says may end the reading
+            _log.exception("cannot understand a line of %r", self._agent.name)
+            self._agent.say_unknown(self._place.id, line)
+
+    def _hear_plain(self, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        if text.startswith(outcome.NO_KEY):
+            self._refuse(outcome.refused(text))
+        elif not self._reply.given:
+            self._spoke = True
+            self._agent.say(
+                self._place.id, AgentMessageChunk(content=Text(text=f"{text}\n"), message_id=self._message)
+            )
+
+    def _hear(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        heard = self._translator.take(line)
+        if heard.message is None:
+            self._stray(line)
+            return
+        self._spoke = True
+        if not self._cancelled:
+            self._agent.say(self._place.id, *heard.updates, native=line if heard.known else b"")
+            if not heard.known:
+                self._agent.say_unknown(self._place.id, line)
+        match heard.message:
+            case native.Init(session_id=thread) if thread and self._keeping is None:
+                self._keeping = asyncio.create_task(
+                    self._ground.began(self._place.id, thread), name="legation-amp-thread"
+                )
+            case native.User(message=told) if ran := self._asking.ungated(told):
+                what = f"Amp ran {ran} without asking Legation"
+                self._agent.say(self._place.id, Notice(severity="error", title=what))
+                self._refuse(outcome.not_gated(what))
+            case native.Result():
+                self._result(heard.message, heard.failure)
+
+    def _result(self, result: native.Result, failure: str | None) -> None:
+        found = outcome_of(result, failure, cancelled=self._cancelled)
+        if self._cancelled:  # it was quicker than its end
+            found = PromptResponse(stop_reason="cancelled", usage=usage_of(result))
+        self._reply.give(found)
+        self._leave()
+
+    def _stray(self, line: bytes) -> None:
+        shown = line[:SHOWN_BYTES].decode(errors="replace")
+        if shown.startswith(outcome.NO_KEY):
+            self._refuse(outcome.refused(shown))
+        elif not self._reply.given:  # what follows that has a link to sign in with
+            what = f"skipped a line of {len(line)} bytes: {shown}"
+            self._equipment.inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+
+    def _leave(self) -> None:
+        """It ends by itself; where it does not, it is made to."""
+        child = self._child
+        if child and self._stopping is None:
+            self._stopping = asyncio.create_task(child.stop(AFTER_RESULT), name="legation-amp-leave")
