@@ -73,6 +73,11 @@ def agent(name: str) -> tuple[str, ...]:
 
 def install(name: str) -> Path:
     """The folder with `node_modules`; nothing is fetched when it is up to date."""
+    if name in agents():
+        agent(name)
+        catalogue = Catalogue(INSTALLED)
+        release = catalogue.lock.release(catalogue.entry(name).package, None)
+        return catalogue.folder(name).version(release.version)
     folder = INSTALLED / name
     want = hashlib.sha256((LOCKED / name / "package-lock.json").read_bytes()).hexdigest()
     stamp = folder / ".installed"

@@ -40,7 +40,7 @@ class Claude:
 @pytest.fixture
 async def claude(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Claude]:
     try:
-        argv = await asyncio.to_thread(real_agents.agent, "claude")
+        argv = await asyncio.to_thread(real_agents.agent, "claude-acp")
     except real_agents.NotAvailable as error:
         pytest.skip(str(error))
     async with ScriptedModel() as model, open_talk(tmp_path, request) as talk:
