@@ -186,6 +186,7 @@ async def test_a_hostile_member_is_refused_and_what_came_before_it_stays(
         gzip.compress(packed(("a", b"1" * 5000)))[:-20],
         b"\x1f\x8b" + b"garbage" * 100,
     ],
+    ids=range(7),
 )
 async def test_what_is_no_whole_archive_is_refused(drive: Drive, raw: bytes) -> None:
     assert (await upload(drive, raw)).status == 400
