@@ -62,6 +62,35 @@ EVENTS_BURST = Candidate("session-events-burst", "bench.session_events", ("burst
 EVENTS_PAGES = Candidate("session-events-pages", "bench.session_events", ("replay", "50000", "1000"))
 EVENTS_LINE = Candidate("session-events-line", "bench.session_events", ("line",))
 
+
+def _rival(what: str, side: str, *args: str) -> Candidate:
+    return Candidate("-".join((side, what, *args)), "bench.rival", (what, side, *args))
+
+
+SIDES = ("sandbox-agent", "legation-acp", "legation-sessions")
+FLOOD_50B = [_rival("flood", side, "1", "20000", "50") for side in SIDES]
+FLOOD_1KB = [_rival("flood", side, "1", "20000", "1000") for side in SIDES]
+BURST_1 = [_rival("flood", side, "1", "2000", "50") for side in SIDES]
+BURST_50 = [_rival("flood", side, "50", "2000", "50") for side in SIDES]
+LINE = [_rival("line", side) for side in SIDES]
+RIVAL_REPLAY = Candidate("legation-replay", "bench.rival", ("replay", "50000", "1000"))
+MEMORY_THEIRS = _rival("memory", "sandbox-agent", "1000")
+MEMORY_OURS = _rival("memory", "legation-sessions", "1000")
+
+
+def _against(what: str, sides: list[Candidate], rate: float | None) -> tuple[Target, ...]:
+    theirs, *ours = sides
+    return tuple(
+        target
+        for each, name in zip(ours, ("acp", "sessions"), strict=True)
+        for target in (
+            Target(f"{what}, {name}: times its events/s", times(each, theirs, RATE), bound=rate),
+            Target(f"{what}, {name}: part of its CPU", times(each, theirs, CPU), "at most", 1),
+            Target(f"{what}, {name}: lost %", metric(each, "lost %"), "at most", 0),
+        )
+    )
+
+
 BENCHMARKS = (
     Benchmark(
         "pipe-memory",
@@ -195,6 +224,45 @@ BENCHMARKS = (
             Target("CPU s of 50,000 events in pages of 1,000", metric(EVENTS_PAGES, "CPU s"), "at most", 1),
             Target("ms from the disk to a reader", metric(EVENTS_LINE, "added ms"), "at most", 1),
         ),
+    ),
+    Benchmark(
+        "rival",
+        "the npm sandbox-agent binary beside both surfaces of Legation: floods to one reader; needs npm once",
+        (*FLOOD_50B, *FLOOD_1KB),
+        (*_against("50 bytes", FLOOD_50B, 2), *_against("1 kB", FLOOD_1KB, 2)),
+        only_by_name=True,
+    ),
+    Benchmark(
+        "rival-readers",
+        "the same: a burst of 2,000 events to 50 readers, and to one",
+        (*BURST_50, *BURST_1),
+        (
+            *_against("50 readers", BURST_50, 1),
+            *(
+                Target(f"{name}: times one reader's events/s", times(many, one, RATE), bound=1)
+                for name, many, one in zip(SIDES[1:], BURST_50[1:], BURST_1[1:], strict=True)
+            ),
+        ),
+        only_by_name=True,
+    ),
+    Benchmark(
+        "rival-lines",
+        "the same: a line every five milliseconds, the first event of a prompt; and a replay in pages",
+        (*LINE, RIVAL_REPLAY),
+        (
+            Target("ms of acp beyond one commit", metric(LINE[1], "added ms"), "at most", 1),
+            Target("ms of sessions beyond one commit", metric(LINE[2], "added ms"), "at most", 1),
+            Target("CPU s of 50,000 events in pages of 1,000", metric(RIVAL_REPLAY, "CPU s"), "at most", 1),
+        ),
+        only_by_name=True,
+    ),
+    Benchmark(
+        "rival-memory",
+        "1,000 sessions: Legation's without agents, the npm sandbox-agent binary's with the smallest there can be",
+        (MEMORY_THEIRS, MEMORY_OURS),
+        (Target("kB of a session", metric(MEMORY_OURS, "kB/session"), "at most", 64),),
+        only_by_name=True,
+        rounds=1,
     ),
     Benchmark(
         "install",

@@ -43,10 +43,12 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 def _table(outcome: Outcome) -> Iterator[str]:
     medians = {each.name: outcome.median(each) for each in outcome.benchmark.candidates}
-    metrics = list(next(iter(medians.values())))
-    yield f"  {'':24}" + "".join(f"{metric:>16}" for metric in metrics)
+    metrics = list(dict.fromkeys(metric for sample in medians.values() for metric in sample))
+    width = max(24, *(len(name) + 2 for name in medians))
+    yield f"  {'':{width}}" + "".join(f"{metric:>16}" for metric in metrics)
     for name, sample in medians.items():
-        yield f"  {name:24}" + "".join(f"{_number(sample[metric]):>16}" for metric in metrics)
+        values = [_number(sample[metric]) if metric in sample else "" for metric in metrics]
+        yield f"  {name:{width}}" + "".join(f"{value:>16}" for value in values)
 
 
 def _verdict(target: Target, value: float) -> str:
@@ -72,6 +74,7 @@ def _record(outcome: Outcome) -> dict[str, object]:
         "rounds": len(outcome.rounds),
         "failures": dict(outcome.failures),
         "candidates": {each.name: outcome.median(each) for each in benchmark.candidates} if measured else {},
+        "each": {each.name: [found[each.name] for found in outcome.rounds] for each in benchmark.candidates},
         "targets": [_judged(each, outcome.value(each)) for each in benchmark.targets] if measured else [],
     }
 

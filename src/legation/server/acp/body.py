@@ -30,6 +30,9 @@ class MessageReader(Reader):
         super().__init__(hub, credential)
         self._reading = reading
         self._stream = stream
+        self._older: list[
+            Event
+        ] = []  # read from the store and not yet sent: one read's, and never read twice
         self.seq = after
 
     def __enter__(self) -> Self:
@@ -46,14 +49,15 @@ class MessageReader(Reader):
         self._finish(b"")
 
     async def _ready(self) -> bytes:
-        found = self._stream.since(self.seq)
+        found = self._older or self._stream.since(self.seq)
         if found is None:
-            found = await self._stream.read_older(self.seq)
+            found = self._older = await self._stream.read_older(self.seq)
         if not found:
             if self._stream.ended or self._stream.info().state != "open":
                 self._finish(b"")
             return b""
         events = first_chunk(found)
+        self._older = self._older[len(events) :]
         self.seq = events[-1].seq
         data = frames(events)
         if len(data) >= CHUNK_BYTES // 2:

@@ -8,6 +8,7 @@ INV-U3  From a reset on, numbers depend on the log from there alone: the history
 """
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -29,6 +30,12 @@ from legation.wire.universal.shapes import (
 )
 
 _NO_RAW: Final = b"null}"
+_DELTA: Final = (
+    b'{"event_id":"evt_%d","sequence":%d,"time":%b,"session_id":%b,"native_session_id":%b,%b,"type":"item.delta",'
+    b'"data":{"item_id":%b,"native_item_id":%b,"delta":%b},"raw":null}'
+)
+_BY_DAEMON: Final = b'"synthetic":true,"source":"daemon"'
+_BY_AGENT: Final = b'"synthetic":false,"source":"agent"'
 
 _encode = msgspec.json.Encoder().encode
 _from_timestamp = datetime.fromtimestamp
@@ -64,6 +71,11 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
         return self.cause.seq
 
     def encode(self, include_raw: bool = False) -> bytes:
+        if type(self.data) is ItemDelta and not (include_raw and self.has_raw):
+            try:
+                return self._encode_delta(self.data)
+            except UnicodeEncodeError:  # lone surrogates
+                pass
         event = UniversalEvent(
             f"evt_{self.sequence}",
             self.sequence,
@@ -82,6 +94,26 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
         if include_raw and self.has_raw:
             return encoded[: -len(_NO_RAW)] + _encode(LogRow.of(self.cause)) + b"}"
         return encoded
+
+    def _encode_delta(self, delta: ItemDelta) -> bytes:
+        """The same as below, at a third of the price: of a hundred events ninety-nine are deltas."""
+        sequence, session = self.sequence, self.session
+        return _DELTA % (
+            sequence,
+            sequence,
+            _time_text(self.cause.at),
+            _encode(session.session_id),
+            _encode(session.native_session_id),
+            _BY_DAEMON if self.synthetic else _BY_AGENT,
+            _encode(delta.item_id),
+            _encode(delta.native_item_id),
+            _encode(delta.delta),
+        )
+
+
+@lru_cache(maxsize=16)  # a burst has few times
+def _time_text(at: int) -> bytes:
+    return _encode(_from_timestamp(at / 1000, UTC))
 
 
 def time_of(event: Event) -> datetime:
