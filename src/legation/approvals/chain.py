@@ -21,12 +21,13 @@ import msgspec
 
 from legation.approvals.trace import GENESIS, Draft, Step
 from legation.approvals.trace_content import Seals, day_owner
-from legation.errors import Conflict, NotFound, Unavailable
+from legation.errors import Conflict, NotFound, StorageFailed, Unavailable
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Dangling, Database, Transaction, only
 from legation.store.plain import must_be_plain
 from legation.store.sealing import Sealer
 
+MOST_AT_ONCE: Final = 128  # callers whose steps are one transaction; others may wait for that one
 TURN_LIMIT: Final = 30.0  # seconds in the line for one chain: the time of those before, and of Postgres
 
 _SQL: Final = Queries("traces")
@@ -229,15 +230,15 @@ class Ledger:
                 line.remove(mine)
             raise
         try:
-            if not mine.done.done():
+            while not mine.done.done():  # once: the line and the turns are in the same order
                 await self._append_waiting(workspace)
         finally:
             turn.release()
         return mine.done.result()
 
     async def _append_waiting(self, workspace: str) -> None:
-        group = self._waiting[workspace][:]
-        self._waiting[workspace].clear()
+        line = self._waiting[workspace]
+        group, line[:] = line[:MOST_AT_ONCE], line[MOST_AT_ONCE:]
         commit = asyncio.create_task(self._commit(workspace, group))
         try:
             await asyncio.shield(commit)
@@ -249,9 +250,12 @@ class Ledger:
         try:
             results = await self.database.transact(self._append_all, workspace, group)
         except Exception as error:  # noqa: BLE001 - told to whoever it befell
-            if len(group) == 1:
-                group[0].done.set_exception(error)
-                group[0].done.exception()  # whoever has gone meanwhile does not ask for it
+            # A database that is away is away for each of them, and may have taken the group before it went: what is
+            # tried again then would be on record twice.
+            if len(group) == 1 or isinstance(error, StorageFailed):
+                for waiting in group:
+                    waiting.done.set_exception(error)
+                    waiting.done.exception()  # whoever has gone meanwhile does not ask for it
                 return
             for waiting in group:  # one of them spoilt it: not for the others
                 await self._commit(workspace, [waiting])

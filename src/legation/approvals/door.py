@@ -151,7 +151,7 @@ class Door:
             hit = await database.read(limits.peek, workspace, action.agent, of_agent, action, now)
         grant = None
         if hit is None and verdict.action in ("supervisor", "human_approval") and not injected:
-            grant = await database.read(matching, workspace, action, now, request.session_id)
+            grant = await database.read(matching, workspace, action, now, request.granted_session)
         return Consideration(
             policy="deny" if hit else verdict.action,
             rule=hit.rule if hit else verdict.name,
@@ -173,6 +173,9 @@ class Door:
         now = self.inbox.clock.now_ms()
         approval_id = request.approval_id or new_approval_id(now)
         with self._room(judged), self.inbox.waiting(approval_id) as wait:
+            if (settled := passage.settled(judged)) is not None:
+                await self.inbox.ledger.append(judged.workspace, settled.steps, now)
+                return settled.ruling
             expires_at = now + self._lifetime_ms(judged)
             entered = await self.inbox.ledger.transact(
                 judged.workspace, passage.enter, judged, approval_id, expires_at, now

@@ -62,6 +62,11 @@ class LimitHit(msgspec.Struct, frozen=True):
         return f"{self.policy}:{_RULES[self.limit]}"
 
 
+def are_counted(limits: Covering, action: Action) -> bool:
+    """Whether any limit has a say in this action."""
+    return bool(_all(limits, action))
+
+
 def take(
     workspace: str, agent: str, limits: Covering, action: Action, now_ms: int
 ) -> Transaction[LimitHit | None]:

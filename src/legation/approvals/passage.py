@@ -2,6 +2,8 @@
 
 INV-D1  Limits are counted, the verdict is traced, and what passes at once is charged and begun, in one transaction.
 INV-D2  An approval is consumed, charged and begun in one transaction, against the policies that hold then.
+INV-D3  What is `settled` before anything is read needs nothing but its trace, so it may share a transaction with others;
+        it is durable, like everything else, before anybody acts on it.
 """
 
 from __future__ import annotations
@@ -71,6 +73,14 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """A ruling that holds as soon as these steps are on record."""
+
+    ruling: Ruling
+    steps: list[Draft]
+
+
+@dataclass(frozen=True, slots=True)
 class Passage:
     """`waiter` is this process. With `acts` the effect is Legation's own, and begins with the pass."""
 
@@ -82,23 +92,24 @@ class Passage:
         self, judged: Judged, approval_id: str, expires_at: int, now_ms: int
     ) -> Transaction[Ruling | Approval]:
         """Decided at once, or an approval to wait for."""
-        hit = judged.looping or (
-            yield from limits.take(
-                judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
-            )
+        if (settled := self.settled(judged)) is not None:
+            return (yield from self._record(judged, settled, now_ms))
+        hit = yield from limits.take(
+            judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
         )
         if hit is not None:
-            return (yield from self._stopped(judged, hit, now_ms))
+            return (yield from self._record(judged, _stopped(judged, hit), now_ms))
         asks: Asked | None = None
         match judged.verdict.action:
             case "deny":
-                return (yield from self._denied(judged, now_ms))
+                return (yield from self._record(judged, _denied(judged), now_ms))
             case "allow":
                 return (yield from self._passed(judged, None, now_ms))
             case "supervisor" | "human_approval" as asked:
                 asks = asked
         if not judged.injected:
-            grant = yield from matching(judged.workspace, judged.action, now_ms, judged.request.session_id)
+            session = judged.request.granted_session
+            grant = yield from matching(judged.workspace, judged.action, now_ms, session)
             if grant is not None:
                 return (yield from self._passed(judged, grant, now_ms))
         return (yield from self.life.propose(_proposal(self, judged, asks, approval_id, expires_at), now_ms))
@@ -119,25 +130,21 @@ class Passage:
             raise AlreadyAnswered(f"cannot change approval {approval.id}: somebody was faster; read it again")
         return (yield from self._passed(judged, None, now_ms, call=approval.call, anew=True))
 
-    def _stopped(self, judged: Judged, hit: LimitHit, now_ms: int) -> Transaction[Ruling]:
-        yield from self._trace(judged, judged.call(None), now_ms, "deny", hit.rule, hit.limit)
-        return Ruling(
-            outcome="denied",
-            by=POLICY,
-            policy="deny",
-            rule=hit.rule,
-            reason=hit.reason,
-            message=hit.reason,
-            trace_id=judged.request.trace_id,
-            action=judged.action,
-            limit=hit.limit,
-            retry_after=hit.retry_after,
-        )
+    def settled(self, judged: Judged) -> Settled | None:
+        """What no counter, grant or effect has a part in (INV-D3)."""
+        if judged.looping is not None:
+            return _stopped(judged, judged.looping)
+        if limits.are_counted(judged.limits, judged.action):
+            return None
+        if judged.verdict.action == "deny":
+            return _denied(judged)
+        if judged.verdict.action == "allow" and not self.acts:
+            return _allowed(judged)
+        return None
 
-    def _denied(self, judged: Judged, now_ms: int) -> Transaction[Ruling]:
-        verdict = judged.verdict
-        yield from self._trace(judged, judged.call(None), now_ms, "deny", verdict.name)
-        return ruling_of(judged, "denied", POLICY, verdict.reason, verdict.message)
+    def _record(self, judged: Judged, settled: Settled, now_ms: int) -> Transaction[Ruling]:
+        yield from self.life.chain.append(judged.workspace, settled.steps, now_ms)
+        return settled.ruling
 
     def _passed(
         self,
@@ -154,15 +161,16 @@ class Passage:
         if (
             hit is not None
         ):  # between `take` and here nobody else can come, but the limits may say so of themselves
-            return (yield from self._stopped(judged, hit, now_ms))
+            return (yield from self._record(judged, _stopped(judged, hit), now_ms))
         verdict, call = judged.verdict, call or judged.call(None)
         by = None if grant is None else _given_by(grant)
         reason = "policy-changed" if anew else GRANTED if grant else None
         if anew:
             step = decided(call, verdict.action, verdict.name, judged.policies.version, reason=reason)
-            yield from self.life.chain.append(judged.workspace, [step], now_ms)
+            steps = [step]
         else:
-            yield from self._trace(judged, call, now_ms, verdict.action, verdict.name, reason, by)
+            steps = _steps(judged, call, verdict.action, verdict.name, reason, by)
+        yield from self.life.chain.append(judged.workspace, steps, now_ms)
         yield from self._begin(judged, call, now_ms)
         who = POLICY if grant is None else f"grant:{grant.id}"
         words = verdict.reason if grant is None else "a grant lets it pass"
@@ -179,28 +187,54 @@ class Passage:
         if self.acts:
             yield from effects.begin(self.life.chain, judged.workspace, call, self.waiter, now_ms)
 
-    def _trace(
-        self,
-        judged: Judged,
-        call: Call,
-        now_ms: int,
-        verdict: Literal["allow", "deny", "supervisor", "human_approval"],
-        rule: str,
-        reason: str | None = None,
-        by: Principal | None = None,
-    ) -> Transaction[None]:
-        version, request = judged.policies.version, judged.request
-        steps: list[Draft] = [
-            proposed(
-                call,
-                judged.action,
-                judged.action.digest(version),
-                owner=request.content_owner,
-                context=context_of(request.action, request.facts),
-            ),
-            decided(call, verdict, rule, version, reason=reason, by=by),
-        ]
-        yield from self.life.chain.append(judged.workspace, steps, now_ms)
+
+def _stopped(judged: Judged, hit: LimitHit) -> Settled:
+    ruling = Ruling(
+        outcome="denied",
+        by=POLICY,
+        policy="deny",
+        rule=hit.rule,
+        reason=hit.reason,
+        message=hit.reason,
+        trace_id=judged.request.trace_id,
+        action=judged.action,
+        limit=hit.limit,
+        retry_after=hit.retry_after,
+    )
+    return Settled(ruling, _steps(judged, judged.call(None), "deny", hit.rule, hit.limit))
+
+
+def _denied(judged: Judged) -> Settled:
+    verdict = judged.verdict
+    ruling = ruling_of(judged, "denied", POLICY, verdict.reason, verdict.message)
+    return Settled(ruling, _steps(judged, judged.call(None), "deny", verdict.name))
+
+
+def _allowed(judged: Judged) -> Settled:
+    verdict, call = judged.verdict, judged.call(None)
+    ruling = ruling_of(judged, "approved", POLICY, verdict.reason, None, call)
+    return Settled(ruling, _steps(judged, call, "allow", verdict.name))
+
+
+def _steps(
+    judged: Judged,
+    call: Call,
+    verdict: Literal["allow", "deny", "supervisor", "human_approval"],
+    rule: str,
+    reason: str | None = None,
+    by: Principal | None = None,
+) -> list[Draft]:
+    version, request = judged.policies.version, judged.request
+    return [
+        proposed(
+            call,
+            judged.action,
+            judged.action.digest(version),
+            owner=request.content_owner,
+            context=context_of(request.action, request.facts),
+        ),
+        decided(call, verdict, rule, version, reason=reason, by=by),
+    ]
 
 
 def ruling_of(
