@@ -224,6 +224,14 @@ def test_a_path_given_as_a_flag_may_be_relative(home: Path, monkeypatch: pytest.
     assert load({"data_dir": Path("~/there")}, {"HOME": "/owner"}).data_dir == Path("/owner/there")
 
 
+def test_every_folder_of_a_list_may_begin_at_home(home: Path) -> None:
+    wanted = (home / "code", Path("/srv"), home / "notes")
+    write(home, 'folders = ["~/code", "/srv", "~/notes"]')
+    environ = {"HOME": str(home)}
+    assert load({}, environ).folders == wanted
+    assert load({}, {**environ, "LEGATION_FOLDERS": "~/code:/srv::~/notes"}).folders == wanted
+
+
 def test_variables_of_others_are_ignored(home: Path) -> None:
     assert load({}, {"HOME": str(home), "STOP_GRACE": "1", "XLEGATION_FOO": "1"}).stop_grace == 5.0
 

@@ -139,8 +139,7 @@ def _folder(value: object) -> Path:
 
 
 def _folders(value: object) -> tuple[Path, ...]:
-    """A list in the file; elsewhere a text with colons, as in PATH."""
-    words = value if isinstance(value, list) else str(value).split(":")
+    words = value if isinstance(value, list) else [value]
     return tuple(_folder(word) for word in words if word != "")
 
 
@@ -478,7 +477,10 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
         for name, raw in layer.values.items():
             place = f"{layer.where} {layer.spell(name)}".strip()
             try:
-                value = _field(name, layer.spell).read(_from_home(raw, environ))
+                field = _field(name, layer.spell)
+                if field.read is _folders and isinstance(raw, str):
+                    raw = raw.split(":")  # a list in the file; elsewhere a text, as PATH is
+                value = field.read(_from_home(raw, environ))
             except Unusable as fault:
                 problems.append(f"{place} {fault}")
             else:
@@ -506,10 +508,15 @@ def _variables(environ: Mapping[str, str]) -> _Layer:
     return _Layer({name.removeprefix(_PREFIX).lower(): environ[name] for name in ours}, "env", variable)
 
 
-def _file(environ: Mapping[str, str], problems: list[str]) -> _Layer:
-    path = _xdg_folder(environ, "XDG_CONFIG_HOME", ".config") / "legation.toml"
+def config_file(environ: Mapping[str, str]) -> Path:
+    """The one that is read, whether it is there or not; relative where it is not looked for."""
     if chosen := environ.get(CONFIG_VARIABLE):
-        path = Path(str(_from_home(chosen, environ)))
+        return Path(str(_from_home(chosen, environ)))
+    return _xdg_folder(environ, "XDG_CONFIG_HOME", ".config") / "legation.toml"
+
+
+def _file(environ: Mapping[str, str], problems: list[str]) -> _Layer:
+    path, chosen = config_file(environ), environ.get(CONFIG_VARIABLE)
     values: Mapping[str, object] = {}
     if path.is_absolute():
         try:
@@ -557,6 +564,8 @@ def _xdg_folder(environ: Mapping[str, str], base: str, below_home: str) -> Path:
 def _from_home(value: object, environ: Mapping[str, str]) -> object:
     if isinstance(value, str | Path) and str(value).startswith("~/"):
         return (environ.get("HOME") or "~") + str(value)[1:]
+    if isinstance(value, list):
+        return [_from_home(each, environ) for each in value]
     return value
 
 

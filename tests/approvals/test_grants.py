@@ -120,7 +120,7 @@ async def test_the_context_of_an_approval_is_what_is_granted_to_its_agent(office
         await give(office, agent="codex"),
         await give(office, agent="*"),
     )
-    active = await office.database.read(grants.active_for, "local", "claude", NOW)
+    active = await office.database.read(grants.active_for, "local", "claude", None, NOW)
     assert [grant.id for grant in active] == [first.id, third.id]
 
 
@@ -186,6 +186,10 @@ async def test_a_grant_of_a_session_covers_no_other(office: Office) -> None:
         return await office.database.read(grants.matching, "local", action, NOW, session) is not None
 
     assert [await covered(session) for session in ("mine", "other", None)] == [True, False, False]
+    for session, told in (("mine", ["grt_1"]), ("other", []), (None, [])):
+        active = await office.database.read(grants.active_for, "local", action.agent, session, NOW)
+        assert [each.id for each in active] == told
+    assert (await office.database.read(grants.get, "local", "grt_1")).view(None, NOW).session_id == "mine"
     ended = await office.database.transact(made.end_session, PERSON, "mine", NOW)
     assert [grant.id for grant in ended] == ["grt_1"]
     assert not await covered("mine")

@@ -19,6 +19,7 @@ from legation.gateway.traceparent import trace_id_of
 from legation.host.door_approver import DoorApprover
 from legation.host.places import Where
 from legation.wire.action import Action
+from legation.wire.api.approvals import NewGrant
 from legation.wire.ask import Ask
 
 pytestmark = pytest.mark.heavy
@@ -117,6 +118,27 @@ async def test_d3_a_grant_holds_on_every_way_in(calls: Calls, tmp_path: Path) ->
         decided_by = called.json()["decided_by"] if is_lifted else called.json()["data"]["decided_by"]
         assert decided_by == by
     assert calls.asked.empty()
+
+
+async def test_a_grant_of_a_session_is_not_for_who_only_names_it(calls: Calls, tmp_path: Path) -> None:
+    """An agent's credential could name any session, and with it the `bypass` that a person gave to another."""
+    services = calls.rig.services
+    person = await calls.rig.principal(calls.rig.people["owner"])
+    new = NewGrant(agent="claude", tools="*", duration=300)
+    now = calls.rig.clock.now_ms()
+    given = await services.database.transact(
+        services.grants.give, person, new, grant="grt_1", now_ms=now, session="ses_1"
+    )
+    asked = {"tool": "db.write", "params": {}, "session_id": "ses_1"}
+    considered = await calls.rig.client.post("/decide", json=asked, headers=calls.agent)
+    assert considered.json()["grant"] is None
+    waiting = calls.start("db.write", NOTHING, x_session_id="ses_1")
+    await calls.answer((await calls.waiting()).id, "deny")
+    assert (await asyncio.wait_for(waiting, LIMIT)).status_code == 403
+    approver = DoorApprover(services.door, where=lambda _: Where(str(tmp_path)), requester_of=lambda _: ASKER)
+    action = Action(agent="claude", tool="db.write", params={})
+    ask = Ask(id="apr_1", session_id="ses_1", action=action, options=(), title="t", asked_at=0)
+    assert (await asyncio.wait_for(approver.rule(ask), LIMIT)).by == f"grant:{given.id}"
 
 
 async def test_a_call_goes_on_with_the_arguments_that_were_approved(embedded: Calls) -> None:

@@ -10,8 +10,8 @@ from legation.agents import handshake
 from legation.agents.answers import READ_ERRORS, read_answer
 from legation.agents.greeting import Greeted
 from legation.agents.process import AgentProcess
-from legation.agents.rpc import AgentRefused, Inbox
-from legation.errors import AgentError, InvalidParams, TimedOut
+from legation.agents.rpc import OUTBOX_LIMIT, AgentRefused, Inbox
+from legation.errors import AgentError, InvalidParams, TimedOut, Unavailable
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire.acp.capabilities import (
     AuthenticateRequest,
@@ -96,7 +96,11 @@ class AcpConnection(Greeted):
         return await self._process.call(method, params, read, timeout)
 
     async def tell(self, method: str, params: object) -> None:
-        """A notification that is none of ours."""
+        """A notification that is none of ours. Whoever sends it may send more than the agent reads."""
+        if self._process.child.unsent > OUTBOX_LIMIT:
+            raise Unavailable(
+                f"cannot send {method}: the agent does not read what it was sent; try again later"
+            )
         await self._process.notify(method, params)
 
     # Calls and their answers.

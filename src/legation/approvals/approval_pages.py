@@ -130,7 +130,7 @@ def _context(
     # Its own call is no history: of an agent that nobody knows the list is empty, and a supervisor can see that.
     traces = yield from trace_entries.recent(workspace, approval.agent, RECENT + 1)
     others = [trace for trace in traces if trace.trace_id != approval.trace_id][:RECENT]
-    grants = yield from active_for(workspace, approval.agent, now_ms)
+    grants = yield from active_for(workspace, approval.agent, approval.session_id, now_ms)
     return approval, others, [grant.shown(now_ms) for grant in grants]
 
 

@@ -4,7 +4,7 @@ INV-G1  A grant ends: its duration is positive and at most the maximum. It lifts
 INV-G2  Its patterns are well-formed, or it is not given.
 INV-G3  Only a person's credential gives or revokes one, and the audit log has it in the same transaction. A session
         that ends takes its own along.
-INV-G4  A grant of one session covers no call of another.
+INV-G4  A grant of one session covers no call of another, and none that only says that it is of that session.
 
 A grant lifts `supervisor` and `human_approval`. Here one is only found: that it never lifts `deny`, and nothing where
 the injection signal fires, is for the door to decide. Why it was given is people's words: sealed, under a key of its own.
@@ -108,6 +108,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             active=self.is_live(now_ms),
             revoked_at=None if self.revoked_at is None else rfc3339(self.revoked_at),
             revoked_by=self.revoked_by,
+            session_id=self.session_id,
         )
 
 
@@ -212,10 +213,12 @@ def matching(
     return next((grant for grant in grants if grant.covers(action, session)), None)
 
 
-def active_for(workspace: str, agent: str, now_ms: int) -> Transaction[list[Grant]]:
-    """Those that say anything about an agent: the context of an approval."""
+def active_for(workspace: str, agent: str, session: str | None, now_ms: int) -> Transaction[list[Grant]]:
+    """Those that say anything about an agent in a session: the context of an approval."""
     grants = yield from live(workspace, now_ms)
-    return [grant for grant in grants if Glob(grant.agent).matches(agent)]
+    return [
+        grant for grant in grants if grant.session_id in (None, session) and Glob(grant.agent).matches(agent)
+    ]
 
 
 def get(workspace: str, grant: str) -> Transaction[Grant]:

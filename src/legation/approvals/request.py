@@ -30,11 +30,17 @@ class Request:
     approval_id: str | None = None  # the permission's, where there is one
     trace_id: str = field(default_factory=new_trace_id)
     session_id: str | None = None
+    in_session: bool = False  # the host says so: whoever calls a tool names any session it likes
     turn_id: str | None = None
     tool_call_id: str | None = None
     content_owner: str | None = None  # whose key seals what is said; None: of the day
     editable: bool = False  # whoever asks can act on other arguments than it asked for
     timeout: float | None = None  # seconds: the asker's own bound on waiting
+
+    @property
+    def granted_session(self) -> str | None:
+        """The session whose own grants it may use."""
+        return self.session_id if self.in_session else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

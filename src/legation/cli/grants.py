@@ -34,6 +34,7 @@ def list_(
         "agent": lambda grant: grant.agent,
         "tools": lambda grant: grant.tools,
         "kinds": lambda grant: " ".join(grant.kinds or ()),
+        "session": lambda grant: grant.session_id,
         "left": _left,
         "by": lambda grant: grant.granted_by,
         "reason": lambda grant: grant.reason,

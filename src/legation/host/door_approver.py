@@ -64,6 +64,7 @@ class DoorApprover:
             facts=self._facts_of(ask.session_id),
             approval_id=ask.id,
             session_id=ask.session_id,
+            in_session=True,
             turn_id=ask.turn,
             tool_call_id=ask.tool_call_id,
             editable=ask.editable,

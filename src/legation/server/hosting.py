@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Final, Self
 from legation.approvals.approval import LONGEST_WAIT_MS
 from legation.approvals.door import Door
 from legation.errors import Unavailable
+from legation.redact import Redactor
 from legation.server.acp.clients import Clients
 from legation.settings import Settings
 from legation.store.log import EventLog
+from legation.store.trust import TrustedFolders
 from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
@@ -36,13 +38,21 @@ class Hosting:
     the machine's owner."""
 
     def __init__(
-        self, settings: Settings, log: EventLog, door: Door, first: str, clients: Clients | None = None
+        self,
+        settings: Settings,
+        log: EventLog,
+        door: Door,
+        first: str,
+        redactor: Redactor,
+        clients: Clients | None = None,
     ) -> None:
-        """`clients` are those of sessions that have some, to serve files and terminals."""
+        """`redactor` hides in what agents say, before it is stored or seen. `clients` are those of sessions that have
+        some, to serve files and terminals."""
         self._settings = settings
         self._log = log
         self._door = door
         self.first = first
+        self._redactor = redactor
         self._clients = clients or Clients()
         self._hosts: dict[str, AcpHost] = {}
         self._opening = asyncio.Lock()
@@ -72,6 +82,9 @@ class Hosting:
             if name not in self._hosts:
                 self._hosts[name] = await self._open(name)
             return self._hosts[name]
+
+    def trusted(self, workspace: str) -> TrustedFolders:
+        return TrustedFolders(self._settings.data_dir, workspace)
 
     async def _open(self, workspace: str) -> AcpHost:
         from legation.host.door_approver import DoorApprover
@@ -106,7 +119,9 @@ class Hosting:
             ),
             kill_timeout_ms=settings.stop_grace * 1000,
             max_line=settings.max_line_bytes,
+            redact=self._redactor.bytes,
             data_dir=settings.data_dir,
+            trusts=self.trusted(workspace).trusts,
         )
         host = AcpHost(options, log=self._log)
         return await host.__aenter__()

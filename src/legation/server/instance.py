@@ -16,6 +16,7 @@ from legation.errors import ConfigInvalid, Conflict, StorageFailed
 from legation.gateway.toolbox import Toolbox
 from legation.ids import new_id
 from legation.proc import ProcessLauncher, Registry
+from legation.redact import Redactor
 from legation.server.acp.clients import Clients
 from legation.server.acp.service import AcpService
 from legation.server.address import Address, browser_name, take_address
@@ -26,14 +27,15 @@ from legation.server.hosting import CHILDREN, Hosting
 from legation.server.identity.process_tokens import ProcessTokens
 from legation.server.identity.token_uses import TokenUses
 from legation.server.life import Troubles, living
+from legation.server.logs import secrets_of
 from legation.server.processes.auditing import recording
 from legation.server.processes.processes import Means, Processes
 from legation.server.services import Mode, Services
-from legation.server.sessions.desk import Desk
+from legation.server.sessions.desk import WORK, Desk
 from legation.server.sessions.launching import Launching
 from legation.server.streaming.hub import Hub
 from legation.server.sweeper import sweeping
-from legation.settings import Settings
+from legation.settings import Settings, config_file
 from legation.store.archive import forget_broken_backups
 from legation.store.blobs.blobs import open_blobs
 from legation.store.blobs.links import LinkSigner
@@ -76,18 +78,24 @@ async def open_instance(
         address = take_address(settings, browser_name(keys.cookie))
         stack.callback(address.listener.close)
         process_tokens, sealer = ProcessTokens(keys, installed), Sealer(keys.vault)
+        own_token = process_tokens.add(settings.token)
         links = LinkSigner(keys.links, address.public_url, clock)
         door = await stack.enter_async_context(
             approving(settings, database, sealer, log, clock, policies, address.browser_url)
         )
+        redactor = Redactor((*secrets_of(settings), own_token, *toolbox.secrets))  # of what agents say
         clients = Clients()
         hosting = await stack.enter_async_context(
-            Hosting(settings, log, door.door, installed.workspace, clients)
+            Hosting(settings, log, door.door, installed.workspace, redactor, clients)
         )
         vault = Vault(database, sealer, clock)
-        launching = Launching(settings.data_dir, settings.agents, installed.workspace)
-        roots = Roots(settings.folders or [Path.home()], [settings.data_dir])
-        files = Files(roots, lambda session_id, workspace: sessions.folders_of(session_id, workspace))
+        launching = Launching(settings.data_dir, settings.agents, installed.workspace, redactor)
+        roots = Roots(settings.folders or [Path.home()], _never_served(settings))
+        files = Files(
+            roots,
+            lambda session_id, workspace: sessions.folders_of(session_id, workspace),
+            work=settings.data_dir / WORK,
+        )
         sessions = await stack.enter_async_context(
             Desk(
                 hosting=hosting,
@@ -100,6 +108,7 @@ async def open_instance(
                 clock=clock,
                 data_dir=settings.data_dir,
                 folder_of=files.folder,
+                may_serve=roots.forbidden.check,
                 rest_after=settings.agent_rest,
             )
         )
@@ -166,13 +175,23 @@ async def open_instance(
             acp=acp,
             files=files,
             processes=processes,
-            own_token=process_tokens.add(settings.token),
+            own_token=own_token,
             installed=installed,
             stop=stop,
         )
         await stack.enter_async_context(sweeping(database, clock))
         await stack.enter_async_context(living(services, troubles))
         yield services, address
+
+
+def _never_served(settings: Settings) -> list[Path]:
+    """Whoever may use files must not decide by them what agents may do, or what the server is."""
+    named = (settings.policy, settings.tools, settings.agents, settings.tls_cert, settings.tls_key)
+    config = config_file(os.environ)
+    return [
+        settings.data_dir,
+        *[path for path in (config, *named) if path is not None and path.is_absolute()],
+    ]
 
 
 def prepare_folder(folder: Path) -> None:

@@ -169,6 +169,15 @@ async def test_bad_parameters_are_told_by_name(client: Client) -> None:
     assert unknown["error"]["code"] == -32002
 
 
+async def test_parameters_that_nothing_can_hold_are_no_defect_of_ours(client: Client) -> None:
+    await client.initialize()
+    deep = "[" * 5000 + "]" * 5000
+    body = f'{{"jsonrpc":"2.0","id":1,"method":"_vendor/thing","params":{deep}}}'
+    headers = {"content-type": "application/json"}
+    answer = await client.http.post(client.path, content=body, headers=headers)
+    assert answer.json()["error"]["code"] == -32602, answer.text
+
+
 async def test_an_agent_that_wants_a_sign_in_gets_it(client: Client) -> None:
     await client.initialize()
     assert await client.result("authenticate", {"methodId": "rehearsal-login"}) == {}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.cli.cli import rehearse
-from tests.server.acp.acp_server import Client
+from tests.server.acp.acp_server import LIMIT, Client, Json
 
 pytestmark = pytest.mark.heavy
 
@@ -54,3 +54,60 @@ async def test_one_that_was_ended_there_is_over_here(client: Client) -> None:
     assert "error" in refused
     other = await client.new()
     assert (await client.play(other, "say on"))["stopReason"] == "end_turn"
+
+
+async def until_grants(client: Client, session: str, *, active: bool) -> None:
+    async with asyncio.timeout(LIMIT):
+        while [each["active"] for each in await grants_of(client, session)] != [active]:
+            await asyncio.sleep(0.02)  # it is ended after the answer; bounded
+
+
+async def grants_of(client: Client, session: str) -> list[Json]:
+    found = (await client.http.get("/grants")).json()
+    return [each for each in found if each["reason"] == f"permissionMode bypass of session {session}"]
+
+
+async def test_one_that_is_closed_here_is_over_there(client: Client) -> None:
+    """With what was granted to it; and the agent goes on for the other sessions of the client."""
+    await client.initialize()
+    session, other = await client.new(), await client.new()
+    path = f"/v1/sessions/{session}"
+    changed = await client.http.patch(path, json={"permissionMode": "bypass"}, timeout=LIMIT)
+    assert changed.json()["permissionMode"] == "bypass", changed.text
+    await client.result("session/close", {"sessionId": session})
+    found = (await client.http.get(path)).json()
+    assert (found["status"], found["ended"]) == ("closed", True)
+    sent = await client.http.post(f"{path}/messages", json={"message": rehearse("say no")})
+    assert sent.status_code == 410
+    await until_grants(client, session, active=False)
+    assert (await client.http.get(path)).json()["permissionMode"] == "default"
+    assert (await client.http.post(f"{path}/terminate")).status_code == 204
+    playing = await client.http.get(f"/v1/sessions/{other}")
+    assert playing.json()["status"] == "active"
+
+
+async def test_one_that_is_deleted_here_is_gone_there(client: Client) -> None:
+    await client.initialize()
+    session = await client.new()
+    await client.play(session, "say hello")
+    changed = await client.http.patch(
+        f"/v1/sessions/{session}", json={"permissionMode": "bypass"}, timeout=LIMIT
+    )
+    assert changed.status_code == 200, changed.text
+    await client.result("session/delete", {"sessionId": session})
+    listed = (await client.http.get("/v1/sessions")).json()["sessions"]
+    assert session not in [each["sessionId"] for each in listed]
+    for path in (f"/v1/sessions/{session}", f"/v1/sessions/{session}/events"):
+        assert (await client.http.get(path)).status_code == 404
+    await until_grants(client, session, active=False)
+
+
+async def test_ending_one_there_leaves_the_agent_of_the_others_alone(client: Client) -> None:
+    await client.initialize()
+    client.follow()
+    session, other = await client.new(), await client.new()
+    playing = client.prompting(other, "say begun", "stall 2", "say ended")
+    await client.until_text(other, "begun")
+    assert (await client.http.post(f"/v1/sessions/{session}/terminate")).status_code == 204
+    assert (await playing)["result"]["stopReason"] == "end_turn"
+    assert client.text(other) == "begunended"

@@ -2,12 +2,15 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 from tests.server.fs.drive import Drive, descriptors
 from tests.server.toy import Got
 
+from legation.errors import Forbidden
 from legation.server.fs import moving
+from legation.server.fs.roots import Roots
 
 
 async def move(drive: Drive, source: str, target: str, overwrite: bool | None = None) -> Got:
@@ -149,3 +152,19 @@ async def test_descriptors_are_all_closed_again(drive: Drive) -> None:
         await drive("DELETE", "entry", path="x", recursive="true")
         await drive("POST", "upload-batch", path="sub", raw=b"garbage" * 1000)
     assert descriptors() == before
+
+
+def test_nothing_is_moved_to_where_it_would_hold_what_is_never_served(tmp_path: Path) -> None:
+    """A configuration that is not there yet must not be put there with the folder around it."""
+    (tmp_path / "mine/legation").mkdir(parents=True)
+    (tmp_path / "mine/legation/legation.toml").write_text("processes = true")
+    where = Roots([tmp_path], [tmp_path / ".config/legation/legation.toml"]).everywhere()
+    for source, target in (
+        ("mine", ".config"),
+        ("mine/legation", ".config/legation"),
+        ("mine/legation/legation.toml", ".config/legation/legation.toml"),
+    ):
+        with pytest.raises(Forbidden):
+            moving.move(where, source, target, overwrite=False)
+    assert (tmp_path / "mine/legation/legation.toml").is_file()
+    moving.move(where, "mine", ".configuration", overwrite=False)

@@ -145,7 +145,12 @@ async def test_bodies_on_a_session_that_cannot_be(talk: Talk) -> None:
 
 
 async def test_what_is_left_out_says_so(talk: Talk) -> None:
-    for path in ("/v1/desktop", "/v1/desktop/status", "/opencode/session/a/message", "/opencode"):
+    for path in (
+        "/v1/desktop",
+        "/v1/desktop/status?verbose=true",
+        "/opencode/session/a/message",
+        "/opencode?directory=%2Ftmp",
+    ):
         for method in ("GET", "POST"):
             answer = await talk.call(method, path)
             assert answer.status_code == 501

@@ -37,22 +37,23 @@ async def talk(
 
 
 async def test_a_missing_agent_is_installed_with_the_session(talk: Talk, registry: LocalRegistry) -> None:
-    before = (await talk.call("GET", "/v1/agents/codex")).json()
+    before = (await talk.call("GET", "/v1/agents/codex-acp")).json()
     assert (before["installed"], before["wantedVersion"]) == (False, "7.0.0")
-    await talk.created("s", agent="codex", agentVersion="7.0.0")
+    await talk.created("s", agent="codex-acp", agentVersion="7.0.0")
     await talk.played("s", "env! OPENAI_API_KEY")
-    assert "canary-key" in await talk.heard("s")  # the machine's owner is the first workspace's
+    # The machine's owner is the first workspace's; nobody else learns the key from what its agent says.
+    assert "OPENAI_API_KEY=[redacted:OPENAI_API_KEY]" in await talk.heard("s")
     asked = len(registry.asked)
-    await talk.created("t", agent="codex")
+    await talk.created("t", agent="codex-acp")
     assert len(registry.asked) == asked
-    answer = (await talk.call("POST", "/v1/agents/codex/install", {})).json()
+    answer = (await talk.call("POST", "/v1/agents/codex-acp/install", {})).json()
     assert answer["already_installed"] is True
     assert answer["artifacts"][0]["version"] == "7.0.0"
 
 
 async def test_the_keys_of_the_server_are_for_its_first_workspace_alone(talk: Talk) -> None:
     theirs = await talk.rig.bearer(talk.rig.people["stranger"], workspace=talk.rig.other)
-    body = {"agent": "codex"}
+    body = {"agent": "codex-acp"}
     assert (await talk.call("POST", "/v1/sessions/s", body, theirs)).status_code == 200
     message = {"message": "#!rehearse\nenv! OPENAI_API_KEY\nsay done"}
     assert (await talk.call("POST", "/v1/sessions/s/messages", message, theirs)).status_code == 204
@@ -70,7 +71,7 @@ async def test_an_agent_that_does_not_arrive_is_told_and_leaves_no_session(
     talk: Talk, registry: LocalRegistry
 ) -> None:
     registry.files.clear()
-    answer = await talk.create("s", agent="codex")
+    answer = await talk.create("s", agent="codex-acp")
     assert answer.status_code >= 400
     assert answer.json()["detail"].startswith("cannot")
     assert (await talk.call("GET", "/v1/sessions")).json()["sessions"] == []
@@ -78,9 +79,9 @@ async def test_an_agent_that_does_not_arrive_is_told_and_leaves_no_session(
 
 
 async def test_installing_again_fetches_again(talk: Talk, registry: LocalRegistry) -> None:
-    assert (await talk.call("POST", "/v1/agents/codex/install", {})).json()["already_installed"] is False
+    assert (await talk.call("POST", "/v1/agents/codex-acp/install", {})).json()["already_installed"] is False
     asked = len(registry.asked)
-    answer = await talk.call("POST", "/v1/agents/codex/install", {"reinstall": True})
+    answer = await talk.call("POST", "/v1/agents/codex-acp/install", {"reinstall": True})
     assert answer.json()["already_installed"] is False
     assert len(registry.asked) > asked
-    assert (await talk.call("POST", "/v1/agents/codex/install", {"agentVersion": "1"})).status_code == 404
+    assert (await talk.call("POST", "/v1/agents/codex-acp/install", {"agentVersion": "1"})).status_code == 404

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from legation.agents.beginning import Beginning
 from legation.agents.driver import DriverName
 
 Kind = DriverName
@@ -38,13 +39,30 @@ class Direct:
 
 
 @dataclass(frozen=True, slots=True)
+class Stance:
+    """What is added to a way because of the folder. `{folder}` in an argument is its path, as a text of JSON and TOML."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    beginning: Beginning = field(default_factory=Beginning)
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
-    """`env` is set whenever it starts so: nothing of it updates itself or reports to its maker."""
+    """`env` is set whenever it starts so: nothing of it updates itself or reports to its maker.
+
+    `untrusted` makes it ignore its own configuration in the folder, `trusted` makes it heed that. `obeys` are files,
+    as patterns below the folder or one above it in the same repository, that it acts on whatever it is told: where
+    there is one, it is not started in a folder that is not trusted.
+    """
 
     kind: Kind
     program: Packaged | Direct
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    trusted: Stance = field(default_factory=Stance)
+    untrusted: Stance = field(default_factory=Stance)
+    obeys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +83,10 @@ class SignIn:
 class Entry:
     """`credentials` are variables that it takes a key from; `synonyms` those that people set and it does not read, with
     the one that it does. `key_methods` are for an agent that takes the key of a variable only when told so, by ACP's
-    `authenticate`. `passes` are variables of ours that it is given.
+    `authenticate`. `passes` are variables of ours that it is given: a key without the address that it is for would go elsewhere.
 
     `placeholders` let it start in a clean home without reaching anything: for the doctor, and to be asked what it
-    offers. `lacks` says why it cannot be run, and what to use instead.
+    offers.
     """
 
     name: str
@@ -83,7 +101,6 @@ class Entry:
     needs_sign_in: bool = True
     placeholders: Mapping[str, str] = field(default_factory=dict)
     origin: Literal["known", "built in", "custom"] = "known"
-    lacks: str = ""
     shares: str | None = None  # the agent whose installation it is a part of
 
     @property
@@ -94,8 +111,12 @@ class Entry:
     @property
     def stand_ins(self) -> dict[str, str]:
         """The placeholders, and one for every key that the owner's stanza names."""
-        keys = [name for name in self.passes if _KEY.search(name)]
+        keys = [name for name in self.passes if self.is_key(name)]
         return {**dict.fromkeys(keys, NOT_A_KEY), **self.placeholders}
+
+    def is_key(self, credential: str) -> bool:
+        """Whether its value is a secret: the owner's stanza may name anything."""
+        return credential not in self.passes or _KEY.search(credential) is not None
 
     def way(self) -> Way | None:
         """The first is the one that it is driven by."""

@@ -36,7 +36,10 @@ from legation.wire.lifecycle import (
 )
 from legation.wire.principal import Principal
 
-REQUESTS_AT_ONCE: Final = 256  # of one client; more are refused, so that a runaway cannot fill our memory
+# Of one client; more are refused, so that a runaway cannot fill our memory.
+REQUESTS_AT_ONCE: Final = 256
+REQUEST_BYTES: Final = 256 * 1024 * 1024
+NOTIFICATIONS_AT_ONCE: Final = 256
 AGENT_EXITED: Final = "_adapter/agent_exited"  # as sandbox-agent tells its clients
 
 
@@ -140,7 +143,7 @@ class Connection:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
             answer.set_result(self._refusal(message, Unavailable(self._closed)))
-        elif len(self._running) >= REQUESTS_AT_ONCE:
+        elif self._is_full(message):
             refused = Refused(ErrorCode.INVALID_REQUEST, "too many requests at once; wait for their answers")
             answer.set_result(self._refusal(message, refused))
         else:
@@ -148,6 +151,11 @@ class Connection:
             self._running[task] = message, answer
             task.add_done_callback(partial(self._done, answer))
         return answer
+
+    def _is_full(self, message: Message) -> bool:
+        held = [message, *[each for each, _ in self._running.values()]]
+        size = sum([memoryview(each.params).nbytes for each in held])
+        return len(held) > REQUESTS_AT_ONCE or size > REQUEST_BYTES
 
     def _done(self, answer: asyncio.Future[bytes], task: asyncio.Task[None]) -> None:
         message, _ = self._running.pop(task)
@@ -203,6 +211,10 @@ class Connection:
             logger.info("a notification %s came to nothing: %s", message.method[:40], error.code)
 
     def _own(self, telling: Coroutine[object, object, None]) -> None:
+        if len(self._telling) >= NOTIFICATIONS_AT_ONCE:
+            telling.close()
+            logger.info("a notification was dropped: too many at once")
+            return
         task = asyncio.create_task(telling)
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)

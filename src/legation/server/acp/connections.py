@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -79,6 +79,7 @@ class Connections:
         self._waiting = Waiting(attendance, clock, supervisor_wait_ms, self._wanted)
         self._waiting.listen(inbox)
         self._known: dict[Key, Connection] = {}
+        self._coming: set[Key] = set()
         self._opening: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._ending: dict[Key, asyncio.Task[None]] = {}
         self._awaited: dict[Key, asyncio.Event] = {}
@@ -119,10 +120,11 @@ class Connections:
         key = workspace, server_id
         async with self._alone(key):
             await self._ended(key)
-            found = self._known.get(key) or await self._kept(key)
+            found = self._known.get(key)
             if found is None:
-                found = await self._new(key, agent)
-            elif agent is not None and (await self._launching.entry(agent)).name != found.agent:
+                with self._room(key):
+                    found = await self._kept(key) or await self._new(key, agent)
+            if agent is not None and (await self._launching.entry(agent)).name != found.agent:
                 raise Conflict(
                     f"cannot use {server_id} with {agent}: it belongs to {found.agent}; use another server id"
                 )
@@ -185,6 +187,20 @@ class Connections:
             if users > 1:
                 self._opening[key] = lock, users - 1
 
+    @contextmanager
+    def _room(self, key: Key) -> Iterator[None]:
+        """Those that are being opened at this moment have their place too."""
+        taken = sum(workspace == key[0] for workspace, _ in (*self._known, *self._coming))
+        if taken >= MOST_SERVERS:
+            raise Conflict(
+                f"cannot open more than {MOST_SERVERS} connections; delete those that are not used"
+            )
+        self._coming.add(key)
+        try:
+            yield
+        finally:
+            self._coming.discard(key)
+
     async def _kept(self, key: Key) -> Connection | None:
         workspace, server_id = key
         stream = await self._log.find(stream_name(server_id), workspace)
@@ -197,10 +213,6 @@ class Connections:
         workspace, server_id = key
         if agent is None:
             raise InvalidParams(f"cannot open {server_id}: the first message names the agent, as ?agent=NAME")
-        if sum(place == workspace for place, _ in self._known) >= MOST_SERVERS:
-            raise Conflict(
-                f"cannot open more than {MOST_SERVERS} connections; delete those that are not used"
-            )
         name = (await self._launching.entry(agent)).name
         stream = await self._log.stream(stream_name(server_id), workspace)
         kept = Kept(agent=name, created_at_ms=self._clock.now_ms(), since=stream.head)

@@ -26,10 +26,9 @@ from legation.server.acp.following import Follower, Note
 from legation.server.acp.offer import hello
 from legation.server.acp.opened import OpenedSessions
 from legation.server.acp.outlet import Outlet
-from legation.server.acp.requests import Initialize, Place, Prompt, TakeUp, read
+from legation.server.acp.requests import Initialize, Place, Prompt, TakeUp, read, read_any
 from legation.server.acp.seat import Seat
 from legation.server.sessions.choosing import must_ask
-from legation.wire import jsontext
 from legation.wire.acp.capabilities import AuthenticateRequest
 from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.sessions import (
@@ -270,7 +269,7 @@ class Facade:
 
     async def _named_by_agent(self, params: bytes) -> object:
         """The agent knows its sessions by its own ids."""
-        given = jsontext.read(params or b"{}")
+        given = read_any(params)
         if not isinstance(given, dict) or not isinstance(given.get("sessionId"), str):
             return given
         session = await self._sessions.usable(given["sessionId"])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
 from legation.errors import CapabilityUnsupported, InvalidParams, NotFound, SessionClosed
 from legation.host.host import AcpHost
@@ -36,7 +37,8 @@ class OpenedSessions:
     def __init__(self, agent: str, seat: Seat) -> None:
         self._agent = agent
         self._seat = seat
-        self._taking_up: dict[str, asyncio.Lock] = {}
+        # Of whoever waits for one: a client may name as many sessions that there are not as it likes.
+        self._taking_up: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def known(self, session_id: str) -> Session | None:
         """Also one of an earlier server."""
@@ -55,7 +57,8 @@ class OpenedSessions:
 
     async def usable(self, session_id: str, place: Place | None = None, *, reopen: bool = False) -> Session:
         """With an agent that has it. `reopen` takes up a closed one, and one that only the agent knows."""
-        async with self._taking_up.setdefault(session_id, asyncio.Lock()):
+        lock = self._taking_up.setdefault(session_id, asyncio.Lock())
+        async with lock:
             session = await self.known(session_id)
             if session is None and not reopen:
                 raise NotFound(f"cannot find session {session_id}; check its id")
@@ -69,10 +72,11 @@ class OpenedSessions:
                 raise SessionClosed(
                     f"cannot use session {session_id}: it is {session.status}; load it, or start another"
                 )
-            return await self._take_up(session_id, session, place)
+            return await self._take_up(session_id, place)
 
-    async def _take_up(self, session_id: str, session: Session | None, place: Place | None) -> Session:
+    async def _take_up(self, session_id: str, place: Place | None) -> Session:
         agent, host = await self._seat.ready(), await self._seat.host()
+        session = await self.known(session_id)  # again: one without an agent is forgotten while one starts
         mcp: tuple[McpServer, ...] = session.mcp if session else ()
         if place is not None and place.mcp_servers is not None:
             mcp = place.mcp_servers

@@ -46,9 +46,15 @@ class Prompt(SessionRequest, kw_only=True):
 
 def read(params: bytes, shape: type[T]) -> T:
     try:
-        return msgspec.convert(jsontext.read(params or b"{}"), shape)
+        return msgspec.convert(read_any(params), shape)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"cannot read the parameters: {what_is_wrong(error)}; correct them") from None
+
+
+def read_any(params: bytes) -> object:
+    """Of a method that we do not know."""
+    try:
+        return jsontext.read(params or b"{}")
     except jsontext.READ_ERRORS:
         raise InvalidParams(
             "cannot read the parameters: they are no JSON that can be held; correct them"

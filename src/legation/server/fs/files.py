@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -32,7 +33,16 @@ Confirm: TypeAlias = Callable[[], Awaitable[None]]
 class Files:
     """`confinement` first, for one request; then one of the others with it."""
 
-    def __init__(self, roots: Roots, folders_of: FoldersOf, *, max_file_bytes: int = MAX_FILE_BYTES) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        folders_of: FoldersOf,
+        *,
+        work: Path | None = None,
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ) -> None:
+        """`work` has the folders of sessions that were given none, by workspace and id."""
+        self._work = None if work is None else Path(os.path.realpath(work))
         self._roots = roots
         self._folders_of = folders_of
         self._max_file_bytes = max_file_bytes
@@ -45,7 +55,8 @@ class Files:
         folders = self._folders_of(session_id, workspace)
         if folders is None:
             raise NotFound("cannot find the session; list the sessions that there are")
-        return self._roots.within(folders)
+        own = None if self._work is None else self._work / workspace / session_id
+        return self._roots.within(folders, own)
 
     async def folder(self, path: str) -> Path:
         """Of a new session's `directory`: its real path, if it is one that is served."""

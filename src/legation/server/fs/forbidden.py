@@ -1,4 +1,5 @@
-"""What the file routes never touch, although it lies in an allowed folder: Legation's own data folder and keys.
+"""What the file routes never touch, although it lies in an allowed folder: Legation's own data folder and keys, and the
+files that say what agents may do.
 
 INV-F3  It is known by what it is on the disk (device and inode), not only by its name: a bind mount, another
         spelling on a disk that ignores case, or a hard link to a key is refused all the same.
@@ -25,14 +26,28 @@ KERNEL: Final = ("/proc", "/sys", "/dev")
 class ForbiddenPlaces:
     """Blocks: call it off the loop. Looked up anew each time, because a folder may be made or replaced."""
 
-    def __init__(self, places: Sequence[Path]) -> None:
-        self._places = tuple(Path(os.path.realpath(place)) for place in places)
+    def __init__(self, places: Sequence[Path], but: Parts | None = None) -> None:
+        """`but` is a folder in one of them that may be used all the same."""
+        self._but = but
+        # By both names: whoever could replace a link would replace what it leads to.
+        named = (name for place in places for name in (os.path.abspath(place), os.path.realpath(place)))  # noqa: PTH100
+        self._places = tuple(dict.fromkeys(map(Path, named)))
         self._parts = tuple(place.parts for place in self._places)
         kernel = {found.st_dev for place in KERNEL if (found := _look(Path(place)))}
         self._kernel = kernel - {Path("/").stat().st_dev}  # where there is no such mount, it is the disk's
 
+    def but(self, parts: Parts) -> ForbiddenPlaces:
+        return ForbiddenPlaces(self._places, parts)
+
     def check_name(self, parts: Parts) -> None:
+        if self._but is not None and parts[: len(self._but)] == self._but:
+            return
         if any(parts[: len(own)] == own for own in self._parts):
+            raise _refusal()
+
+    def check_above(self, parts: Parts) -> None:
+        """Of a name that is to be given to something: what is in it would be one of ours by its name."""
+        if any(own[: len(parts)] == parts for own in self._parts):
             raise _refusal()
 
     def check(self, status: os.stat_result) -> None:

@@ -38,6 +38,7 @@ def move(confinement: Confinement, source: str, target: str, *, overwrite: bool)
     with told("move", source), walk(confinement, source, follow=False) as here:
         moved = may_go(confinement, here)
         with told("move to", target), walk(confinement, target, follow=False, make=True) as there:
+            confinement.forbidden.check_above(there.parts)
             if _inside(here, there) or _inside(there, here):
                 raise InvalidParams(
                     "cannot move a folder into itself or onto one above it; choose another place"

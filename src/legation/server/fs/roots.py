@@ -39,8 +39,12 @@ class Roots:
     def everywhere(self) -> Confinement:
         return Confinement(self._roots, tuple(root.parts for root in self._roots), self.forbidden)
 
-    def within(self, folders: Sequence[Path]) -> Confinement:
-        """Only these, as far as they are beneath the roots. Their links were resolved when the session began."""
+    def within(self, folders: Sequence[Path], own: Path | None = None) -> Confinement:
+        """Only these, as far as they are beneath the roots. Their links were resolved when the session began. `own` is
+        the folder that Legation made for it: served, although it lies in what is never served."""
+        if own is not None and own in folders:
+            root = Root(own.parts, own.parts)
+            return Confinement((root,), (root.parts,), self.forbidden.but(root.parts))
         allowed = tuple(
             parts for folder in folders if (parts := _real(self._roots, Path(folder).parts)) is not None
         )

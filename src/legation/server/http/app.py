@@ -153,8 +153,9 @@ class App:
             trail.principal = principal = await self._authenticate(request)
             operation.access.check(principal)
         arguments: dict[str, object] = {}
-        if operation.parameters or scope["query_string"]:
-            arguments = read_parameters(operation.parameters, path, scope["query_string"], scope["headers"])
+        query = b"" if operation.any_query else scope["query_string"]
+        if operation.parameters or query:
+            arguments = read_parameters(operation.parameters, path, query, scope["headers"])
         if operation.body is not None:
             asked = self._clock.monotonic()
             bodies = self._open_bodies if operation.access.open else self._bodies

@@ -50,6 +50,7 @@ class Operation:
     takes: str | None  # the media type of a body that the handler reads itself, as it arrives
     answer: object  # the type of the success's body; None: there is none
     passes_through: bool  # the handler makes the whole Response itself
+    any_query: bool  # it looks at none, so that none is wrong
 
 
 def declare(
@@ -65,6 +66,7 @@ def declare(
     media: str,
     listed: bool,
     takes: str | None = None,
+    any_query: bool = False,
 ) -> Operation:
     try:
         hints, parameters, body = _signature(handler, method, path)
@@ -93,6 +95,7 @@ def declare(
         takes=takes,
         answer=answer,
         passes_through=passes_through,
+        any_query=any_query,
     )
 
 

@@ -48,6 +48,7 @@ class RouteOptions(TypedDict, total=False):
     media: str  # of the answer; application/json unless said
     takes: str  # the media type of a body that the handler reads itself, as it arrives, from `call.request`
     listed: bool  # False: not part of the OpenAPI document
+    any_query: bool  # a query is not looked at; else one that is not declared is refused
 
 
 class Routes:
@@ -92,6 +93,7 @@ class Routes:
                     media=options.get("media", "application/json"),
                     listed=options.get("listed", True),
                     takes=options.get("takes"),
+                    any_query=options.get("any_query", False),
                 )
             )
             return handler

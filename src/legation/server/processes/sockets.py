@@ -17,6 +17,8 @@ CLOSE_LIMIT: Final = (
 
 _quiet: Final = logging.getLogger("legation.server.websocket")
 _quiet.setLevel(logging.ERROR)
+# uvicorn says so of every handshake that is refused: whoever is nobody could fill the log with it.
+_quiet.addFilter(lambda record: "without completing handshake" not in record.getMessage())
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):

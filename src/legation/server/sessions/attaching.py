@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -40,11 +42,17 @@ STDERR_KEPT: Final = 4_000  # characters of the end of an agent's stderr, in the
 # Ends of an agent that were not our doing.
 _BY_ITSELF: Final = ("crashed", "ended", "stopped")
 
+Ended: TypeAlias = Callable[[Record], Awaitable[None]]
+
 logger = logging.getLogger("legation.sessions")
 
 
 class Attaching:
-    def __init__(self, hosting: Hosting, launching: Launching, vault: Vault, records: Records) -> None:
+    def __init__(
+        self, hosting: Hosting, launching: Launching, vault: Vault, records: Records, ended: Ended
+    ) -> None:
+        """`ended` is called with a session that a client of ACP has ended."""
+        self._ended = ended
         self._hosting = hosting
         self._launching = launching
         self._vault = vault
@@ -54,6 +62,7 @@ class Attaching:
             set()
         )  # agents of ours by workspace; a client's serve others too
         self._noting: set[asyncio.Task[None]] = set()
+        self._starting: Counter[str] = Counter()  # agents of each workspace
         self._closed = False
 
     async def close(self) -> None:
@@ -84,6 +93,19 @@ class Attaching:
         version: str | None,
     ) -> Record:
         """There is a session with an agent that is set as the details say, or none at all."""
+        with self._room(workspace):
+            return await self._create(workspace, session_id, details, cwd, servers, title, version)
+
+    async def _create(
+        self,
+        workspace: str,
+        session_id: str,
+        details: Details,
+        cwd: Path,
+        servers: Sequence[McpServer],
+        title: str | None,
+        version: str | None,
+    ) -> Record:
         host = await self.host(workspace)
         agent_id = await self._spawned(host, workspace, details.agent, cwd, version)
         first_mode: str | None = None
@@ -119,7 +141,6 @@ class Attaching:
     async def _spawned(
         self, host: AcpHost, workspace: str, agent: str, cwd: Path, version: str | None = None
     ) -> str:
-        self._must_have_room(workspace)
         launch = await self._launching.launch(workspace, agent, cwd, version)
         try:
             spawned = await host.spawn_agent(launch.definition)
@@ -136,13 +157,21 @@ class Attaching:
                 raise
         return spawned.agent_id
 
-    def _must_have_room(self, workspace: str) -> None:
+    @contextmanager
+    def _room(self, workspace: str) -> Iterator[None]:
+        """For one agent more; those that start at this moment have theirs too."""
         running = sum(record.status == "active" for record in self._records.of(workspace))
+        running += self._starting[workspace]
         if running >= MOST_RUNNING:
             raise RateLimited(
                 f"cannot start another agent: {running} run in this workspace; terminate sessions that are done",
                 {"retryAfter": 60},
             )
+        self._starting[workspace] += 1
+        try:
+            yield
+        finally:
+            self._starting[workspace] -= 1
 
     # One that there is.
 
@@ -154,16 +183,16 @@ class Attaching:
             session = record.session = await host.restore_session(record.id)
             if session.status == "active":
                 return session
-            if session.agent_id is not None:
-                await host.dispose_agent(session.agent_id)
-            agent_id = await self._spawned(
-                host, record.workspace, record.details.agent, Path(record.meta.cwd)
-            )
-            try:
-                await self._take_up(host, agent_id, record)
-            except BaseException:
-                await asyncio.shield(host.dispose_agent(agent_id))
-                raise
+            await _dispose_of(host, session.agent_id)
+            with self._room(record.workspace):
+                agent_id = await self._spawned(
+                    host, record.workspace, record.details.agent, Path(record.meta.cwd)
+                )
+                try:
+                    await self._take_up(host, agent_id, record)
+                except BaseException:
+                    await asyncio.shield(host.dispose_agent(agent_id))
+                    raise
             await self._set_again(host, session, record)
             if record.details.exit is not None:
                 await self._records.save(record, replace(record.details, exit=None))
@@ -225,22 +254,34 @@ class Attaching:
             await host.close_session(record.id)
             record.let_go(closed=True)
             host.forget_session(record.id)
-            if agent_id is not None:
-                await host.dispose_agent(agent_id)
+            await _dispose_of(host, agent_id)
 
-    # An agent that ended by itself.
+    # What others do with it: an agent that ended by itself, a client of ACP that closed or deleted it.
 
     def _on_event(self, workspace: str, event: Event) -> None:
         if self._closed or event.type != SessionUpdated.event_type():
             return
         payload = codec.decode(event)
-        if not isinstance(payload, SessionUpdated) or payload.status != "disconnected":
+        if not isinstance(payload, SessionUpdated):
             return
-        record = self._records.find(workspace, payload.session_id)
-        if record is not None and record.session is not None:
-            task = asyncio.create_task(self._note_exit(record, record.session))
-            self._noting.add(task)
-            task.add_done_callback(self._noting.discard)
+        record = self._records.known(workspace, payload.session_id)
+        if record is None or record.session is None:
+            return
+        if payload.status == "disconnected":
+            self._begin(self._note_exit(record, record.session))
+        elif payload.status in ("closed", "deleted") and not record.lock.locked():
+            self._begin(self._note_end(record))
+
+    def _begin(self, noting: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(noting)
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _note_end(self, record: Record) -> None:
+        try:
+            await self._ended(record)
+        except LegationError as error:
+            logger.warning("cannot note the end of session %s: %s", record.id, error.message)
 
     async def _note_exit(self, record: Record, session: Session) -> None:
         try:
@@ -265,8 +306,9 @@ class Attaching:
             await host.dispose_agent(session.agent_id)
             self._own.discard((record.workspace, session.agent_id))
         await session.saved()
-        host.forget_session(record.id)
-        record.let_go()
+        if session.status == "disconnected":  # nobody has taken it up meanwhile
+            host.forget_session(record.id)
+            record.let_go()
 
 
 class Running:
@@ -284,6 +326,13 @@ class Running:
 
     async def set_option(self, option: str, value: str) -> None:
         await self._host.set_config_option(self._session.id, option, value)
+
+
+async def _dispose_of(host: AcpHost, agent_id: str | None) -> None:
+    """Sessions of one client of ACP share an agent: as long as another has it, it stays."""
+    shared = any(each.agent_id == agent_id and each.status == "active" for each in host.get_sessions())
+    if agent_id is not None and not shared:
+        await host.dispose_agent(agent_id)
 
 
 async def _forget_failed(host: AcpHost) -> None:

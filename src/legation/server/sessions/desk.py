@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from shutil import rmtree
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
@@ -21,20 +21,22 @@ from legation.approvals.grants import ALL_TOOLS, Grants, exactly, must_be_person
 from legation.approvals.inbox import Inbox
 from legation.clock import Clock
 from legation.errors import InvalidParams, StorageFailed
-from legation.ids import new_id
 from legation.server.hosting import Hosting
 from legation.server.sessions import mcp, skill_sources
 from legation.server.sessions.answering import Answering
 from legation.server.sessions.attachments import links_to
 from legation.server.sessions.choosing import Wanted
-from legation.server.sessions.details import Details, Message, Sealed
+from legation.server.sessions.details import Details, Message
 from legation.server.sessions.launching import Launching
 from legation.server.sessions.mending import mend
 from legation.server.sessions.names import must_be_session_id
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.server.sessions.resting import Resting
+from legation.server.sessions.sealing import Sealing
+from legation.server.sessions.skills import MayServe
 from legation.server.sessions.turns import Turns
+from legation.server.sessions.unsettled import Unsettled
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Transaction
 from legation.store.log import EventLog
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from legation.server.sessions.attaching import Attaching
 
 WORK: Final = "work"  # of the data folder: folders of sessions that were given none
+UNSETTLED: Final = "unsettled"  # of the data folder: secrets of sessions that are being made
 # What each permission mode lets pass without asking; the others ask.
 GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}
 
@@ -84,9 +87,11 @@ class Desk:
         clock: Clock,
         data_dir: Path,
         folder_of: FolderOf,
+        may_serve: MayServe,
         rest_after: float = 0,
     ) -> None:
-        """`rest_after`: seconds after which an idle agent is stopped until the next message; 0: never."""
+        """`may_serve` raises for what is never served, wherever it lies. `rest_after`: seconds after which an idle agent is
+        stopped until the next message; 0: never."""
         self._log = log
         self._database = database
         self._vault = vault
@@ -94,7 +99,9 @@ class Desk:
         self._clock = clock
         self._data_dir = data_dir
         self._folder_of = folder_of
+        self._may_serve = may_serve
         self._launching = launching
+        self._sealing = Sealing(vault, Unsettled(data_dir / UNSETTLED), clock)
         self._records = Records(log)
         self._hosting = hosting
         self._attached = False
@@ -109,13 +116,23 @@ class Desk:
         from legation.server.sessions.attaching import Attaching
 
         self._attached = True
-        return Attaching(self._hosting, self._launching, self._vault, self._records)
+        return Attaching(self._hosting, self._launching, self._vault, self._records, self._ended_elsewhere)
 
     async def __aenter__(self) -> Self:
         await self.load()
         await mend(self._records, self._log)
+        await self._settle_leftovers()
         self._rests = asyncio.create_task(self._resting.run(), name="legation-sessions-rest")
         return self
+
+    async def _settle_leftovers(self) -> None:
+        """Of a server that was killed while it made a session, or ended one."""
+        named = {record.details.sealed.owner for record in self._records if record.details.sealed}
+        await self._sealing.settle(named)
+        for record in self._records:
+            if record.ended and (record.details.sealed or record.details.grant):
+                await self._settle(_host_of(record.workspace), record)
+                await self._records.save(record, replace(record.details, sealed=None, grant=None))
 
     async def load(self) -> None:
         """What the log has of sessions and this server does not know yet."""
@@ -172,13 +189,12 @@ class Desk:
             agent = (await self._launching.entry(new.agent)).name
             cwd, own = await self._place(workspace, session_id, new.directory)
             try:
-                skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of)
+                skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of, self._may_serve)
                 details = self._details(new, agent, skills, servers)
                 record = await self._create(workspace, session_id, new, details, cwd, servers)
             except BaseException:
-                if own:
-                    with suppress(OSError):
-                        cwd.rmdir()  # unless something was put there already
+                if own:  # with the skills that were put there: the name may be another's next
+                    await asyncio.shield(asyncio.to_thread(rmtree, cwd, ignore_errors=True))
                 raise
         if mode in GRANTED:
             await self._allow(principal, record, mode)
@@ -193,12 +209,7 @@ class Desk:
         cwd: Path,
         servers: tuple[McpServer, ...],
     ) -> Record:
-        sealed = None
-        if servers:
-            owner = new_id("ssn", now_ms=self._clock.now_ms())
-            bundle = await self._vault.put(workspace, owner, mcp.seal(servers))
-            sealed = Sealed(owner=owner, bundle=bundle)
-        try:
+        async with self._sealing.sealed(workspace, servers) as sealed:
             return await self._attaching.create(
                 workspace,
                 session_id,
@@ -208,10 +219,6 @@ class Desk:
                 title=new.title,
                 version=new.agent_version,
             )
-        except BaseException:
-            if sealed is not None:
-                await asyncio.shield(self._vault.destroy_all(workspace, sealed.owner))
-            raise
 
     def _details(
         self, new: NewSession, agent: str, skills: Sequence[str], servers: Sequence[McpServer]
@@ -233,12 +240,15 @@ class Desk:
         )
 
     async def _place(self, workspace: str, session_id: str, directory: str | None) -> tuple[Path, bool]:
-        """Where it works, and whether that is a folder of its own."""
+        """Where it works, and whether that is a folder of its own that was made for it now."""
         if directory is not None:
             return await self._folder_of(directory), False
         own = self._data_dir / WORK / workspace / session_id
         try:
-            await asyncio.to_thread(own.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(own.parent.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(own.mkdir, mode=0o700)
+        except FileExistsError:
+            return own, False
         except OSError as error:
             raise StorageFailed(
                 f"cannot make a folder for session {session_id}: {error.strerror}; mend that, or give a directory"
@@ -254,6 +264,7 @@ class Desk:
         record.session = session
         self._records.add(record)
         await self._records.save(record, details)
+        await self._attaching.host(workspace)  # from where its end is heard
 
     # Speaking.
 
@@ -365,11 +376,31 @@ class Desk:
             await self._turns.stop(record)
             await self._attaching.end(record)
         # Also the second time: the first may have been cut off here.
-        await self._database.transact(self._grants.end_session, principal, record.id, now)
-        if (sealed := record.details.sealed) is not None:
-            await self._vault.destroy_all(record.workspace, sealed.owner)
+        sealed = record.details.sealed
+        await self._settle(principal, record)
         if first or sealed is not None:
             await self._records.save(record, replace(record.details, sealed=None, grant=None, updated_at=now))
+
+    async def _settle(self, principal: Principal, record: Record) -> None:
+        """What was granted or entrusted to it goes with it."""
+        await self._database.transact(self._grants.end_session, principal, record.id, self._clock.now_ms())
+        await self._sealing.destroy(record.workspace, record.details.sealed)
+
+    async def _ended_elsewhere(self, record: Record) -> None:
+        """By a client of ACP."""
+        await self._turns.stop(record)
+        await self._settle(_host_of(record.workspace), record)
+        if record.status != "deleted":
+            mode = "default" if record.details.permission_mode in GRANTED else record.details.permission_mode
+            left = replace(
+                record.details, sealed=None, grant=None, permission_mode=mode, queue=(), begun=None
+            )
+            await self._records.save(record, left)
+
+
+def _host_of(workspace: str) -> Principal:
+    """Who ends what nobody's credential ended here."""
+    return Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
 
 
 async def _read(record: Record, message: NewMessage) -> Message:

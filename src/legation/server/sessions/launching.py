@@ -1,18 +1,23 @@
 """How the agent of a session is started: found in the catalogue, installed if it is locked and missing.
 
-Keys of the server's environment go to agents of the first workspace alone: they are its owner's.
+Keys and whatever else of the server's environment go to agents of the first workspace alone: they are its owner's. What
+an agent says of its keys is hidden before anybody sees it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from legation.errors import Cancelled, InvalidParams, NotFound, TimedOut, Unavailable
+from legation.redact import Redactor
+from legation.store.trust import TrustedFolders
 
 if TYPE_CHECKING:
     from legation.agents.catalogue.agent import Agent
@@ -21,8 +26,11 @@ if TYPE_CHECKING:
     from legation.agents.catalogue.found import Start
     from legation.agents.catalogue.options import Options
     from legation.host.options import AgentDefinition
+    from legation.secret import Secret
 
 INSTALL_LIMIT: Final = 900.0  # seconds for an agent to arrive from its registry: the network's time
+
+logger = logging.getLogger("legation.sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +44,12 @@ class Launch:
 class Launching:
     """`custom_file` has the owner's own agents. Nothing of agents is loaded before somebody asks."""
 
-    def __init__(self, data_dir: Path, custom_file: Path | None, first_workspace: str) -> None:
+    def __init__(
+        self, data_dir: Path, custom_file: Path | None, first_workspace: str, redactor: Redactor
+    ) -> None:
+        """`redactor` is that of what agents say."""
         self._data_dir = data_dir
+        self._redactor = redactor
         self._custom_file = custom_file
         self._first = first_workspace
         self._asking = asyncio.Lock()
@@ -72,19 +84,35 @@ class Launching:
 
         entry = await self.entry(agent)
         start = await self._start(entry)
+        start = await asyncio.to_thread(self._within, start, workspace, cwd)
         if version is not None:
             await self._must_be_version(entry, version)
-        keys = self.catalogue.keys(entry.name) if workspace == self._first else {}
+        env, keys = dict(start.env), self.catalogue.keys(entry.name)
+        if workspace != self._first:
+            env, keys = {name: env[name] for name in env.keys() - set(entry.passes)}, {}
+        self._hide(key for key in keys.values() if entry.is_key(key.name))
         definition = AgentDefinition(
             id=entry.name,
             command=start.argv[0],
             args=start.argv[1:],
             cwd=cwd,
-            env={**start.env, **{name: key.reveal() for name, key in keys.items()}},
+            env={**env, **{name: key.reveal() for name, key in keys.items()}},
             driver=start.driver,
+            beginning=start.beginning,
         )
         methods = (method for name, method in entry.key_methods.items() if name in keys)
         return Launch(definition, next(methods, None))
+
+    def _hide(self, keys: Iterable[Secret]) -> None:
+        for key in keys:
+            try:
+                self._redactor.add(key)
+            except InvalidParams as error:  # one so short keeps no agent from starting
+                logger.warning("a key of an agent is not hidden in what it says: %s", error.message)
+
+    def _within(self, start: Start, workspace: str, cwd: Path) -> Start:
+        trusted = TrustedFolders(self._data_dir, workspace).trusts(str(cwd))
+        return start.within(cwd, trusted=trusted)
 
     async def _start(self, entry: Entry) -> Start:
         try:

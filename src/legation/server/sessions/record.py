@@ -69,7 +69,8 @@ class Record:
 
     @property
     def ended(self) -> bool:
-        return self._closed
+        """Terminated; or closed by a client of ACP, which may load it again."""
+        return self.status in ("closed", "deleted")
 
     @property
     def folders(self) -> list[Path]:

@@ -44,8 +44,13 @@ class Records:
     def __iter__(self) -> Iterator[Record]:
         return iter(list(self._known.values()))
 
-    def find(self, workspace: str, session_id: str) -> Record | None:
+    def known(self, workspace: str, session_id: str) -> Record | None:
+        """Also one that was deleted."""
         return self._known.get((workspace, session_id))
+
+    def find(self, workspace: str, session_id: str) -> Record | None:
+        record = self.known(workspace, session_id)
+        return None if record is None or record.status == "deleted" else record
 
     def get(self, workspace: str, session_id: str) -> Record:
         record = self.find(workspace, session_id)
@@ -57,7 +62,11 @@ class Records:
 
     def of(self, workspace: str) -> list[Record]:
         """The newest first."""
-        mine = [record for record in self._known.values() if record.workspace == workspace]
+        mine = [
+            record
+            for record in self._known.values()
+            if record.workspace == workspace and record.status != "deleted"
+        ]
         return sorted(mine, key=lambda record: (-record.details.created_at, record.id))
 
     def add(self, record: Record) -> None:

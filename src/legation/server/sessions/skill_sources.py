@@ -28,7 +28,9 @@ Folder: TypeAlias = Callable[[str], Awaitable[Path]]
 """A path that somebody named, if it is a folder that is served."""
 
 
-async def put_in_place(given: Skills | None, work: Path, folder: Folder) -> tuple[str, ...]:
+async def put_in_place(
+    given: Skills | None, work: Path, folder: Folder, may_serve: skills.MayServe
+) -> tuple[str, ...]:
     """The names of the skills that the session has then."""
     if given is None or not given.sources:
         return ()
@@ -38,7 +40,9 @@ async def put_in_place(given: Skills | None, work: Path, folder: Folder) -> tupl
     for source in given.sources:
         async with _opened(source, folder) as root:
             found = await asyncio.to_thread(skills.find, root, source.subpath, source.skills)
-            await asyncio.to_thread(skills.place, found, work)
+            for skill in found if source.type == "local" else ():
+                await folder(str(skill.folder))  # a subpath may lead to what is not served
+            await asyncio.to_thread(skills.place, found, work, may_serve)
         names += [skill.name for skill in found]
     return tuple(dict.fromkeys(names))
 

@@ -2,6 +2,7 @@
 
 INV-K1  Nothing outside the named source is copied: links are left out, and whatever is no regular file.
 INV-K2  What stands in the session's folder already is left as it is.
+INV-K3  Nothing is copied that the file routes would not serve: a folder above the data folder is no skill.
 
 Every function blocks for as long as the disk does: call it off the loop.
 """
@@ -12,10 +13,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from legation.errors import InvalidParams, StorageFailed, TooLarge
 
@@ -25,6 +26,9 @@ PLACES: Final = (".agents/skills", ".claude/skills", ".opencode/skill")
 MOST_FILES: Final = 2_000  # of all skills of a session
 MOST_BYTES: Final = 64 * 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
+
+MayServe: TypeAlias = Callable[[os.stat_result], None]
+"""Raises for what is Legation's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def _skills_in(root: Path) -> Iterator[Skill]:
         return
     for place in (root, root / "skills"):
         try:
-            children = sorted(place.iterdir()) if place.is_dir() else []
+            children = sorted(place.iterdir()) if place == root or not place.is_symlink() else []
         except OSError:
             children = []
         for child in children:
@@ -82,10 +86,10 @@ def _named(folder: Path) -> Skill:
     return Skill(name, folder)
 
 
-def place(skills: Sequence[Skill], work: Path) -> None:
-    """Into the session's folder. What is too much is found before anything is copied."""
-    _must_fit(skills)
+def place(skills: Sequence[Skill], work: Path, may_serve: MayServe) -> None:
+    """Into the session's folder. What is too much, or must not be read, is found before anything is copied."""
     try:
+        _must_fit(skills, work, may_serve)
         for where in PLACES:
             for skill in skills:
                 _copy(skill.folder, _made(work, where) / skill.name)
@@ -110,23 +114,36 @@ def _copy(source: Path, target: Path) -> None:
     if os.path.lexists(target):
         return
     target.mkdir()
-    for folder, names, files in os.walk(source):
-        names[:] = [name for name in names if not (Path(folder) / name).is_symlink() and name != ".git"]
-        into = target / Path(folder).relative_to(source)
+    for folder, files in _tree(source):
+        into = target / folder.relative_to(source)
         into.mkdir(exist_ok=True)
         for name in files:
-            if stat.S_ISREG((Path(folder) / name).lstat().st_mode):
-                shutil.copy(Path(folder) / name, into / name, follow_symlinks=False)
+            if stat.S_ISREG((folder / name).lstat().st_mode):
+                shutil.copy(folder / name, into / name, follow_symlinks=False)
 
 
-def _must_fit(skills: Sequence[Skill]) -> None:
+def _must_fit(skills: Sequence[Skill], work: Path, may_serve: MayServe) -> None:
     files = size = 0
     for skill in skills:
-        for folder, names, found in os.walk(skill.folder):
-            names[:] = [name for name in names if not (Path(folder) / name).is_symlink() and name != ".git"]
-            files += len(found)
-            size += sum((Path(folder) / name).lstat().st_size for name in found)
+        for folder, found in _tree(skill.folder):
+            may_serve(folder.stat())
+            if folder.samefile(work):
+                raise InvalidParams(
+                    "cannot use a skill that holds the session's own folder: it would hold itself; move one of them"
+                )
+            for name in found:
+                status = (folder / name).lstat()
+                may_serve(status)
+                files, size = files + 1, size + status.st_size
             if files > MOST_FILES or size > MOST_BYTES:
                 raise TooLarge(
                     f"cannot use skills of more than {MOST_FILES} files or {MOST_BYTES} bytes; name fewer of them"
                 )
+
+
+def _tree(source: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder of it and the names of the files in it, from the top down; no link leads anywhere."""
+    for name, folders, files in os.walk(source):
+        folder = Path(name)
+        folders[:] = [each for each in folders if not (folder / each).is_symlink() and each != ".git"]
+        yield folder, files

@@ -57,7 +57,10 @@ def _declare(path: str, words: str) -> None:
     for depth, handler in enumerate(handlers):
         below = "".join(f"/{{{name}}}" for name in "abcd"[:depth])
         for route in (routes.get, routes.post, routes.put, routes.patch, routes.delete):
-            route(path + below, access=OPEN, status=501, media=PROBLEM_MEDIA, listed=False)(handler)
+            declared = route(
+                path + below, access=OPEN, status=501, media=PROBLEM_MEDIA, listed=False, any_query=True
+            )
+            declared(handler)
 
 
 for _path, _words in LEFT_OUT.items():

@@ -120,6 +120,7 @@ class GrantView(ActiveGrant):
     active: bool
     revoked_at: str | None
     revoked_by: str | None
+    session_id: str | None = None  # the one session that it covers; null: every one
 
 
 class TraceEntry(Shape):

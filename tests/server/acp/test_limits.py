@@ -1,0 +1,85 @@
+"""What one client can make the server hold: connections, requests, notifications, names of sessions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.server.sessions.talk import Talk, open_talk
+
+from legation.agents import connection as agents
+from legation.errors import Unavailable
+from legation.server.acp import connection, connections
+from legation.server.acp.connection import Connection
+
+pytestmark = pytest.mark.heavy
+
+HELLO = {"protocolVersion": 1, "clientCapabilities": {}}
+
+
+@pytest.fixture
+async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
+    async with asyncio.timeout(110), open_talk(tmp_path, request) as made:
+        yield made
+
+
+async def call(talk: Talk, server_id: str, method: str, params: object) -> httpx2.Response:
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return await talk.call("POST", f"/v1/acp/{server_id}?agent=rehearsal", message)
+
+
+async def opened(talk: Talk, server_id: str) -> Connection:
+    answer = await call(talk, server_id, "initialize", HELLO)
+    assert "result" in answer.json(), answer.text
+    return await (await talk.rig.services.acp.connections()).connection("local", server_id, None)
+
+
+async def test_connections_that_are_opened_at_once_are_no_more_than_those_one_after_the_other(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_SERVERS", 2)
+    made = await asyncio.gather(*[call(talk, f"c{number}", "initialize", HELLO) for number in range(6)])
+    assert sorted(answer.status_code for answer in made) == [200, 200, 409, 409, 409, 409]
+    first = next(number for number, answer in enumerate(made) if answer.status_code == 200)
+    assert (await talk.call("DELETE", f"/v1/acp/c{first}")).status_code == 204
+    assert (await call(talk, "another", "initialize", HELLO)).status_code == 200
+
+
+async def test_requests_that_are_large_together_are_refused(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await opened(talk, "c")
+    monkeypatch.setattr(connection, "REQUEST_BYTES", 1000)
+    answer = await call(talk, "c", "session/prompt", {"text": "x" * 2000})
+    assert "too many" in answer.json()["error"]["message"]
+
+
+async def test_an_agent_that_does_not_read_gets_no_more_notifications(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what waits for it would fill our memory."""
+    client = await opened(talk, "c")
+    host = await talk.rig.services.hosting.host()
+    (agent,) = host.get_agents()
+    monkeypatch.setattr(agents, "OUTBOX_LIMIT", -1)
+    note = {"jsonrpc": "2.0", "method": "_example/note", "params": {}}
+    assert (await talk.call("POST", "/v1/acp/c", note)).status_code == 202
+    with pytest.raises(Unavailable):
+        await host.tell_agent(agent.agent_id, "_example/note", {})
+    assert client.agent == "rehearsal"
+
+
+async def test_a_message_held_back_does_not_outlive_its_credential(talk: Talk) -> None:
+    owner = talk.rig.people["owner"]
+    headers = {**talk.headers, "content-type": "application/json"}
+
+    async def held_back() -> AsyncIterator[bytes]:
+        yield b'{"jsonrpc":"2.0","id":1,'
+        await talk.rig.remove(owner)
+        talk.rig.clock.advance(5)
+        yield b'"method":"initialize","params":{"protocolVersion":1}}'
+
+    answer = await talk.rig.client.post("/v1/acp/c?agent=rehearsal", content=held_back(), headers=headers)
+    assert answer.status_code == 401
+    assert await (await talk.rig.services.acp.connections()).listing("local") == []
