@@ -81,6 +81,9 @@ DECIDED: dict[Route, str] = {
     ("GET", "/v1/policy/hits"): "read",
     ("POST", "/tool/{name}"): "call",
     ("POST", "/decide"): "call",
+    ("GET", "/v1/trust"): "read",
+    ("POST", "/v1/trust"): "approve",
+    ("DELETE", "/v1/trust/{trust}"): "approve",
     ("GET", "/v1/agents"): "read",
     ("GET", "/v1/agents/{agent}"): "read",
     ("POST", "/v1/agents/{agent}/install"): "operate",
@@ -132,8 +135,8 @@ DECIDED: dict[Route, str] = {
     ("POST", "/v1/processes/{process}/terminal/resize"): "operate",
     ("GET", "/v1/processes/{process}/terminal/ws"): "operate",
 }
-# As what one decides: on approvals and permissions as a supervisor at least, on grants as a person.
-LEVELS = {"/approvals": 1, "/grants": 2, "/v1": 1}
+# As what one decides: on approvals and permissions as a supervisor at least, on grants and trust as a person.
+LEVELS = {"/v1/trust": 2, "/approvals": 1, "/grants": 2, "/v1": 1}
 # What is the machine's, not a workspace's.
 SHARED = ("/v1/agents", "/v1/fs")
 
@@ -150,6 +153,7 @@ BODIES: dict[Route, object] = {
     ("PUT", "/v1/workspaces/{workspace}/members/{user}"): {"role": "operator"},
     ("POST", "/v1/tokens"): {"label": "new", "kind": "agent", "scopes": ["read"]},
     ("POST", "/grants"): {"agent": "claude", "tools": "filesystem.*", "duration": "30m"},
+    ("POST", "/v1/trust"): {"folder": "trusted"},  # below the folder that the rig serves
     ("POST", "/v1/policy/explain"): CALL,
     ("POST", "/v1/policy/replay"): {"policy": CHANGED},
     ("POST", "/tool/{name}"): {"params": {}, "agent": AGENT},
@@ -159,6 +163,7 @@ BODIES: dict[Route, object] = {
     ("PATCH", "/v1/sessions/{id}"): {"title": "Another"},
     ("POST", "/v1/sessions/{id}/messages"): {"message": "go"},
     ("POST", "/v1/sessions/{id}/messages/stream"): {"message": "go"},
+    ("POST", "/v1/sessions/{id}/steer"): {"message": "go"},
     ("POST", "/v1/sessions/{id}/questions/{question}/reply"): {"answers": []},
     ("POST", "/v1/sessions/{id}/permissions/{permission}/reply"): {"reply": "once"},
     ("POST", "/v1/acp/{server_id}"): {"jsonrpc": "2.0", "id": 1, "method": "session/list", "params": {}},
@@ -182,15 +187,16 @@ QUERIES: dict[Route, str] = {
 # Lists of what is in a workspace: whoever is elsewhere sees their own.
 OWN_LISTS = {
     "/v1/workspaces", "/v1/tokens", "/v1/audit", "/v1/streams", "/approvals", "/grants", "/traces", "/v1/sessions",
-    "/v1/acp",
+    "/v1/acp", "/v1/trust",
 }  # fmt: skip
 # Postgres has tools of its own for it: there the answer is a Conflict.
+NEEDS_A_TURN = {("POST", "/v1/sessions/{id}/steer")}  # and none runs here
 ONLY_EMBEDDED = {("GET", "/v1/backup")}
 
 
 @pytest.fixture(params=BOTH)
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    (tmp_path / "served").mkdir()
+    make_repository(tmp_path / "served" / "trusted")
     async with open_rig(
         request.param, tmp_path / "data", request, folders=[str(tmp_path / "served")]
     ) as made:
@@ -212,6 +218,8 @@ async def target(rig: Rig, operation: Operation) -> str:
         path = path.replace("{user}", await rig.add_user("viewer"))
     if "{token}" in path:
         path = path.replace("{token}", (await rig.token(rig.people["owner"]))[0])
+    if "{trust}" in path:
+        path = path.replace("{trust}", await a_trust(rig))
     if "{grant}" in path:
         path = path.replace("{grant}", await a_grant(rig))
     if "{approval}" in path or "{group}" in path or "{trace_id}" in path:
@@ -265,6 +273,20 @@ async def a_grant(rig: Rig) -> str:
     return (await rig.services.database.transact(give, by, new, grant=new_grant_id(now), now_ms=now)).id
 
 
+async def a_trust(rig: Rig) -> str:
+    """Of a folder that nobody else trusts: each has one of its own."""
+    folder = rig.services.settings.folders[0] / new_id("dir")
+    make_repository(folder)
+    trusted = rig.services.hosting.trusted("local")
+    new = trusted.checked(str(folder), by="test", now_ms=rig.clock.now_ms())
+    return trusted.add(new).id
+
+
+def make_repository(folder: Path) -> None:
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+
+
 def expected(operation: Operation, each: Presented) -> int:
     """Computed from what the route declares, and from the few rules that go beyond it."""
     scope, standing = operation.access.scope, each.standing
@@ -274,7 +296,9 @@ def expected(operation: Operation, each: Presented) -> int:
         return 403
     if route(operation) == ("POST", "/v1/sign-in-links") and not may_make_a_link(each.name, standing):
         return 403
-    if scope == "approve" and level(each) < LEVELS["/" + operation.path.split("/")[1]]:
+    if scope == "approve" and level(each) < next(
+        least for start, least in LEVELS.items() if operation.path.startswith(start)
+    ):
         return 403
     if operation.path == "/tool/{name}" or "{question}" in operation.path:
         return 404  # the rig has no such tool, and nobody asks anything
@@ -370,7 +394,7 @@ async def test_whoever_may_is_let_through(rig: Rig) -> None:
             if wanted >= 400:
                 continue
             cells += 1
-            if not embedded and route(operation) in ONLY_EMBEDDED:
+            if route(operation) in (NEEDS_A_TURN if embedded else NEEDS_A_TURN | ONLY_EMBEDDED):
                 wanted = 409
             answer = await call(rig, operation, await target(rig, operation), each)
             if answer.status != wanted:
@@ -399,9 +423,10 @@ async def test_a_list_shows_nothing_of_another_workspace(rig: Rig) -> None:
     presented = [each for each in await all_presented(rig) if each.standing and each.standing.foreign]
     token, _ = await rig.token(rig.people["owner"])
     asked, grant = await an_approval(rig), await a_grant(rig)
-    session = await a_session(rig)
+    session, trusted = await a_session(rig), await a_trust(rig)
     here = [
         session,
+        trusted,
         *rig.people.values(),
         token,
         '"local"',

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from legation.agents.answers import fit
+from legation.agents.beginning import Beginning, must_not_be_obeyed
 from legation.agents.connection import AcpConnection
-from legation.agents.rpc import AgentRefused
+from legation.agents.rpc import AgentRefused, Inbox
 from legation.errors import AgentError
+from legation.proc import Child
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.rpc import AgentMethod, ErrorCode
@@ -27,6 +34,8 @@ from legation.wire.acp.sessions import (
     SetModeRequest,
 )
 
+_Setup = TypeVar("_Setup", bound=SessionSetup)
+
 
 class AcpAgent(AcpConnection):
     """A running agent; from `start`, one that has answered the handshake.
@@ -35,6 +44,10 @@ class AcpAgent(AcpConnection):
     seconds; a call that outlasts its own is cancelled at the agent and raises `TimedOut`. Where a method has
     `on_answer`, that is called in the answer's place among the updates with what is returned or raised later.
     """
+
+    def __init__(self, child: Child, inbox: Inbox, beginning: Beginning | None = None) -> None:
+        super().__init__(child, inbox)
+        self._beginning = beginning or Beginning()
 
     async def new_session(
         self,
@@ -46,12 +59,15 @@ class AcpAgent(AcpConnection):
         on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
     ) -> NewSessionResponse:
         method, can = AgentMethod.SESSION_NEW, self._abilities
+        await self._look_at(cwd)
         request = NewSessionRequest(
             cwd=cwd,
             mcp_servers=can.servers(method, mcp),
             additional_directories=can.directories(method, additional_directories),
+            meta=self._beginning.meta or None,
         )
-        return await self._call(method, request, NewSessionResponse, timeout, on_answer)
+        opened = await self._call(method, request, NewSessionResponse, timeout, on_answer)
+        return await self._begun(opened.session_id, opened, timeout)
 
     async def load_session(
         self,
@@ -66,13 +82,16 @@ class AcpAgent(AcpConnection):
         """The agent replays the history as updates, and answers after the last of them."""
         method, can = AgentMethod.SESSION_LOAD, self._abilities
         can.require(method)
+        await self._look_at(cwd)
         request = LoadSessionRequest(
             session_id=session_id,
             cwd=cwd,
             mcp_servers=can.servers(method, mcp),
             additional_directories=can.directories(method, additional_directories),
+            meta=self._beginning.meta or None,
         )
-        return await self._call(method, request, SessionSetup, timeout, on_answer)
+        setup = await self._call(method, request, SessionSetup, timeout, on_answer)
+        return await self._begun(session_id, setup, timeout)
 
     async def resume_session(
         self,
@@ -87,13 +106,28 @@ class AcpAgent(AcpConnection):
         """As load, with nothing replayed."""
         method, can = AgentMethod.SESSION_RESUME, self._abilities
         can.require(method)
+        await self._look_at(cwd)
         request = ResumeSessionRequest(
             session_id=session_id,
             cwd=cwd,
             mcp_servers=can.servers(method, mcp),
             additional_directories=can.directories(method, additional_directories),
+            meta=self._beginning.meta or None,
         )
-        return await self._call(method, request, SessionSetup, timeout, on_answer)
+        setup = await self._call(method, request, SessionSetup, timeout, on_answer)
+        return await self._begun(session_id, setup, timeout)
+
+    async def _look_at(self, cwd: str) -> None:
+        if self._beginning.obeys:
+            await asyncio.to_thread(must_not_be_obeyed, Path(cwd), self._beginning.obeys)
+
+    async def _begun(self, session_id: str, setup: _Setup, timeout: float) -> _Setup:
+        """In the mode that it is to begin in, before anybody says anything in it."""
+        wanted, modes = self._beginning.mode, setup.modes
+        if wanted is None or modes is None or modes.current_mode_id in (wanted, *self._beginning.keeps):
+            return setup
+        await self.set_mode(session_id, wanted, timeout)
+        return replace(setup, modes=replace(modes, current_mode_id=wanted))
 
     async def list_sessions(
         self, cwd: str | None, cursor: str | None, timeout: float

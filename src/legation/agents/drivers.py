@@ -16,7 +16,7 @@ async def open_driver(kind: DriverName, equipment: Equipment) -> Driver:
     """Not yet greeted: `initialize` does that. Whoever opened it stops it."""
     if kind == "acp":
         child = await equipment.launcher.spawn(equipment.command, equipment.pipes)
-        return AcpAgent(child, equipment.inbox)
+        return AcpAgent(child, equipment.inbox, equipment.beginning)
     return _NATIVE[kind]()(equipment)
 
 

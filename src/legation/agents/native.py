@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+from legation.agents.beginning import Beginning
 from legation.agents.greeting import Greeted
 from legation.agents.pool import Pool
 from legation.agents.rpc import AgentRefused, Inbox, RpcFault
@@ -67,6 +68,7 @@ class Equipment:
     inbox: Inbox
     pool: Pool
     trusts: Callable[[str], bool]
+    beginning: Beginning = field(default_factory=Beginning)  # of sessions by ACP
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, TextIO
 
 from cyclopts import Parameter
 
 from legation.agents.catalogue import Catalogue, Start
+from legation.agents.catalogue.home import LOCAL
 from legation.cli.approver import TerminalApprover, open_tty
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.terminal import Terminal, line, paint_diff
@@ -19,6 +20,7 @@ from legation.cli.turn import Done, Job, run_turn
 from legation.cli.view import Screen, view_of
 from legation.errors import STATUS, Code, InvalidParams
 from legation.host.changes import Changes
+from legation.store.trust import TrustedFolders
 from legation.wire.ask import ApproveAll, Approver, DenyAll
 
 
@@ -34,6 +36,13 @@ def exec_(
     ] = False,
     unattended: Annotated[bool, Parameter(negative="", help="Deny what would be asked.")] = False,
     json: Annotated[bool, Parameter(negative="", help="Print every event as one JSON line.")] = False,
+    trust: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Let the folder's own agent configuration count, this time. See `legation trust`.",
+        ),
+    ] = False,
     env: Annotated[
         tuple[str, ...],
         Parameter(negative="", help="Pass NAME from this environment, or NAME=VALUE, to the agent."),
@@ -57,13 +66,17 @@ def exec_(
         name, start = catalogue.entry(agent).name, catalogue.start(agent)
     else:
         start = Start(_split(command or ""))
+    folder, trusts = _folder(cwd), _trusts(chosen.data_dir, this_time=trust)
+    start = start.within(folder, trusted=trusts(str(folder)))
     job = Job(
         agent=name,
         argv=start.argv,
-        cwd=_folder(cwd),
+        cwd=folder,
         prompt=_prompt(prompt),
         env={**start.env, **_passed(env, os.environ)},
         driver=start.driver,
+        beginning=start.beginning,
+        trusts=trusts,
     )
     if yes and unattended:
         raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
@@ -134,6 +147,10 @@ def _folder(cwd: Path) -> Path:
     if not folder.is_dir():
         raise InvalidParams(f"cannot work in {folder}: it is no folder; choose one with --cwd")
     return folder
+
+
+def _trusts(data_dir: Path, *, this_time: bool) -> Callable[[str], bool]:
+    return (lambda _folder: True) if this_time else TrustedFolders(data_dir, LOCAL).trusts
 
 
 def _prompt(prompt: str | None) -> str:

@@ -28,6 +28,7 @@ COMMANDS = {
     "grants": ("legation.cli.grants:app", "What agents may do unasked, for a while: list, give, revoke."),
     "trace": ("legation.cli.trace:app", "What agents did and who allowed it: list, show, verify, export."),
     "policy": ("legation.cli.policy:app", "Rules for agents: check, explain, replay, begin with a good one."),
+    "trust": ("legation.cli.trust:app", "Folders whose agent configuration counts: list, trust, remove."),
     "tokens": ("legation.cli.tokens:app", "Credentials for programs: list, make, revoke."),
     "users": ("legation.cli.users:app", "People: list, add, sign in, disable."),
     "workspaces": ("legation.cli.workspaces:app", "Workspaces and their members: list, make, give roles."),

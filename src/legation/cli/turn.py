@@ -8,10 +8,11 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from legation.agents.beginning import Beginning
 from legation.agents.driver import DriverName
 from legation.approvals.policies import Policies
 from legation.cli.door import TRACE, own_door
@@ -20,7 +21,7 @@ from legation.cli.view import AskedInOrder, Screen
 from legation.errors import Cancelled
 from legation.host.changes import Changes, Snapshot
 from legation.host.host import AcpHost
-from legation.host.options import AgentDefinition, HostOptions, Limits
+from legation.host.options import AgentDefinition, HostOptions, Limits, trusts_nothing
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.ids import new_id
@@ -46,6 +47,8 @@ class Job:
     prompt: str
     env: Mapping[str, str]
     driver: DriverName = "acp"
+    trusts: Callable[[str], bool] = trusts_nothing
+    beginning: Beginning = field(default_factory=Beginning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +105,14 @@ async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -
             async with (
                 _shown(screen) as show,
                 door as approver,
-                AcpHost(_options(settings, place, approver)) as host,
+                AcpHost(_options(job, settings, place, approver)) as host,
             ):
                 host.subscribe(None, 0, _complain)
                 result = await _prompt(host, job, session_id, cancel, show)
             return Done(session_id, result, await before.changes())
 
 
-def _options(settings: Settings, place: Path, approver: Approver) -> HostOptions:
+def _options(job: Job, settings: Settings, place: Path, approver: Approver) -> HostOptions:
     return HostOptions(
         storage=JsonlBackend(place),
         approver=approver,
@@ -117,6 +120,7 @@ def _options(settings: Settings, place: Path, approver: Approver) -> HostOptions
         kill_timeout_ms=settings.stop_grace * 1000,
         max_line=settings.max_line_bytes,
         data_dir=settings.data_dir,
+        trusts=job.trusts,
     )
 
 
@@ -158,7 +162,13 @@ async def _prompt(
     host: AcpHost, job: Job, session_id: str, cancel: Canceller, show: Callable[[Subscription], None]
 ) -> PromptResult:
     definition = AgentDefinition(
-        id=job.agent, command=job.argv[0], args=job.argv[1:], cwd=job.cwd, env=job.env, driver=job.driver
+        id=job.agent,
+        command=job.argv[0],
+        args=job.argv[1:],
+        cwd=job.cwd,
+        env=job.env,
+        driver=job.driver,
+        beginning=job.beginning,
     )
     agent = await host.spawn_agent(definition)
     await host.create_session(agent.agent_id, cwd=job.cwd, session_id=session_id, title=job.prompt[:SUMMARY])

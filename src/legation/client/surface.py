@@ -8,6 +8,7 @@ from legation.client import agent_operations as agents
 from legation.client import approval_operations as approvals
 from legation.client import door_operations as door
 from legation.client import operations
+from legation.client import trust_operations as trust
 from legation.client.approval_changes import follow_approvals
 from legation.client.follow import Follow
 from legation.client.group import ByLine, C, Call, Followed, Group, Listed
@@ -76,6 +77,12 @@ class Policy(Group[C]):
     hits = Call(door.rule_hits)
 
 
+class Trust(Group[C]):
+    list = Listed(trust.list_trusted)
+    give = Call(trust.trust_folder)
+    withdraw = Call(trust.untrust_folder)
+
+
 class Tokens(Group[C]):
     list = Listed(operations.list_tokens)
     create = Call(operations.create_token)
@@ -119,6 +126,7 @@ class Surface(Group[C]):
         self.grants: Grants[C] = Grants(caller)
         self.traces: Traces[C] = Traces(caller)
         self.policy: Policy[C] = Policy(caller)
+        self.trust: Trust[C] = Trust(caller)
         self.tokens: Tokens[C] = Tokens(caller)
         self.users: Users[C] = Users(caller)
         self.workspaces: Workspaces[C] = Workspaces(caller)

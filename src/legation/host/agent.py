@@ -229,7 +229,13 @@ class Agent:
             self._diagnose(DiagnosticCode.AGENT_SPAWN, f"starting {command.argv[0]}", data={"env": names})
             self.router.reset()
             equipment = Equipment(
-                command, around.launcher, self._pipes(), self.router, around.pool, around.options.trusts
+                command,
+                around.launcher,
+                self._pipes(),
+                self.router,
+                around.pool,
+                around.options.trusts,
+                self.definition.beginning,
             )
             return await open_driver(self.definition.driver, equipment)
         except BaseException as error:

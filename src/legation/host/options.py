@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from legation.agents.beginning import Beginning
 from legation.agents.driver import DriverName
 from legation.clock import Clock, SystemClock
 from legation.errors import ConfigInvalid
@@ -88,6 +89,7 @@ class AgentDefinition:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     meta: Mapping[str, object] = field(default_factory=dict)
     driver: DriverName = "acp"
+    beginning: Beginning = field(default_factory=Beginning)
 
     @property
     def name(self) -> str:
@@ -120,6 +122,7 @@ def resolve_agent_definition(definition: AgentDefinition | Mapping[str, object])
         env=MappingProxyType(dict(given["env"])),
         meta=MappingProxyType(dict(given["meta"])),
         driver=given["driver"],
+        beginning=given["beginning"],
     )
 
 
@@ -178,6 +181,8 @@ def _definition_problems(given: dict[str, Any]) -> Iterator[str]:
         yield "meta is not a mapping"
     if given["cwd"] is not None and not isinstance(given["cwd"], str | Path):
         yield "cwd is not a path"
+    if not isinstance(given["beginning"], Beginning):
+        yield "beginning is no Beginning"
     if given["driver"] not in get_args(DriverName):
         yield f"driver is {given['driver']!r}, not one of {', '.join(get_args(DriverName))}"
 

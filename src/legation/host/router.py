@@ -13,7 +13,7 @@ from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.store.log import EventLog
 from legation.wire.acp.elicitation import CreateElicitationRequest
-from legation.wire.acp.permission import RequestPermissionRequest
+from legation.wire.acp.permission import Cancelled, RequestPermissionRequest, RequestPermissionResponse
 from legation.wire.acp.rpc import ClientMethod, ErrorCode
 from legation.wire.acp.sessions import SessionRequest
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
@@ -163,7 +163,7 @@ class Router:
 
     def request(self, method: str, params: bytes) -> Awaitable[object]:
         if method == ClientMethod.REQUEST_PERMISSION:
-            return self._session(params).permission(decode(params, RequestPermissionRequest))
+            return self._permission(params)
         if method == ClientMethod.ELICITATION_CREATE and self._reverse.questions is not None:
             return self._question(decode(params, CreateElicitationRequest))
         serve = self._reverse.method(method)
@@ -172,6 +172,15 @@ class Router:
         session = self._session(params)
         session.heard()
         return serve(session.id, params)
+
+    def _permission(self, params: bytes) -> Awaitable[object]:
+        """Never an error: some agents hang after one. What nobody could be asked about, nobody has allowed."""
+        try:
+            return self._session(params).permission(decode(params, RequestPermissionRequest))
+        except RpcFault as fault:
+            what = f"a permission was answered with cancelled: {fault.error.message}"
+            self._diagnose(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+            return _now(RequestPermissionResponse(outcome=Cancelled()))
 
     def _question(self, request: CreateElicitationRequest) -> Awaitable[object]:
         if request.session_id is None:

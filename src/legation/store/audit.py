@@ -23,6 +23,7 @@ Change = Literal[
     "workspace.created", "member.set", "member.removed",
     "token.created", "token.revoked", "link.created", "grant.created", "grant.revoked",
     "keys.rotated", "backup.made", "server.started", "server.stopped", "process.started",
+    "folder.trusted", "folder.untrusted",
 ]  # fmt: skip
 
 # What each says of its target, in words for the docs.
@@ -46,6 +47,8 @@ MEANINGS: Final[dict[Change, str]] = {
     "server.started": "a server started; `version` is Legation's",
     "server.stopped": "a server stopped in good order",
     "process.started": "an operator starts a program on the server's machine; `program` is its name where that is plain, `tty` whether it has a terminal",
+    "folder.trusted": "what a repository says to agents counts in a folder; the list of trusted folders says which",
+    "folder.untrusted": "it no longer counts in a folder",
 }
 
 Detail = str | int | bool | None

@@ -15,7 +15,8 @@ from legation.agents.install.folder import RECORD, Installed
 from legation.agents.install.lock import Lock, Release
 from legation.agents.install.target import here
 
-REHEARSAL = f'#!/bin/sh\nexec {sys.executable} -m legation.agents.rehearsal "$@"\n'
+# Whatever it is told: the arguments are those of the agent that it is in disguise.
+REHEARSAL = f"#!/bin/sh\nexec {sys.executable} -m legation.agents.rehearsal\n"
 CODEX = "node_modules/@zed-industries/codex-acp-linux-{cpu}"
 CLAUDE = "node_modules/@anthropic-ai/claude-code-linux-{cpu}{musl}"
 
@@ -61,7 +62,7 @@ class Machine:
 
 
 def disguised(registry: LocalRegistry) -> Lock:
-    """A lock by which `codex` is the rehearsal agent, from that registry."""
+    """A lock by which `codex-acp` is the rehearsal agent, from that registry."""
     files = {"bin/codex-acp": REHEARSAL.encode()}
     body = tarball(files, ("bin/codex-acp",))
     at = here().fill(CODEX)

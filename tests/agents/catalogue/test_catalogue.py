@@ -12,7 +12,7 @@ import legation
 from legation.agents import catalogue as module
 from legation.agents.catalogue.home import home_of
 from legation.agents.install import shipped
-from legation.errors import CapabilityUnsupported, ConfigInvalid, InvalidParams, NotFound, Unavailable
+from legation.errors import ConfigInvalid, InvalidParams, NotFound, Unavailable
 from legation.host.options import AgentDefinition
 from legation.host.places import Places
 
@@ -68,7 +68,7 @@ def test_an_installed_script_is_run_by_node_and_told_where_its_helper_is(machine
     machine.on_path("node", "#!/bin/sh\necho v22.1.0\n")
     script = machine.installed("claude", ACP, "dist/index.js")
     helper = machine.installed("claude", CLAUDE, "claude")
-    start = machine.catalogue().start("claude")
+    start = machine.catalogue().start("claude-acp")
     assert start.argv == (str(machine.bin / "node"), str(script))
     assert start.env["CLAUDE_CODE_EXECUTABLE"] == str(helper)
     assert start.env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
@@ -81,20 +81,10 @@ def test_without_a_node_that_is_new_enough_it_says_what_to_install(
     monkeypatch.setattr("legation.agents.catalogue.node.find_spec", lambda _: None)
     machine.on_path("node", f"#!/bin/sh\necho {said}\n")
     machine.installed("claude", ACP, "dist/index.js")
-    agent = machine.catalogue().agent("claude")
+    agent = machine.catalogue().agent("claude-acp")
     assert (agent.how, agent.ready) == ("installed", False)
     with pytest.raises(Unavailable, match="Node 22 or later"):
-        machine.catalogue().start("claude")
-
-
-def test_amp_says_what_is_missing(machine: Machine) -> None:
-    agent = machine.catalogue().agent("amp")
-    assert agent.ways == ()
-    assert agent.problem
-    assert "does not speak ACP" in agent.problem
-    for act in (machine.catalogue().start, machine.catalogue().install, machine.catalogue().sign_in):
-        with pytest.raises(CapabilityUnsupported, match="does not speak ACP"):
-            act("amp")
+        machine.catalogue().start("claude-acp")
 
 
 @pytest.mark.parametrize(

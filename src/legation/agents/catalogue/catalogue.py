@@ -81,7 +81,7 @@ class Catalogue:
         """The program of the agent's own sign-in, to be run in its home; None: it signs in by ACP."""
         entry = self.entry(name)
         if entry.sign_in is None and entry.origin != "custom":
-            raise CapabilityUnsupported(f"cannot sign in to {entry.name}: {entry.lacks or 'it needs none'}")
+            raise CapabilityUnsupported(f"cannot sign in to {entry.name}: it needs none")
         if entry.sign_in is None or entry.sign_in.program is None:
             return None
         found = self._found(entry, entry.sign_in.program)
@@ -126,8 +126,6 @@ class Catalogue:
         return tuple(verify(folder, each, releases.get(each.version)) for each in folder.versions())
 
     def _installable(self, entry: Entry) -> Entry | None:
-        if entry.lacks:
-            raise CapabilityUnsupported(f"cannot install {entry.name}: {entry.lacks}")
         if entry.origin == "custom":
             raise InvalidParams(
                 f"cannot install {entry.name}: it is your own; put its program where its stanza says it is"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 import legation
-from legation.agents.catalogue.entry import Direct, Entry, Packaged, Way
+from legation.agents.beginning import Beginning, must_not_be_obeyed
+from legation.agents.catalogue.entry import Direct, Entry, Packaged, Stance, Way
 from legation.agents.catalogue.node import find_node
 from legation.agents.driver import DriverName
 from legation.agents.install.folder import Installed, InstallFolder
@@ -24,11 +26,29 @@ _PARENTS_LOOKED_AT = 5  # folders up from a program on PATH to the package that 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A command line, the variables to add to a clean environment, and who speaks to what is started so."""
+    """A command line, the variables to add to a clean environment, and who speaks to what is started so. What the
+    folder adds to it is added by `within`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     driver: DriverName = "acp"
+    trusted: Stance = field(default_factory=Stance)
+    untrusted: Stance = field(default_factory=Stance)
+    obeys: tuple[str, ...] = ()
+    beginning: Beginning = field(default_factory=Beginning)
+
+    def within(self, folder: Path, *, trusted: bool) -> Start:
+        """How it starts in a folder, whose own configuration for it counts only if it is trusted. Blocks."""
+        if not trusted:
+            must_not_be_obeyed(folder, self.obeys)
+        stance = self.trusted if trusted else self.untrusted
+        quoted = json.dumps(str(folder), ensure_ascii=False)
+        return replace(
+            self,
+            argv=(*self.argv, *(each.replace("{folder}", quoted) for each in stance.args)),
+            env={**self.env, **stance.env},
+            beginning=stance.beginning if trusted else replace(stance.beginning, obeys=self.obeys),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +113,8 @@ class Finder:
         """Raises `Unavailable` where Node is needed and not here."""
         node = (find_node(program.node, self.environ),) if program.node else ()
         argv = (*node, *program.argv, *way.args)
-        return Start(argv, {**way.env, **program.helpers}, way.kind)
+        env = {**way.env, **program.helpers}
+        return Start(argv, env, way.kind, way.trusted, way.untrusted, way.obeys)
 
 
 def _version_near(program: Path) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from legation.agents.catalogue.entry import NOT_A_KEY, Direct, Entry, Packaged, SignIn, Way
+from legation.agents.beginning import Beginning
+from legation.agents.catalogue.entry import NOT_A_KEY, Direct, Entry, Packaged, SignIn, Stance, Way
 
 # A port on which nothing listens: an agent that is only asked what it offers must reach nobody.
 _NOWHERE: Final = "http://127.0.0.1:9"
@@ -17,24 +18,41 @@ _CODEX: Final = Packaged(
 )
 _CODEX_ACP: Final = Packaged("node_modules/@zed-industries/codex-acp-linux-{cpu}/bin/codex-acp", "codex-acp")
 _GEMINI: Final = Packaged("node_modules/@google/gemini-cli/bundle/gemini.js", "gemini", node=20)
+_AMP: Final = Packaged("node_modules/@ampcode/cli-linux-{cpu}/amp", "amp")
 _CLAUDE_ENV: Final = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+
+# What an agent is told of a folder that is not trusted. Each was tried on tests/agents/hostile_repository.py.
+
+# Claude Code takes neither settings nor MCP servers of the folder. The adapter itself reads the settings there all the
+# same, for the mode that a session begins in.
+_CLAUDE_ACP_UNTRUSTED: Final = Stance(
+    beginning=Beginning(
+        meta={"claudeCode": {"options": {"settingSources": ["user"], "strictMcpConfig": True}}},
+        mode="default",
+        keeps=("plan",),
+    )
+)
+# Codex heeds a folder's configuration only where its own says that the folder is trusted.
+_CODEX_ACP_UNTRUSTED: Final = Stance(args=("-c", 'projects={{folder}={trust_level="untrusted"}}'))
+_CODEX_ACP_TRUSTED: Final = Stance(args=("-c", 'projects={{folder}={trust_level="trusted"}}'))
+# OpenCode then ignores everything but plug-ins: those it loads a second time, in a way that has no switch.
+_OPENCODE_UNTRUSTED: Final = Stance(env={"OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_PURE": "1"})
+_GEMINI_UNTRUSTED: Final = Stance(env={"GEMINI_CLI_TRUST_WORKSPACE": "false"})
+_GEMINI_TRUSTED: Final = Stance(env={"GEMINI_CLI_TRUST_WORKSPACE": "true"})
+_OPENCODE_OBEYS: Final = (
+    "opencode.json",
+    "opencode.jsonc",
+    ".opencode/opencode.json",
+    ".opencode/opencode.jsonc",
+    ".opencode/plugin/*",
+    ".opencode/plugins/*",
+)
 
 KNOWN: Final = (
     Entry(
         name="claude",
         title="Claude Code",
-        ways=(
-            Way(
-                "acp",
-                Packaged(
-                    "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js",
-                    "claude-agent-acp",
-                    node=22,
-                    helpers={"CLAUDE_CODE_EXECUTABLE": (_CLAUDE, "claude")},
-                ),
-                env=_CLAUDE_ENV,
-            ),
-        ),
+        ways=(Way("claude", Packaged(_CLAUDE, "claude"), env=_CLAUDE_ENV),),
         credentials=(
             "ANTHROPIC_API_KEY",
             "CLAUDE_API_KEY",
@@ -42,6 +60,7 @@ KNOWN: Final = (
             "CLAUDE_CODE_OAUTH_TOKEN",
         ),
         synonyms={"CLAUDE_API_KEY": "ANTHROPIC_API_KEY"},
+        passes=("ANTHROPIC_BASE_URL",),
         sign_in=SignIn(
             program=Packaged(_CLAUDE, "claude"), args=("auth", "login"), files=(".claude/.credentials.json",)
         ),
@@ -52,6 +71,7 @@ KNOWN: Final = (
         title="Codex",
         ways=(Way("codex", _CODEX, ("app-server",)),),
         credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
+        passes=("OPENAI_BASE_URL",),
         sign_in=SignIn(program=_CODEX, args=("login",), files=(".codex/auth.json",)),
         placeholders={"OPENAI_API_KEY": NOT_A_KEY, "OPENAI_BASE_URL": f"{_NOWHERE}/v1"},
     ),
@@ -68,6 +88,8 @@ KNOWN: Final = (
                     "OPENCODE_DISABLE_SHARE": "1",
                     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
                 },
+                untrusted=_OPENCODE_UNTRUSTED,
+                obeys=_OPENCODE_OBEYS,
             ),
         ),
         credentials=("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
@@ -81,17 +103,18 @@ KNOWN: Final = (
     Entry(
         name="amp",
         title="Amp",
+        ways=(Way("amp", _AMP, obeys=(".amp/settings.json", ".amp/settings.jsonc", ".amp/plugins")),),
         credentials=("AMP_API_KEY",),
-        lacks=(
-            "Amp does not speak ACP: its agent runs on Amp's own server, and a driver for that is not part of this"
-            " Legation; use another agent"
-        ),
+        passes=("AMP_URL",),
+        sign_in=SignIn(program=_AMP, args=("login",), files=(".local/share/amp/secrets.json",)),
+        placeholders={"AMP_API_KEY": NOT_A_KEY, "AMP_URL": _NOWHERE},
     ),
     Entry(
         name="gemini",
         title="Gemini",
-        ways=(Way("acp", _GEMINI, ("--acp",)),),
+        ways=(Way("acp", _GEMINI, ("--acp",), trusted=_GEMINI_TRUSTED, untrusted=_GEMINI_UNTRUSTED),),
         credentials=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        passes=("GOOGLE_GEMINI_BASE_URL",),
         sign_in=SignIn(
             program=_GEMINI,
             files=(".gemini/oauth_creds.json",),
@@ -112,6 +135,7 @@ KNOWN: Final = (
                     helpers={"CLAUDE_CODE_EXECUTABLE": (_CLAUDE, "claude")},
                 ),
                 env=_CLAUDE_ENV,
+                untrusted=_CLAUDE_ACP_UNTRUSTED,
             ),
         ),
         credentials=(
@@ -121,6 +145,7 @@ KNOWN: Final = (
             "CLAUDE_CODE_OAUTH_TOKEN",
         ),
         synonyms={"CLAUDE_API_KEY": "ANTHROPIC_API_KEY"},
+        passes=("ANTHROPIC_BASE_URL",),
         sign_in=SignIn(
             program=Packaged(_CLAUDE, "claude"), args=("auth", "login"), files=(".claude/.credentials.json",)
         ),
@@ -130,8 +155,9 @@ KNOWN: Final = (
     Entry(
         name="codex-acp",
         title="Codex by ACP",
-        ways=(Way("acp", _CODEX_ACP),),
+        ways=(Way("acp", _CODEX_ACP, trusted=_CODEX_ACP_TRUSTED, untrusted=_CODEX_ACP_UNTRUSTED),),
         credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
+        passes=("OPENAI_BASE_URL",),
         sign_in=SignIn(
             method="chatgpt",
             files=(".codex/auth.json",),
@@ -153,6 +179,8 @@ KNOWN: Final = (
                     "OPENCODE_DISABLE_SHARE": "1",
                     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
                 },
+                untrusted=_OPENCODE_UNTRUSTED,
+                obeys=_OPENCODE_OBEYS,
             ),
         ),
         credentials=("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),

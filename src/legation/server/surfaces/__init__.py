@@ -25,6 +25,7 @@ from legation.server.surfaces import (
     tokens,
     tools,
     traces,
+    trust,
     users,
     workspaces,
 )
@@ -49,6 +50,7 @@ SURFACES: Final = tuple(
         traces,
         policy,
         tools,
+        trust,
         agents,
         sessions,
         session_events,

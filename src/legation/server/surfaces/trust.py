@@ -1,0 +1,69 @@
+"""`/v1/trust`: folders in which an agent's own configuration counts. It takes a person to trust one. See docs/trust.md.
+
+INV-U6  There is no trust without its row in the audit log: the row is written first. What is taken away is taken away
+        before it is written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from legation.errors import Forbidden, NotFound
+from legation.server.http.access import needs
+from legation.server.http.call import Call
+from legation.server.http.routes import Routes
+from legation.store.audit import record
+from legation.store.trust import TrustedFolder, TrustedFolders
+from legation.wire.api.shape import Page
+from legation.wire.api.trust import NewTrust, TrustView
+from legation.wire.principal import Principal
+
+routes = Routes(tag="trust")
+
+
+@routes.get("/v1/trust", access=needs("read"))
+async def list_trusted(call: Call) -> Page[TrustView]:
+    """Every folder of this machine that the workspace trusts, by path."""
+    found = await asyncio.to_thread(_folders(call).all)
+    return Page(items=await asyncio.to_thread(lambda: [_view(each) for each in found]))
+
+
+@routes.post("/v1/trust", access=needs("approve"), status=201, errors=(NotFound,))
+async def trust_folder(call: Call, body: NewTrust) -> TrustView:
+    """Let the configuration for agents in a folder count: hooks, allow rules, MCP servers, plug-ins. It takes a person.
+
+    It counts for agents that are started from then on, in the folder and in all beneath it. One that is trusted stays."""
+    _must_be_person(call.principal)
+    services, now = call.services, call.services.clock.now_ms()
+    by, folders = f"{call.principal.kind}:{call.principal.id}", _folders(call)
+    path = str(await services.files.folder(body.folder))
+    new = await asyncio.to_thread(folders.checked, path, by=by, now_ms=now)
+    await services.database.transact(record, call.principal, "folder.trusted", new.id, {}, now)
+    return await asyncio.to_thread(lambda: _view(folders.add(new)))
+
+
+@routes.delete("/v1/trust/{trust}", access=needs("approve"), errors=(NotFound,))
+async def untrust_folder(call: Call, trust: str) -> None:
+    """Trust a folder no more. Agents that were started before keep what they have read. It takes a person."""
+    _must_be_person(call.principal)
+    services = call.services
+    removed = await asyncio.to_thread(_folders(call).remove, trust)
+    now = services.clock.now_ms()
+    await services.database.transact(record, call.principal, "folder.untrusted", removed.id, {}, now)
+
+
+def _folders(call: Call) -> TrustedFolders:
+    return call.services.hosting.trusted(call.principal.workspace)
+
+
+def _view(folder: TrustedFolder) -> TrustView:
+    return TrustView(
+        id=folder.id, folder=folder.path, state=folder.state, trusted_by=folder.by, created_at=folder.at
+    )
+
+
+def _must_be_person(principal: Principal) -> None:
+    if principal.level < 2:
+        raise Forbidden(
+            "cannot change what is trusted with this credential: it takes a person who may approve"
+        )
