@@ -54,10 +54,10 @@ def test_the_list_for_programs_says_which_keys_are_set_and_never_their_values(ho
     done = legation(home, "agents", "--json", OPENAI_API_KEY="canary")
     agents = {agent["name"]: agent for agent in json_lines(done.stdout)}
     assert agents["codex"]["credentials"] == {"OPENAI_API_KEY": True, "CODEX_API_KEY": False}
-    assert (agents["codex"]["sign_in"], agents["codex"]["how"], agents["codex"]["ways"]) == (
+    assert (agents["codex"]["sign_in"], agents["codex"]["how"], agents["codex"]["driver"]) == (
         "key",
         None,
-        ["codex"],
+        "codex",
     )
     assert agents["rehearsal"]["command"][1:] == ["-m", "legation.agents.rehearsal"]
     assert "canary" not in done.stdout

@@ -50,8 +50,6 @@ def _version(agent: Agent) -> str | None:
 
 
 def _next(agent: Agent) -> str | None:
-    if not agent.ways:
-        return "cannot be run yet"
     if agent.how is None:
         return f"legation agents install {agent.name}" if agent.wanted else agent.problem
     if agent.problem:

@@ -19,13 +19,13 @@ def test_without_a_file_there_are_none(tmp_path: Path) -> None:
 def test_a_stanza_with_a_command_is_enough(tmp_path: Path) -> None:
     (entry,) = read(tmp_path, "[agents.mine]\ncommand = \"my-agent --acp 'a b'\"\n")
     assert (entry.name, entry.title, entry.origin) == ("mine", "mine", "custom")
-    assert entry.ways[0].program == Direct(("my-agent", "--acp", "a b"))
+    assert entry.way.program == Direct(("my-agent", "--acp", "a b"))
 
 
 def test_a_stanza_may_say_more(tmp_path: Path) -> None:
     text = '[agents.mine]\ncommand = "my-agent"\nargs = ["$HOME", "a b"]\nenv = ["MY_KEY"]\ntitle = "Mine"\n'
     (entry,) = read(tmp_path, text)
-    assert entry.ways[0].program == Direct(("my-agent", "$HOME", "a b"))
+    assert entry.way.program == Direct(("my-agent", "$HOME", "a b"))
     assert (entry.passes, entry.credentials, entry.title) == (("MY_KEY",), ("MY_KEY",), "Mine")
 
 

@@ -65,7 +65,7 @@ def test_every_agent_by_acp_has_a_stance_on_folders_that_are_not_trusted() -> No
     plain = [
         entry.name
         for entry in KNOWN
-        for way in entry.ways
+        for way in (entry.way,)
         if way.kind == "acp" and way.untrusted == Stance() and not way.obeys
     ]
     assert plain == ["rehearsal"]  # which reads no configuration

@@ -81,7 +81,7 @@ async def real(claude: str, request: pytest.FixtureRequest, tmp_path: Path) -> A
         variables = {**QUIET, **ALL_TOOLS, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables()}
         catalogue = WithClaude(talk.rig.services.settings.data_dir)
         way = Way("claude", Direct((claude,)), env=variables)
-        catalogue.added = (Entry(name="real", title="Claude Code", ways=(way,), needs_sign_in=False),)
+        catalogue.added = (Entry(name="real", title="Claude Code", way=way, needs_sign_in=False),)
         talk.rig.services.launching.catalogue = catalogue
         yield Claude(talk, model)
 

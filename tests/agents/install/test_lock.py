@@ -16,7 +16,7 @@ X64 = Target("x64", "glibc", avx2=True)
 PROGRAMS = [
     (entry.package, template)
     for entry in KNOWN
-    for way in entry.ways
+    for way in (entry.way,)
     if isinstance(way.program, Packaged)
     for template in (way.program.inside, *(inside for inside, _ in way.program.helpers.values()))
 ]

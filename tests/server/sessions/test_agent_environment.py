@@ -53,7 +53,7 @@ OURS = (
 )
 # Switches that a way of starting an agent sets, by how they begin: none of them holds a secret of ours.
 SWITCHES = ("CLAUDE_CODE_", "OPENCODE_", "GEMINI_CLI_TRUST_WORKSPACE", "AMP_")
-STARTED = [entry for entry in KNOWN if entry.ways]
+STARTED = KNOWN
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def launching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launching:
     programs = tmp_path / "bin"
     programs.mkdir()
     for entry in STARTED:
-        for program in [way.program for way in entry.ways if isinstance(way.program, Packaged)]:
+        for program in [each for each in (entry.way.program,) if isinstance(each, Packaged)]:
             for name in (program.on_path, *(other for _, other in program.helpers.values())):
                 (programs / name).write_text("#!/bin/sh\n")
                 (programs / name).chmod(0o755)

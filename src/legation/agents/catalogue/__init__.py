@@ -6,12 +6,12 @@ from pathlib import Path
 
 from legation.agents.catalogue.agent import Agent, SignInState
 from legation.agents.catalogue.catalogue import Catalogue
-from legation.agents.catalogue.entry import Direct, Entry, Kind, Way
+from legation.agents.catalogue.entry import Direct, Entry, Way
 from legation.agents.catalogue.found import How, Start
 from legation.agents.catalogue.known import KNOWN
 from legation.errors import NotFound
 
-__all__ = ["Agent", "Catalogue", "Entry", "How", "Kind", "SignInState", "Start", "Way", "command_of", "names"]
+__all__ = ["Agent", "Catalogue", "Entry", "How", "SignInState", "Start", "Way", "command_of", "names"]
 
 
 def names() -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def command_of(name: str, data_dir: Path | None = None) -> tuple[str, ...]:
     if data_dir is not None:
         return Catalogue(data_dir).start(name).argv
     for entry in KNOWN:
-        program = entry.ways[0].program if entry.ways else None
+        program = entry.way.program
         if name in (entry.name, *entry.aliases) and isinstance(program, Direct):
             return program.argv
     built_in = ", ".join(entry.name for entry in KNOWN if entry.origin == "built in")

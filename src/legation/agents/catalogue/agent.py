@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from legation.agents.catalogue.entry import Kind
 from legation.agents.catalogue.found import How
+from legation.agents.driver import DriverName
 
 SignInState = Literal["not needed", "signed in", "key", "signed out", "unknown"]
 """`key`: one of its variables is set here. `unknown`: it keeps its sign-in where it cannot be told."""
@@ -25,7 +25,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None
     wanted: str | None
     path: str | None
-    ways: tuple[Kind, ...]
+    driver: DriverName
     command: tuple[str, ...]
     env: dict[str, str]
     aliases: tuple[str, ...]

@@ -71,7 +71,7 @@ class Catalogue:
     def start(self, name: str) -> Start:
         """How to start it. Variables of ours that the owner's stanza names are in it, with their values."""
         entry = self.entry(name)
-        way = self._way(entry)
+        way = entry.way
         found = self._found(entry, way.program)
         start = self._finder.start(found, way)
         passed = {name: self.environ[name] for name in entry.passes if name in self.environ}
@@ -85,7 +85,7 @@ class Catalogue:
         if entry.sign_in is None or entry.sign_in.program is None:
             return None
         found = self._found(entry, entry.sign_in.program)
-        way = Way("acp", entry.sign_in.program, entry.sign_in.args, entry.ways[0].env)
+        way = Way("acp", entry.sign_in.program, entry.sign_in.args, entry.way.env)
         return self._finder.start(found, way)
 
     def keys(self, name: str) -> dict[str, Secret]:
@@ -134,13 +134,6 @@ class Catalogue:
 
     # Inside.
 
-    def _way(self, entry: Entry) -> Way:
-        way = entry.way()
-        if way is None:
-            lacks = entry.lacks or "it has no way to be driven; use another agent"
-            raise CapabilityUnsupported(f"cannot start {entry.name}: {lacks}")
-        return way
-
     def _found(self, entry: Entry, program: Packaged | Direct) -> Program:
         found = self._finder.find(entry, program, self._wanted(entry))
         if found is None:
@@ -156,7 +149,7 @@ class Catalogue:
     def _describe(self, entry: Entry) -> Agent:
         found, start, problem = None, Start(()), None
         try:
-            way = self._way(entry)
+            way = entry.way
             found = self._found(entry, way.program)
             start = self._finder.start(found, way)
         except LegationError as error:
@@ -169,7 +162,7 @@ class Catalogue:
             version=found.version if found else None,
             wanted=self._wanted(entry),
             path=str(found.path) if found else None,
-            ways=tuple(way.kind for way in entry.ways),
+            driver=entry.way.driver,
             command=start.argv,
             env=dict(start.env),
             aliases=entry.aliases,

@@ -81,7 +81,7 @@ def _entry(name: str, stanza: dict[str, Any]) -> Entry:
     return Entry(
         name=name,
         title=stanza.get("title") or name,
-        ways=(Way("acp", Direct(argv)),),
+        way=Way("acp", Direct(argv)),
         credentials=names,
         passes=names,
         needs_sign_in=False,

@@ -30,7 +30,7 @@ async def examine(
     agent, entry = catalogue.agent(name), catalogue.entry(name)
     install = f"legation agents install {agent.name}"
     if agent.how is None:
-        advice = install if agent.ways and entry.origin == "known" else ""
+        advice = install if entry.origin == "known" else ""
         return Health(agent.name, "absent", agent.problem or "", advice)
     try:
         start = catalogue.start(agent.name)

@@ -10,9 +10,6 @@ from typing import Final, Literal
 from legation.agents.beginning import Beginning
 from legation.agents.driver import DriverName
 
-Kind = DriverName
-"""Which driver speaks to it."""
-
 NOT_A_KEY: Final = "not-a-key"
 _KEY: Final = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
@@ -56,7 +53,7 @@ class Way:
     there is one, it is not started in a folder that is not trusted.
     """
 
-    kind: Kind
+    driver: DriverName
     program: Packaged | Direct
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +88,7 @@ class Entry:
 
     name: str
     title: str
-    ways: tuple[Way, ...] = ()
+    way: Way
     aliases: tuple[str, ...] = ()
     credentials: tuple[str, ...] = ()
     synonyms: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +114,3 @@ class Entry:
     def is_key(self, credential: str) -> bool:
         """Whether its value is a secret: the owner's stanza may name anything."""
         return credential not in self.passes or _KEY.search(credential) is not None
-
-    def way(self) -> Way | None:
-        """The first is the one that it is driven by."""
-        return self.ways[0] if self.ways else None

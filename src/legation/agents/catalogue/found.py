@@ -114,7 +114,7 @@ class Finder:
         node = (find_node(program.node, self.environ),) if program.node else ()
         argv = (*node, *program.argv, *way.args)
         env = {**way.env, **program.helpers}
-        return Start(argv, env, way.kind, way.trusted, way.untrusted, way.obeys)
+        return Start(argv, env, way.driver, way.trusted, way.untrusted, way.obeys)
 
 
 def _version_near(program: Path) -> str | None:

@@ -52,7 +52,7 @@ KNOWN: Final = (
     Entry(
         name="claude",
         title="Claude Code",
-        ways=(Way("claude", Packaged(_CLAUDE, "claude"), env=_CLAUDE_ENV),),
+        way=Way("claude", Packaged(_CLAUDE, "claude"), env=_CLAUDE_ENV),
         credentials=(
             "ANTHROPIC_API_KEY",
             "CLAUDE_API_KEY",
@@ -69,7 +69,7 @@ KNOWN: Final = (
     Entry(
         name="codex",
         title="Codex",
-        ways=(Way("codex", _CODEX, ("app-server",)),),
+        way=Way("codex", _CODEX, ("app-server",)),
         credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
         passes=("OPENAI_BASE_URL",),
         sign_in=SignIn(program=_CODEX, args=("login",), files=(".codex/auth.json",)),
@@ -78,19 +78,17 @@ KNOWN: Final = (
     Entry(
         name="opencode",
         title="OpenCode",
-        ways=(
-            Way(
-                "acp",
-                _OPENCODE,
-                ("acp",),
-                {
-                    "OPENCODE_DISABLE_AUTOUPDATE": "1",
-                    "OPENCODE_DISABLE_SHARE": "1",
-                    "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-                },
-                untrusted=_OPENCODE_UNTRUSTED,
-                obeys=_OPENCODE_OBEYS,
-            ),
+        way=Way(
+            "acp",
+            _OPENCODE,
+            ("acp",),
+            {
+                "OPENCODE_DISABLE_AUTOUPDATE": "1",
+                "OPENCODE_DISABLE_SHARE": "1",
+                "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            },
+            untrusted=_OPENCODE_UNTRUSTED,
+            obeys=_OPENCODE_OBEYS,
         ),
         credentials=("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
         sign_in=SignIn(program=_OPENCODE, args=("auth", "login"), files=(".local/share/opencode/auth.json",)),
@@ -103,7 +101,7 @@ KNOWN: Final = (
     Entry(
         name="amp",
         title="Amp",
-        ways=(Way("amp", _AMP, obeys=(".amp/settings.json", ".amp/settings.jsonc", ".amp/plugins")),),
+        way=Way("amp", _AMP, obeys=(".amp/settings.json", ".amp/settings.jsonc", ".amp/plugins")),
         credentials=("AMP_API_KEY",),
         passes=("AMP_URL",),
         sign_in=SignIn(program=_AMP, args=("login",), files=(".local/share/amp/secrets.json",)),
@@ -112,7 +110,7 @@ KNOWN: Final = (
     Entry(
         name="gemini",
         title="Gemini",
-        ways=(Way("acp", _GEMINI, ("--acp",), trusted=_GEMINI_TRUSTED, untrusted=_GEMINI_UNTRUSTED),),
+        way=Way("acp", _GEMINI, ("--acp",), trusted=_GEMINI_TRUSTED, untrusted=_GEMINI_UNTRUSTED),
         credentials=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         passes=("GOOGLE_GEMINI_BASE_URL",),
         sign_in=SignIn(
@@ -125,18 +123,16 @@ KNOWN: Final = (
     Entry(
         name="claude-acp",
         title="Claude Code by ACP",
-        ways=(
-            Way(
-                "acp",
-                Packaged(
-                    "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js",
-                    "claude-agent-acp",
-                    node=22,
-                    helpers={"CLAUDE_CODE_EXECUTABLE": (_CLAUDE, "claude")},
-                ),
-                env=_CLAUDE_ENV,
-                untrusted=_CLAUDE_ACP_UNTRUSTED,
+        way=Way(
+            "acp",
+            Packaged(
+                "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js",
+                "claude-agent-acp",
+                node=22,
+                helpers={"CLAUDE_CODE_EXECUTABLE": (_CLAUDE, "claude")},
             ),
+            env=_CLAUDE_ENV,
+            untrusted=_CLAUDE_ACP_UNTRUSTED,
         ),
         credentials=(
             "ANTHROPIC_API_KEY",
@@ -155,7 +151,7 @@ KNOWN: Final = (
     Entry(
         name="codex-acp",
         title="Codex by ACP",
-        ways=(Way("acp", _CODEX_ACP, trusted=_CODEX_ACP_TRUSTED, untrusted=_CODEX_ACP_UNTRUSTED),),
+        way=Way("acp", _CODEX_ACP, trusted=_CODEX_ACP_TRUSTED, untrusted=_CODEX_ACP_UNTRUSTED),
         credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
         passes=("OPENAI_BASE_URL",),
         sign_in=SignIn(
@@ -169,19 +165,17 @@ KNOWN: Final = (
     Entry(
         name="opencode-acp",
         title="OpenCode by ACP",
-        ways=(
-            Way(
-                "acp",
-                _OPENCODE,
-                ("acp",),
-                {
-                    "OPENCODE_DISABLE_AUTOUPDATE": "1",
-                    "OPENCODE_DISABLE_SHARE": "1",
-                    "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-                },
-                untrusted=_OPENCODE_UNTRUSTED,
-                obeys=_OPENCODE_OBEYS,
-            ),
+        way=Way(
+            "acp",
+            _OPENCODE,
+            ("acp",),
+            {
+                "OPENCODE_DISABLE_AUTOUPDATE": "1",
+                "OPENCODE_DISABLE_SHARE": "1",
+                "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            },
+            untrusted=_OPENCODE_UNTRUSTED,
+            obeys=_OPENCODE_OBEYS,
         ),
         credentials=("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
         sign_in=SignIn(program=_OPENCODE, args=("auth", "login"), files=(".local/share/opencode/auth.json",)),
@@ -195,7 +189,7 @@ KNOWN: Final = (
     Entry(
         name="rehearsal",
         title="Rehearsal",
-        ways=(Way("acp", Direct((sys.executable, "-m", "legation.agents.rehearsal"))),),
+        way=Way("acp", Direct((sys.executable, "-m", "legation.agents.rehearsal"))),
         aliases=("mock",),
         needs_sign_in=False,
         origin="built in",
