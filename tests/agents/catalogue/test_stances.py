@@ -66,6 +66,6 @@ def test_every_agent_by_acp_has_a_stance_on_folders_that_are_not_trusted() -> No
         entry.name
         for entry in KNOWN
         for way in (entry.way,)
-        if way.kind == "acp" and way.untrusted == Stance() and not way.obeys
+        if way.driver == "acp" and way.untrusted == Stance() and not way.obeys
     ]
     assert plain == ["rehearsal"]  # which reads no configuration
