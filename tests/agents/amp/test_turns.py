@@ -314,11 +314,11 @@ async def test_its_modes_are_offered_as_models(tmp_path: Path) -> None:
         opened = await made.agent.new_session(str(made.work), (), WAIT)
         (option,) = opened.config_options or ()
         assert isinstance(option, SelectOption)
-        assert (option.category, option.id) == ("model", "mode")
-        await made.agent.set_config_option(opened.session_id, "mode", "high", WAIT)
+        assert (option.category, option.id) == ("model", "model")
+        await made.agent.set_config_option(opened.session_id, "model", "high", WAIT)
         await made.ask(opened.session_id, "text('Hello.')")
         with pytest.raises(InvalidParams):
-            await made.agent.set_config_option(opened.session_id, "mode", "yolo", WAIT)
+            await made.agent.set_config_option(opened.session_id, "model", "yolo", WAIT)
         with pytest.raises(InvalidParams):
             await made.agent.set_mode(opened.session_id, "bypass", WAIT)
     argv = made.started()[0]

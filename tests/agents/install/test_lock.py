@@ -51,7 +51,7 @@ def test_the_lock_names_no_place_and_every_agent_offers_something() -> None:
 
     assert "://" not in files("legation.agents.install").joinpath(FILE).read_text()
     for releases in shipped().agents.values():
-        assert all(release.modes and release.models for release in releases)
+        assert all(release.models for release in releases)
 
 
 def test_a_version_that_is_not_locked_is_refused_with_those_that_are() -> None:

@@ -44,7 +44,7 @@ from legation.wire.acp.sessions import (
 from legation.wire.acp.shape import PROTOCOL_VERSION
 
 NAME: Final = "amp"
-MODE: Final = "mode"
+MODEL: Final = "model"  # what its modes choose
 DEFAULT: Final = "default"  # what Amp chooses itself
 _ENDED: Final = Exit(0, None)
 _log: Final = logging.getLogger(__name__)
@@ -209,7 +209,7 @@ class AmpAgent(NativeAgent):
         timeout: float,  # noqa: ARG002
     ) -> SetConfigOptionResponse:
         session = self._session(AgentMethod.SESSION_SET_CONFIG_OPTION, session_id)
-        if config_id != MODE or value not in (DEFAULT, *self._flags.modes):
+        if config_id != MODEL or value not in (DEFAULT, *self._flags.modes):
             raise InvalidParams(
                 f"cannot set {config_id!r} of Amp to {value!r}: choose from what the session offers"
             )
@@ -224,7 +224,7 @@ class AmpAgent(NativeAgent):
             SelectChoice(name=each.capitalize(), value=each) for each in (DEFAULT, *self._flags.modes)
         )
         option = SelectOption(
-            id=MODE, name="Mode", category="model", current_value=session.mode, options=choices
+            id=MODEL, name="Mode", category="model", current_value=session.mode, options=choices
         )
         return (option,)
 

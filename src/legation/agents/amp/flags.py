@@ -76,5 +76,5 @@ def refused_option(complaint: str) -> str | None:
 def _modes(text: str) -> tuple[str, ...]:
     """`low, medium, high, ultra, or a plugin mode by key or label, …`"""
     found = _MODES.search(text)
-    words = [word.strip() for word in found[1].split(",")] if found else []
+    words = [word.strip() for word in found[1].partition(" or ")[0].split(",")] if found else []
     return tuple(word for word in words if _WORD.fullmatch(word))

@@ -78,18 +78,7 @@ KNOWN: Final = (
     Entry(
         name="opencode",
         title="OpenCode",
-        way=Way(
-            "acp",
-            _OPENCODE,
-            ("acp",),
-            {
-                "OPENCODE_DISABLE_AUTOUPDATE": "1",
-                "OPENCODE_DISABLE_SHARE": "1",
-                "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-            },
-            untrusted=_OPENCODE_UNTRUSTED,
-            obeys=_OPENCODE_OBEYS,
-        ),
+        way=Way("opencode", _OPENCODE),
         credentials=("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
         sign_in=SignIn(program=_OPENCODE, args=("auth", "login"), files=(".local/share/opencode/auth.json",)),
         placeholders={

@@ -1,0 +1,136 @@
+"""A session of OpenCode's with nobody behind it: events are fed by hand, and what is said, asked and sent is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from legation.agents.native import Permission
+from legation.agents.opencode.events import SessionCreated, read_event
+from legation.agents.opencode.offers import Offers
+from legation.agents.opencode.server import OpenCodeServer
+from legation.agents.opencode.session import OpenCodeSession
+from legation.agents.opencode.shapes import (
+    AgentInfo,
+    ModelInfo,
+    ModelLimit,
+    ProviderInfo,
+    Providers,
+    Rule,
+    SessionInfo,
+    SessionTime,
+)
+from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.toolcall import ToolCallPatch
+from legation.wire.acp.updates import SessionUpdate
+from legation.wire.diagnostic import DiagnosticCode
+
+RECORDINGS = Path(__file__).parent / "recordings"
+ASK = Rule(permission="*", pattern="*", action="ask")
+
+
+@dataclass
+class Bench:
+    """Everybody at once: the host, its people, and the server's HTTP side."""
+
+    said: list[SessionUpdate] = field(default_factory=list)
+    unknown: list[bytes] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    permissions: list[tuple[ToolCallPatch, asyncio.Future[Permission]]] = field(default_factory=list)
+    questions: list[CreateElicitationRequest] = field(default_factory=list)
+    answer: CreateElicitationResponse | None = None
+    sent: list[tuple[str, Any]] = field(default_factory=list)
+    given: dict[str, Any] = field(default_factory=dict)  # what the server answers to GET, by path
+    can_ask_questions: bool = True
+
+    # The host.
+
+    def say(self, session_id: str, *updates: SessionUpdate, native: bytes = b"") -> None:  # noqa: ARG002
+        self.said += updates
+
+    def say_unknown(self, session_id: str, line: bytes) -> None:  # noqa: ARG002
+        self.unknown.append(line)
+
+    def trouble(self, code: DiagnosticCode, message: str) -> None:  # noqa: ARG002
+        self.troubles.append(message)
+
+    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]:  # noqa: ARG002
+        decision: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
+        self.permissions.append((call, decision))
+
+        async def decided() -> Permission:
+            return await decision
+
+        return asyncio.create_task(decided())
+
+    def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]:
+        self.questions.append(request)
+
+        async def answered() -> CreateElicitationResponse:
+            return self.answer or CreateElicitationResponse(action="cancel")
+
+        return asyncio.create_task(answered())
+
+    # The server's HTTP side: `api.Api`.
+
+    async def get(self, path: str, into: Any, **_: object) -> Any:
+        return msgspec.convert(self.given.get(path, {}), into)
+
+    async def do(self, method: str, path: str, body: Any = None, **_: object) -> None:  # noqa: ARG002
+        self.sent.append((path.rpartition("/session/")[2] if "session" in path else path, body))
+
+    @property
+    def api(self) -> Bench:
+        return self
+
+    def texts(self, kind: str) -> str:
+        return "".join(
+            update["content"]["text"] for update in map(_plain, self.said) if update["sessionUpdate"] == kind
+        )
+
+    def kinds(self) -> list[str]:
+        return [_plain(update)["sessionUpdate"] for update in self.said]
+
+
+def _plain(update: SessionUpdate) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(msgspec.json.encode(update))
+    return plain
+
+
+def make_session(bench: Bench, session_id: str) -> OpenCodeSession:
+    info = SessionInfo(id=session_id, directory="/w", title="", time=SessionTime(created=0, updated=0))
+    model = ModelInfo(id="m", name="m", limit=ModelLimit(context=1000))
+    providers = Providers(providers=(ProviderInfo(id="p", name="p", models={"m": model}),), default={})
+    agents = tuple(AgentInfo(name=name, mode="primary", permission=(ASK,)) for name in ("build", "plan"))
+    offers = Offers(agents, providers, model="p/m")
+    return OpenCodeSession(bench, cast(OpenCodeServer, bench), info, offers)
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    lines = (RECORDINGS / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def session_of(entries: list[dict[str, Any]]) -> str:
+    """The first that it tells of."""
+    return next(
+        str(entry["msg"]["properties"]["sessionID"])
+        for entry in entries
+        if entry["dir"] == "sse" and "sessionID" in entry["msg"].get("properties", {})
+    )
+
+
+def feed(session: OpenCodeSession, message: dict[str, Any]) -> None:
+    event = read_event(json.dumps(message).encode())
+    assert event is not None
+    assert event.body is not None or event.is_dropped, event.type
+    known = event.body is not None and (
+        session.has(event.session_id) or isinstance(event.body, SessionCreated)
+    )
+    if known:
+        session.take(event)

@@ -1,0 +1,169 @@
+"""The small pieces: diffs, settings, rules, turns, prompts, and what a folder must not bring."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from legation.agents.native import Reply
+from legation.agents.opencode import turn as turns
+from legation.agents.opencode.config import CONTENT, PASSWORD, serve, settings
+from legation.agents.opencode.offers import asks
+from legation.agents.opencode.patches import diffs
+from legation.agents.opencode.prompts import parts
+from legation.agents.opencode.shapes import CacheTokens, Retry, Rule, StepFinishPart, Tokens
+from legation.agents.opencode.tools import Names
+from legation.agents.opencode.trust import must_bring_no_code
+from legation.agents.opencode.turn import Turn
+from legation.errors import ConfigInvalid, Forbidden
+from legation.proc import Command
+from legation.wire.acp.content import EmbeddedResource, Image, ResourceContents, ResourceLink, Text
+
+CHANGED = """Index: /w/a.txt
+===================================================================
+--- /w/a.txt
++++ /w/a.txt
+@@ -1,2 +1,2 @@
+ same
+-old
++new
+\\ No newline at end of file
+Index: /w/b.txt
+===================================================================
+--- /w/b.txt
++++ /w/b.txt
+@@ -0,0 +1,1 @@
++b
+"""
+
+
+def test_a_unified_diff_tells_old_and_new_of_each_file() -> None:
+    told = [(diff.path, diff.old_text, diff.new_text) for diff in diffs(CHANGED)]
+    assert told == [("/w/a.txt", "same\nold\n", "same\nnew"), ("/w/b.txt", None, "b\n")]
+    assert diffs("no diff at all") == ()
+
+
+def test_settings_that_were_given_stay_and_the_rules_are_ours() -> None:
+    given = json.dumps({"model": "p/m", "permission": "allow", "agent": {"plan": {"model": "p/n"}}})
+    made = settings(given, trusted=False)
+    assert made["model"] == "p/m"
+    assert made["permission"]["*"] == "ask"
+    assert made["agent"]["plan"]["model"] == "p/n"
+    assert made["agent"]["plan"]["permission"]["edit"]["*"] == "deny"
+    assert (made["formatter"], made["lsp"]) == (False, False)
+    assert "formatter" not in settings(given, trusted=True)
+
+
+@pytest.mark.parametrize("given", ["{", "[]", "1"])
+def test_settings_that_are_none_are_refused(given: str) -> None:
+    with pytest.raises(ConfigInvalid, match="no JSON object"):
+        settings(given, trusted=True)
+
+
+def test_the_server_starts_in_its_home_with_a_password_and_only_what_counts(tmp_path: Path) -> None:
+    command = Command(("opencode",), Path("/somewhere"), {"HOME": str(tmp_path)}, "opencode")
+    started = serve(command, trusted=False, password="secret")
+    assert started.argv == ("opencode", "serve", "--port", "0", "--hostname", "127.0.0.1")
+    assert (started.cwd, started.env[PASSWORD]) == (tmp_path, "secret")
+    assert started.env["OPENCODE_DISABLE_PROJECT_CONFIG"] == "1"
+    assert json.loads(started.env[CONTENT])["share"] == "disabled"
+    assert "OPENCODE_DISABLE_PROJECT_CONFIG" not in serve(command, trusted=True, password="x").env
+
+
+def _rules(*told: str) -> tuple[Rule, ...]:
+    read = [each.split() for each in told]
+    return tuple(Rule(permission=one, pattern=two, action=three) for one, two, three in read)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (("* * allow",), False),
+        (("* * allow", "* * ask"), True),
+        (("* * ask", "todowrite * allow"), True),
+        (("* * ask", "bash git* allow"), False),
+        (("* * ask", "* * allow"), False),
+        (("* * deny", "read * ask"), True),
+        ((), False),
+    ],
+)
+def test_an_agent_asks_only_if_nothing_that_matters_is_allowed_last(
+    rules: tuple[str, ...], expected: bool
+) -> None:
+    assert asks(_rules(*rules)) is expected
+
+
+def test_a_tool_of_an_mcp_server_is_named_after_it() -> None:
+    names = Names(("my files", "my"))
+    assert names.of("my_files_touch") == "mcp__my_files__touch"
+    assert names.of("my_touch") == "mcp__my__touch"
+    assert names.of("bash") == "bash"
+
+
+def test_a_prompt_carries_files_images_and_text() -> None:
+    made = parts(
+        (
+            Text(text="look"),
+            Image(data="QQ==", mime_type="image/png"),
+            ResourceLink(name="a.txt", uri="file:///w/a.txt"),
+            ResourceLink(name="page", uri="https://example.org"),
+            EmbeddedResource(resource=ResourceContents(uri="file:///w/b.txt", text="words")),
+        )
+    )
+    assert [part["type"] for part in made] == ["text", "file", "file", "text", "text"]
+    assert made[1]["url"] == "data:image/png;base64,QQ=="
+    assert (made[2]["url"], made[2]["mime"]) == ("file:///w/a.txt", "text/plain")
+
+
+async def test_answers_without_an_end_are_counted_until_a_tool_is_called() -> None:
+    turn = Turn(Reply(), frozenset())
+    for number, called in enumerate([False, False, True, False, False]):
+        turn.finished_step(_step(number), called=called)
+        turn.finished_step(_step(number), called=called)  # told again after a gap
+    assert _cut(turn) == ""
+    turn.finished_step(_step(9), called=False)
+    assert "ended 3 times without its end" in _cut(turn)
+
+
+async def test_a_retry_is_waited_for_within_reason() -> None:
+    turn = Turn(Reply(), frozenset())
+    soon = int(time.time() * 1000)
+    turn.retried(Retry(attempt=turns.RETRY_LIMIT - 1, message="busy", next=soon))
+    assert _cut(turn) == ""
+    turn.retried(Retry(attempt=turns.RETRY_LIMIT, message="busy", next=soon))
+    assert "was stopped" in _cut(turn)
+    far = Turn(Reply(), frozenset())
+    far.retried(Retry(attempt=1, message="busy", next=soon + 3_600_000))
+    assert "was stopped" in _cut(far)
+
+
+def _cut(turn: Turn) -> str:
+    return turn.cut.error.message if turn.cut else ""
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (".opencode/plugin/evil.js", ""),
+        (".opencode/plugins/evil.ts", ""),
+        ("opencode.json", '{"plugin": ["evil"]}'),
+        (".opencode/opencode.jsonc", '{"\\u0070lugins" : ["evil"]}'),
+    ],
+)
+def test_a_folder_that_brings_plugins_is_refused(tmp_path: Path, file: str, text: str) -> None:
+    inside = tmp_path / "repository" / "deeper"
+    inside.mkdir(parents=True)
+    must_bring_no_code(str(inside))
+    (tmp_path / "repository" / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "repository" / file).write_text(text)
+    with pytest.raises(Forbidden, match="brings plugins"):
+        must_bring_no_code(str(inside))
+
+
+def _step(number: int) -> StepFinishPart:
+    tokens = Tokens(input=1, output=1, reasoning=0, cache=CacheTokens(read=0, write=0))
+    part = f"p{number}"
+    return StepFinishPart(id=part, session_id="s", message_id="m", reason="unknown", cost=0, tokens=tokens)

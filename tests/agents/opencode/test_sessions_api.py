@@ -1,0 +1,201 @@
+"""Sessions of the real OpenCode over HTTP, with a scripted model behind it: what is promised of every agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.opencode.kitchen import NOWHERE, Wire, provider
+from tests.server.sessions.talk import Talk, open_talk
+
+from legation.agents.catalogue.catalogue import Catalogue
+from legation.agents.catalogue.entry import Direct, Entry, Way
+from legation.proc.kernel import process
+from legation.testing.model import Cut, ScriptedModel, Text
+
+pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
+
+LIMIT = 110.0  # seconds of real time for a test
+
+
+class WithOpenCode(Catalogue):
+    """The catalogue, and OpenCode with a model of the test's."""
+
+    added: tuple[Entry, ...] = ()
+
+    def entries(self) -> tuple[Entry, ...]:
+        return (*super().entries(), *self.added)
+
+
+@dataclass
+class Real:
+    talk: Talk
+    model: ScriptedModel
+
+    async def open(self, session: str = "s", **body: object) -> None:
+        await self.talk.created(session, agent="real", directory=str(self.talk.work), **body)
+
+    async def send(self, text: str, session: str = "s") -> int:
+        """Where the log stood before."""
+        after = (await self.talk.rig.services.log.stream(session)).head
+        answer = await self.talk.call("POST", f"/v1/sessions/{session}/messages", {"message": text})
+        assert answer.status_code == 204, answer.text
+        return after
+
+    async def ended(self, after: int, session: str = "s") -> dict[str, Any]:
+        _, found = await self.talk.until(session, "prompt-finished", after=after)
+        return found  # type: ignore[no-any-return]
+
+    async def said(self, text: str, session: str = "s") -> dict[str, Any]:
+        return await self.ended(await self.send(text, session), session)
+
+    async def asked(self, text: str) -> tuple[str, int]:
+        """A permission that it waits for, and where the log stood."""
+        after = await self.send(text)
+        _, found = await self.talk.until("s", "permission-asked", after=after)
+        return str(found["id"]), after
+
+    def writes(self, name: str) -> Path:
+        target = self.talk.work / name
+        self.model.call_tool("write", {"filePath": str(target), "content": name})
+        self.model.say("Done.")
+        return target
+
+    async def events(self, query: str = "") -> list[dict[str, Any]]:
+        answer = await self.talk.call("GET", f"/v1/sessions/s/events?limit=1000{query}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()["events"]  # type: ignore[no-any-return]
+
+    async def cancel(self) -> None:
+        assert (await self.talk.call("POST", "/v1/sessions/s/cancel")).status_code == 204
+
+    async def pid(self, session: str = "s") -> int:
+        host = await self.talk.rig.services.hosting.host()
+        return host.session(session).agent.processes[0]
+
+
+@pytest.fixture
+async def real(opencode: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Real]:
+    async with (
+        asyncio.timeout(LIMIT),
+        ScriptedModel(wires=(Wire(),)) as model,
+        open_talk(tmp_path, request) as talk,
+    ):
+        variables = {
+            "OPENCODE_CONFIG_CONTENT": json.dumps(provider(model.url)),
+            "npm_config_registry": NOWHERE,
+            **model.proxy_variables(),
+        }
+        catalogue = WithOpenCode(talk.rig.services.settings.data_dir)
+        way = Way("opencode", Direct((opencode,)), env=variables)
+        catalogue.added = (Entry(name="real", title="OpenCode", way=way, needs_sign_in=False),)
+        talk.rig.services.launching.catalogue = catalogue
+        yield Real(talk, model)
+
+
+async def test_permissions_a_question_and_a_plan(real: Real) -> None:
+    talk = real.talk
+    await real.open()
+    files = [real.writes(name) for name in ("once.txt", "never.txt", "always.txt", "granted.txt")]
+    for reply in ("once", "reject", "always"):
+        permission, after = await real.asked(f"Write {reply}")
+        assert (await talk.reply("s", permission, reply)).status_code == 204
+        assert (await real.ended(after))["stopReason"] == "end_turn"
+    await real.said("Write granted")
+    assert [file.is_file() for file in files] == [True, False, True, True]
+    answered = await talk.events("s", "permission-answered")
+    assert [each["outcome"] for each in answered] == ["approved", "denied", "approved", "approved"]
+    assert answered[-1]["by"].startswith("grant:")
+    await _question(real)
+    shown = await real.events()
+    kinds = {(each["type"], each["data"].get("item", {}).get("kind")) for each in shown}
+    assert {("item.completed", kind) for kind in ("message", "tool_call", "tool_result")} <= kinds
+    assert "agent.unparsed" not in {each["type"] for each in shown}
+    assert [each["data"]["action"] for each in shown if each["type"] == "permission.requested"] == [
+        "write"
+    ] * 4
+    other = [each["data"] for each in await real.events("&schema=universal")]
+    assert [each["permission"] for each in other if each["type"] == "permission_asked"] == ["write"] * 4
+    assert "question_asked" in {each["type"] for each in other}
+
+
+async def _question(real: Real) -> None:
+    options = [{"label": each, "description": each} for each in ("Red", "Blue")]
+    question = {"question": "Which colour?", "header": "Colour", "options": options}
+    real.model.call_tool("question", {"questions": [question]})
+    real.model.say("Blue it is.")
+    after = await real.send("Ask me")
+    _, asked = await real.talk.until("s", "question-asked", after=after)
+    path = f"/v1/sessions/s/questions/{asked['id']}/reply"
+    assert (await real.talk.call("POST", path, {"answers": [["Blue"]]})).status_code == 204
+    assert (await real.ended(after))["stopReason"] == "end_turn"
+    assert "Blue" in real.model.requests[-1].tool_results[0].text
+
+
+async def test_a_plan_is_approved_and_built(real: Real) -> None:
+    await real.open(agentMode="plan", permissionMode="bypass")
+    real.model.call_tool("plan_exit", {})
+    target = real.writes("built.txt")
+    after = await real.send("Plan it")
+    _, asked = await real.talk.until("s", "question-asked", after=after)
+    path = f"/v1/sessions/s/questions/{asked['id']}/reply"
+    assert (await real.talk.call("POST", path, {"answers": [["Yes"]]})).status_code == 204
+    assert (await real.ended(after))["stopReason"] == "end_turn"
+    assert target.is_file()
+    modes = [each["currentModeId"] for each in await real.talk.events("s", "current-mode-update")]
+    assert modes[-1] == "default"
+
+
+async def test_cancels_errors_a_crash_and_a_resume(real: Real) -> None:
+    talk = real.talk
+    await real.open()
+    real.model.stall(Text("I think"))
+    after = await real.send("Think long")
+    await talk.until("s", "agent-message-chunk", after=after)
+    await real.cancel()
+    assert (await real.ended(after))["stopReason"] == "cancelled"
+    target = talk.work / "never.txt"
+    real.model.call_tool("write", {"filePath": str(target), "content": "never"})
+    _, after = await real.asked("Write")
+    await real.cancel()
+    assert (await real.ended(after))["stopReason"] == "cancelled"
+    assert not target.exists()
+    real.model.fail(400, "the scripted reason")
+    assert "the scripted reason" in (await real.said("Say hello"))["error"]["message"]
+    real.model.fail(429, "slow down", retry_after=1)
+    real.model.reply(Text("Half an ans"), Cut())
+    real.model.say("An answer.")
+    assert "error" not in await real.said("Say hello")
+    assert len(await talk.events("s", "notice")) == 2
+    stall = real.model.stall(Text("I think"))
+    after = await real.send("Think long")
+    await stall.reached()
+    os.kill(await real.pid(), signal.SIGKILL)
+    assert "SIGKILL" in (await real.ended(after))["error"]["message"]
+    real.model.say("I am back.")
+    await real.said("Are you there?")
+    assert real.model.requests[-1].mentions("An answer.")
+
+
+async def test_two_sessions_at_once_and_no_process_left(real: Real) -> None:
+    talk = real.talk
+    names = ("one", "two")
+    for name in names:
+        await real.open(name, permissionMode="bypass")
+        script = real.model.when(f"I am {name}")
+        script.call_tool("write", {"filePath": str(talk.work / name), "content": name})
+        script.say(f"{name} done.")
+    await asyncio.gather(*(real.said(f"I am {name}", name) for name in names))
+    assert [(talk.work / name).read_text() for name in names] == ["one", "two"]
+    assert [await talk.heard(name) for name in names] == ["one done.", "two done."]
+    (pid,) = {await real.pid(name) for name in names}
+    for name in names:
+        assert (await talk.call("POST", f"/v1/sessions/{name}/terminate")).status_code == 204
+    assert process(pid) is None
