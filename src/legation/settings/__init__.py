@@ -1,0 +1,26 @@
+"""Settings: read once, from flags, then LEGATION_* variables, then legation.toml, then the defaults.
+
+INV-1  The first of these that names a setting decides it, and `Settings.source` tells which that was.
+INV-2  The current folder is never searched: a repository must not configure its own keeper.
+INV-3  Either every value is good, or one error lists all that is wrong, each with its place.
+"""
+
+from legation.settings.fields import FIELDS, Field, flag, variable
+from legation.settings.loading import BIN_VARIABLE, CONFIG_VARIABLE, config_file, load
+from legation.settings.page import reference
+from legation.settings.readers import LogLevel
+from legation.settings.values import Settings
+
+__all__ = [
+    "BIN_VARIABLE",
+    "CONFIG_VARIABLE",
+    "FIELDS",
+    "Field",
+    "LogLevel",
+    "Settings",
+    "config_file",
+    "flag",
+    "load",
+    "reference",
+    "variable",
+]

@@ -1,0 +1,128 @@
+"""How a setting's value is read: each reader takes what a flag, a variable or the file gave, and says what is wrong."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from legation.errors import InvalidParams
+from legation.secret import Secret
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
+_QUANTITY: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", re.ASCII)
+_SECONDS: Final = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES: Final = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+class Unusable(Exception):
+    """What is wrong with a value or a file, and what to write instead."""
+
+
+def _within(least: float, most: float, units: Mapping[str, float], hint: str) -> Callable[[object], float]:
+    """A reader of numbers, and of texts with a unit."""
+
+    def read(value: object) -> float:
+        if isinstance(value, str) and (text := _QUANTITY.fullmatch(value)) and text[2].lower() in units:
+            value = float(text[1]) * units[text[2].lower()]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Unusable(f"is not understood: write {hint}")
+        if not least <= value <= most:  # neither infinity nor nan is
+            raise Unusable(f"is out of range: write {hint}, at least {least:.15g} and at most {most:.15g}")
+        return float(value)
+
+    return read
+
+
+def duration(least: float, most: float) -> Callable[[object], float]:
+    return _within(least, most, _SECONDS, 'seconds, or a text like "90s", "10m" or "1h"')
+
+
+def size(least: int, most: int) -> Callable[[object], int]:
+    read = _within(least, most, _BYTES, 'bytes, or a text like "512KiB" or "32MiB"')
+    return lambda value: int(read(value))
+
+
+def log_level(value: object) -> str:
+    if isinstance(value, str) and value.lower() in get_args(LogLevel):
+        return value.lower()
+    raise Unusable(f"is not understood: write one of {', '.join(get_args(LogLevel))}")
+
+
+def folder(value: object) -> Path:
+    if isinstance(value, str | Path) and "\0" not in str(value) and Path(value).is_absolute():
+        return Path(value)
+    raise Unusable('is not understood: write an absolute path, or one that starts with "~/"')
+
+
+def folders(value: object) -> tuple[Path, ...]:
+    words = value if isinstance(value, list) else [value]
+    return tuple(folder(word) for word in words if word != "")
+
+
+def optional(read: Callable[[object], object]) -> Callable[[object], object]:
+    """The empty text stands for "none": it is the default, and a variable cannot be unset in every place."""
+    return lambda value: None if value == "" else read(value)
+
+
+def secret(name: str, pattern: str = r".+", hint: str = "it as text") -> Callable[[object], object]:
+    def read(value: object) -> Secret:
+        if isinstance(value, str) and re.fullmatch(pattern, value, re.DOTALL):
+            with suppress(InvalidParams):  # not Unicode
+                return Secret(value, name)
+        raise Unusable(f"is not understood: write {hint}")
+
+    return optional(read)
+
+
+def text(pattern: str, hint: str) -> Callable[[object], str]:
+    matches = re.compile(pattern).fullmatch
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and matches(value):
+            return value
+        raise Unusable(f"is not understood: write {hint}")
+
+    return read
+
+
+def words(pattern: str, hint: str) -> Callable[[object], tuple[str, ...]]:
+    """A list in the file; elsewhere a text with commas."""
+    word = text(pattern, hint)
+
+    def read(value: object) -> tuple[str, ...]:
+        words = value if isinstance(value, list) else str(value).split(",")
+        return tuple(word(each.strip() if isinstance(each, str) else each) for each in words if each != "")
+
+    return read
+
+
+def port(value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535:
+        return value
+    raise Unusable("is not understood: write a number from 1 to 65535, or 0 for any free one")
+
+
+def truth(value: object) -> bool:
+    if isinstance(value, str):
+        value = {"true": True, "false": False, "1": True, "0": False}.get(value.lower())
+    if isinstance(value, bool):
+        return value
+    raise Unusable("is not understood: write true or false")
+
+
+def command(value: object) -> tuple[str, ...]:
+    """A list in the file; elsewhere one text, split as a shell would."""
+    try:
+        words = value if isinstance(value, list) else shlex.split(str(value))
+    except ValueError as error:
+        raise Unusable(f"is not understood ({error}): check its quotes") from None
+    if not all(isinstance(word, str) and "\0" not in word for word in words):
+        raise Unusable("is not understood: write the program and its arguments")
+    return tuple(words)
