@@ -65,6 +65,10 @@ class Driver(Protocol):
     @property
     def can_delete(self) -> bool: ...
     @property
+    def can_fork(self) -> bool:
+        """Whether a session can begin with what was said in another, which need not be open."""
+
+    @property
     def can_steer(self) -> bool:
         """Whether it takes something in while a turn of its runs."""
 
@@ -91,6 +95,17 @@ class Driver(Protocol):
         additional_directories: tuple[str, ...] = (),
         on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
     ) -> NewSessionResponse: ...
+
+    async def fork_session(
+        self,
+        session_id: str,
+        cwd: str,
+        mcp: tuple[McpServer, ...],
+        timeout: float,
+        *,
+        additional_directories: tuple[str, ...] = (),
+    ) -> NewSessionResponse:
+        """A session of its own that begins with what was said in the other, which goes on as it is."""
 
     async def load_session(
         self,

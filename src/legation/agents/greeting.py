@@ -8,7 +8,9 @@ from legation.agents.abilities import Abilities
 from legation.errors import CapabilityUnsupported
 from legation.wire.acp.capabilities import AgentCapabilities, AuthMethod, Implementation, InitializeResponse
 from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.rpc import AgentMethod
+from legation.wire.acp.sessions import NewSessionResponse
 
 
 class Greeted:
@@ -55,6 +57,24 @@ class Greeted:
     @property
     def can_delete(self) -> bool:
         return self._abilities.can(AgentMethod.SESSION_DELETE)
+
+    @property
+    def can_fork(self) -> bool:
+        """ACP has no stable way to fork a session."""
+        return False
+
+    async def fork_session(
+        self,
+        session_id: str,  # noqa: ARG002
+        cwd: str,  # noqa: ARG002
+        mcp: tuple[McpServer, ...],  # noqa: ARG002
+        timeout: float,  # noqa: ARG002
+        *,
+        additional_directories: tuple[str, ...] = (),  # noqa: ARG002
+    ) -> NewSessionResponse:
+        raise CapabilityUnsupported(
+            f"cannot fork a session of {self.name!r}: it cannot begin one with what was said in another; start a new one"
+        )
 
     @property
     def can_steer(self) -> bool:

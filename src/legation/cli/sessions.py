@@ -76,6 +76,9 @@ def new(
     skill: Annotated[
         tuple[Path, ...], Parameter(help="A folder of skills; may be given several times.", negative="")
     ] = (),
+    fork: Annotated[
+        str | None, Parameter(help="A session of the same agent; it begins with what was said there.")
+    ] = None,
     title: Annotated[str | None, Parameter(help="For people, in lists.")] = None,
     id: Annotated[str | None, Parameter(help="A name of your own for it. Else one is made.")] = None,  # noqa: A002
     detach: Detach = False,
@@ -105,6 +108,7 @@ def new(
             title=title,
             mcp=read_mcp(mcp),
             skills=skills_of(skill),
+            fork=fork,
         )
         if json:
             say_json(session.info())
@@ -189,7 +193,7 @@ def show_(session: str, /, *, json: Json = False, settings: PlaceFlags | None = 
 
 @app.command
 def steer(session: str, text: str | None = None, /, *, settings: PlaceFlags | None = None) -> int:
-    """Say something to the turn that runs. Codex takes it in at once; most agents cannot, then use `send`.
+    """Say something to the turn that runs. Claude Code and Codex take it in; where an agent cannot, use `send`.
 
     Parameters
     ----------

@@ -68,10 +68,12 @@ def create_session(
     title: str | None = None,
     mcp: Mapping[str, LocalMcp | RemoteMcp] | None = None,
     skills: Skills | None = None,
+    fork: str | None = None,
 ) -> Operation[str]:
     """A session with an agent, which is installed if it has to be. Without a `session_id` one is made.
 
-    `directory` is where the agent works, on the server's machine; without it, a folder of the session's own."""
+    `directory` is where the agent works, on the server's machine; without it, a folder of the session's own. `fork` is
+    a session of the same agent that it begins with: what was said there is known to the agent, and read there."""
     chosen = new_id("ses") if session_id is None else session_id
     body = NewSession(
         agent=agent,
@@ -84,6 +86,7 @@ def create_session(
         title=title,
         mcp=mcp,
         skills=skills,
+        fork=fork,
     )
     return Operation(
         "POST", session_path(chosen), _id_if_healthy(chosen), body=encoded(body), wait=INSTALL_READ
@@ -123,7 +126,7 @@ def send_message(session: str, text: str, attachments: Iterable[Attachment | str
 
 
 def steer_turn(session: str, text: str, attachments: Iterable[Attachment | str] = ()) -> Operation[None]:
-    """Say something to the turn that runs; a `Conflict` where none does. Codex takes it, most agents do not."""
+    """Say something to the turn that runs; a `Conflict` where none does. Claude Code and Codex take it, others may not."""
     return _told(f"{session_path(session)}/steer", new_message(text, attachments), ASK_AGENT_READ)
 
 

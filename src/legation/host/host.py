@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -199,15 +200,18 @@ class AcpHost:
         title: str | None = None,
         details: Mapping[str, object] | None = None,
         prepare: Prepare | None = None,
+        forks: str | None = None,
     ) -> SessionUpdated:
         """`session_id` is Legation's id of it; without one it is the agent's. `prepare` sets up what the agent has
-        opened before anybody knows of it: where it raises, there is no session."""
+        opened before anybody knows of it: where it raises, there is no session. `forks` is what the agent calls a
+        session with whose history it begins."""
         agent, live, mcp = self._agent(agent_id), self._live(agent_id), tuple(mcp_servers)
         meta = SessionMeta.wanted(agent.definition, cwd, mcp, additional_directories)
         with ExitStack() as claims:
             if session_id is not None:
                 claims.enter_context(self._sessions.claim(session_id))
-            opened = await live.new_session(
+            begin = live.new_session if forks is None else partial(live.fork_session, forks)
+            opened = await begin(
                 meta.cwd, mcp, self.limits.start, additional_directories=meta.additional_directories
             )
             if prepare is not None:

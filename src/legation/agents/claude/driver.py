@@ -154,6 +154,10 @@ class ClaudeAgent(NativeAgent):
         session = await self._open(Opening(method, replace(launch, resumes=session_id), on_answer), timeout)
         return session.setup()
 
+    @property
+    def can_fork(self) -> bool:
+        return True
+
     async def fork_session(
         self,
         session_id: str,
@@ -162,12 +166,10 @@ class ClaudeAgent(NativeAgent):
         timeout: float,
         *,
         additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
     ) -> NewSessionResponse:
-        """A session of its own that begins with all that was said in the other, which goes on as it is."""
         launch = self._launch(AgentMethod.SESSION_NEW, str(uuid4()), cwd, mcp, additional_directories)
         return await self._open_new(
-            AgentMethod.SESSION_NEW, replace(launch, resumes=session_id), timeout, on_answer
+            AgentMethod.SESSION_NEW, replace(launch, resumes=session_id), timeout, None
         )
 
     async def close_session(self, session_id: str, timeout: float) -> None:

@@ -75,12 +75,21 @@ class CodexAgent(CodexConnection):
         settings = self._settings(AgentMethod.SESSION_NEW, cwd, mcp, additional_directories)
         return await self._open("thread/start", settings, timeout, on_answer)
 
+    @property
+    def can_fork(self) -> bool:
+        return True
+
     async def fork_session(
-        self, session_id: str, cwd: str, mcp: tuple[McpServer, ...], timeout: float
+        self,
+        session_id: str,
+        cwd: str,
+        mcp: tuple[McpServer, ...],
+        timeout: float,
+        *,
+        additional_directories: tuple[str, ...] = (),
     ) -> NewSessionResponse:
-        """A new session that begins with what was said in the other."""
         model = await self._model(session_id, timeout)
-        settings = self._settings(AgentMethod.SESSION_NEW, cwd, mcp, (), model)
+        settings = self._settings(AgentMethod.SESSION_NEW, cwd, mcp, additional_directories, model)
         return await self._open("thread/fork", _old(settings, session_id), timeout, None)
 
     async def resume_session(

@@ -91,10 +91,12 @@ class Attaching:
         *,
         title: str | None,
         version: str | None,
+        forks: str | None = None,
     ) -> Record:
-        """There is a session with an agent that is set as the details say, or none at all."""
+        """There is a session with an agent that is set as the details say, or none at all. `forks` is what the agent
+        calls the one that it begins with."""
         with self._room(workspace):
-            return await self._create(workspace, session_id, details, cwd, servers, title, version)
+            return await self._create(workspace, session_id, details, cwd, servers, title, version, forks)
 
     async def _create(
         self,
@@ -105,6 +107,7 @@ class Attaching:
         servers: Sequence[McpServer],
         title: str | None,
         version: str | None,
+        forks: str | None,
     ) -> Record:
         host = await self.host(workspace)
         agent_id = await self._spawned(host, workspace, details.agent, cwd, version)
@@ -127,6 +130,7 @@ class Attaching:
                 title=title,
                 details=details.plain(),
                 prepare=prepare,
+                forks=forks,
             )
         except BaseException:
             await asyncio.shield(host.dispose_agent(agent_id))

@@ -187,11 +187,12 @@ class Desk:
         workspace, servers = principal.workspace, mcp.servers_of(new.mcp)
         with self._records.claim(workspace, session_id):
             agent = (await self._launching.entry(new.agent)).name
-            cwd, own = await self._place(workspace, session_id, new.directory)
+            former = self._forked(workspace, agent, new.fork)
+            cwd, own = await self._place(workspace, session_id, new.directory, former)
             try:
                 skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of, self._may_serve)
                 details = self._details(new, agent, skills, servers)
-                record = await self._create(workspace, session_id, new, details, cwd, servers)
+                record = await self._create(workspace, session_id, new, details, cwd, servers, former)
             except BaseException:
                 if own:  # with the skills that were put there: the name may be another's next
                     await asyncio.shield(asyncio.to_thread(rmtree, cwd, ignore_errors=True))
@@ -208,6 +209,7 @@ class Desk:
         details: Details,
         cwd: Path,
         servers: tuple[McpServer, ...],
+        former: Record | None,
     ) -> Record:
         async with self._sealing.sealed(workspace, servers) as sealed:
             return await self._attaching.create(
@@ -218,7 +220,19 @@ class Desk:
                 servers,
                 title=new.title,
                 version=new.agent_version,
+                forks=former.meta.agent_session_id if former else None,
             )
+
+    def _forked(self, workspace: str, agent: str, session_id: str | None) -> Record | None:
+        if session_id is None:
+            return None
+        former = self._records.get(workspace, session_id)
+        if former.details.agent != agent:
+            raise InvalidParams(
+                f"cannot fork session {session_id} for {agent}: it is of {former.details.agent}; name that agent",
+                {"path": "$.fork"},
+            )
+        return former
 
     def _details(
         self, new: NewSession, agent: str, skills: Sequence[str], servers: Sequence[McpServer]
@@ -239,10 +253,14 @@ class Desk:
             skills=tuple(skills),
         )
 
-    async def _place(self, workspace: str, session_id: str, directory: str | None) -> tuple[Path, bool]:
+    async def _place(
+        self, workspace: str, session_id: str, directory: str | None, former: Record | None
+    ) -> tuple[Path, bool]:
         """Where it works, and whether that is a folder of its own that was made for it now."""
         if directory is not None:
             return await self._folder_of(directory), False
+        if former is not None:
+            return Path(former.meta.cwd), False
         own = self._data_dir / WORK / workspace / session_id
         try:
             await asyncio.to_thread(own.parent.mkdir, mode=0o700, parents=True, exist_ok=True)

@@ -90,7 +90,7 @@ async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: 
 async def steer_turn(call: Call, id: str, body: NewMessage) -> None:  # noqa: A002
     """Say something to the turn that runs, without ending it. Answers when the agent has it.
 
-    Without a turn it is a conflict. Few agents take something in meanwhile (Codex does); others get messages in turn."""
+    Without a turn it is a conflict. Few agents take something in meanwhile (Claude Code and Codex do); others get messages in turn."""
     await _desk(call).steer(call.principal.workspace, id, body)
 
 

@@ -53,7 +53,9 @@ class Skills(Request, kw_only=True):
 
 
 class NewSession(Request, kw_only=True):
-    """`directory`: where the agent works; without it a folder of the session's own."""
+    """`directory`: where the agent works; without it a folder of the session's own, or that of the session it forks.
+
+    `fork`: a session of the same agent, with whose history it begins; that one goes on as it is."""
 
     agent: Name
     agent_mode: AgentMode | None = None
@@ -65,6 +67,7 @@ class NewSession(Request, kw_only=True):
     title: Annotated[str, Meta(max_length=512)] | None = None
     mcp: Mapping[str, LocalMcp | RemoteMcp] | None = None
     skills: Skills | None = None
+    fork: Name | None = None
 
 
 class AgentFailure(Answer, kw_only=True):
