@@ -83,6 +83,8 @@ async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: Talk) 
     assert await talk.heard("s") == "beforeprompts before this one: 1"
     info = await talk.info("s")
     assert (info["status"], info["exit"], info["nativeSessionId"]) == ("active", None, native)
+    status = (await talk.call("GET", "/v1/agents/rehearsal")).json()["serverStatus"]
+    assert (status["status"], status["restartCount"]) == ("running", 1)
 
 
 async def test_an_agent_that_is_killed_while_idle_comes_back(talk: Talk) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,7 @@ class Attaching:
         self._launching = launching
         self._vault = vault
         self._records = records
+        self.restarts: Counter[tuple[str, str]] = Counter()  # by workspace and agent: after one ended by itself
         self._watched: set[str] = set()
         self._own: set[tuple[str, str | None]] = (
             set()
@@ -199,6 +201,7 @@ class Attaching:
                     raise
             await self._set_again(host, session, record)
             if record.details.exit is not None:
+                self.restarts[record.workspace, record.details.agent] += 1
                 await self._records.save(record, replace(record.details, exit=None))
             return session
 

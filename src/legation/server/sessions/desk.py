@@ -172,7 +172,7 @@ class Desk:
         exits = [record.details.exit for record in mine if record.details.exit and not record.ended]
         return Liveness(
             status="running" if running else "error" if exits else "stopped",
-            restart_count=0,
+            restart_count=self._attaching.restarts[workspace, agent] if self._attached else 0,
             last_error=exits[0].words if exits else None,
             processes=running,
         )
