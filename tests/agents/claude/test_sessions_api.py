@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.both_schemas import told
 from tests.agents.claude.claude_desk import ALL_TOOLS
 from tests.agents.desk import QUIET
 from tests.server.sessions.talk import Talk, open_talk
@@ -65,11 +66,6 @@ class Claude:
         self.model.say("Done.")
         return target
 
-    async def events(self, query: str = "") -> list[dict[str, Any]]:
-        answer = await self.talk.call("GET", f"/v1/sessions/s/events?limit=1000{query}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()["events"]  # type: ignore[no-any-return]
-
     async def pid(self, session: str = "s") -> int:
         host = await self.talk.rig.services.hosting.host()
         return host.session(session).agent.processes[0]
@@ -107,19 +103,15 @@ async def test_permissions_once_never_and_always_and_a_resume_in_a_new_process(r
     real.model.say("I remember.")
     await real.said("And now?")
     assert real.model.requests[-1].mentions("Write granted")
-    shown = await real.events()
-    kinds = {(each["type"], each["data"].get("item", {}).get("kind")) for each in shown}
-    assert {("item.completed", kind) for kind in ("message", "tool_call", "tool_result")} <= kinds
-    assert "agent.unparsed" not in {each["type"] for each in shown}
-    asked = [each["data"]["action"] for each in shown if each["type"] == "permission.requested"]
-    assert asked == ["Write"] * 4
-    items = [each["data"]["item"] for each in shown if each["type"] == "item.completed"]
-    changed = [part["path"] for item in items for part in item["content"] if part["type"] == "file_ref"]
-    assert str(files[0]) in changed
-    other = [each["data"] for each in await real.events("&schema=universal")]
-    assert [each["permission"] for each in other if each["type"] == "permission_asked"] == ["Write"] * 4
-    parts = [part for each in other if each["type"] == "message" for part in each["message"]["parts"]]
-    assert [part["text"] for part in parts if part["type"] == "text"][-1] == "I remember."
+    story = await told(talk)
+    assert story.ends == ["end_turn"] * 5
+    assert story.said == [*["Done."] * 4, "I remember."]
+    assert story.permissions == [
+        ("Write", outcome) for outcome in ("approved", "denied", "approved", "approved")
+    ]
+    assert story.calls == [("Write", status) for status in ("completed", "failed", "completed", "completed")]
+    assert story.files == [str(file) for file in files if file.is_file()]
+    assert (story.errors, story.exits) == ([], [])
 
 
 async def test_a_question_is_answered_and_a_plan_approved(real: Claude) -> None:
@@ -140,12 +132,12 @@ async def test_a_question_is_answered_and_a_plan_approved(real: Claude) -> None:
     _, ended = await talk.until("s", "prompt-finished", after=after)
     assert ended["stopReason"] == "end_turn"
     assert '"Which colour?"="Blue"' in real.model.requests[1].tool_results[0].text
-    modes = [each["currentModeId"] for each in await talk.events("s", "current-mode-update")]
-    assert modes[-1] == "default"
-    [shown] = [each["data"] for each in await real.events() if each["type"] == "question.requested"]
-    assert (shown["prompt"], shown["options"]) == ("Which colour?", ["Red", "Blue"])
-    other = [each["data"]["type"] for each in await real.events("&schema=universal")]
-    assert "question_asked" in other
+    story = await told(talk)
+    assert story.modes[-1] == "default"
+    assert story.questions == [("Which colour?", "answered")]
+    assert story.permissions == [("ExitPlanMode", "approved")]
+    assert story.calls == [("AskUserQuestion", "completed"), ("ExitPlanMode", "completed")]
+    assert (story.said, story.ends, story.errors) == (["Painted."], ["end_turn"], [])
 
 
 async def test_cancels_in_mid_turn_and_in_mid_permission(real: Claude) -> None:
@@ -170,6 +162,11 @@ async def test_cancels_in_mid_turn_and_in_mid_permission(real: Claude) -> None:
     assert not target.exists()
     real.model.say("Still here.")
     assert (await real.said("Are you there?"))["stopReason"] == "end_turn"
+    story = await told(talk)
+    assert story.ends == ["cancelled", "cancelled", "end_turn"]
+    assert (story.said[0], story.said[-1]) == ("I think", "Still here.")
+    assert (story.calls, story.permissions) == ([("Write", "failed")], [("Write", "cancelled")])
+    assert (story.errors, story.exits) == ([], [])
 
 
 async def test_errors_a_rate_limit_a_cut_stream_and_a_crash(real: Claude) -> None:
@@ -197,9 +194,13 @@ async def test_errors_a_rate_limit_a_cut_stream_and_a_crash(real: Claude) -> Non
     real.model.say("I am back.")
     await real.said("Are you there?")
     assert real.model.requests[-1].mentions("Half an ans")
-    assert len([each for each in await real.events() if each["type"] == "error"]) == 3
-    other = [each["data"]["type"] for each in await real.events("&schema=universal")]
-    assert other.count("error") == 4  # the end of the process is one of its own
+    story = await told(talk)
+    assert story.ends == ["error", "error", "end_turn", "error", "end_turn"]
+    assert story.said[-1] == "I am back."
+    *refused, killed = story.errors
+    assert ["the scripted reason" in each for each in refused] == [True, True]
+    assert "SIGKILL" in killed
+    assert ["SIGKILL" in each for each in story.exits] == [True]
 
 
 async def test_two_sessions_at_once_and_no_process_left(real: Claude) -> None:
@@ -218,3 +219,8 @@ async def test_two_sessions_at_once_and_no_process_left(real: Claude) -> None:
     for name in names:
         assert (await talk.call("POST", f"/v1/sessions/{name}/terminate")).status_code == 204
     assert [pid for pid in pids if process(pid) is not None] == []
+    for name in names:
+        story = await told(talk, name)
+        assert (story.said, story.ends) == ([f"{name} done."], ["end_turn"])
+        assert (story.calls, story.permissions) == ([("Write", "completed")], [("Write", "approved")])
+        assert story.files == [str(talk.work / name)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.both_schemas import told
 from tests.agents.codex.codex_desk import KEY, MODEL, add_file
 from tests.agents.codex.person import QUESTION
 from tests.server.sessions.talk import Talk, open_talk
@@ -53,17 +54,6 @@ class Api:
         answer = await self.talk.reply(session, permission, reply)
         assert answer.status_code == 204, answer.text
         return seq
-
-    async def events(self, session: str, schema: str) -> list[dict[str, Any]]:
-        answer = await self.talk.call("GET", f"/v1/sessions/{session}/events?schema={schema}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()["events"]  # type: ignore[no-any-return]
-
-    async def kinds(self, session: str) -> tuple[set[str], set[str]]:
-        """Of its events, in either schema."""
-        shown = await self.events(session, "sandbox-agent")
-        universal = await self.events(session, "universal")
-        return {each["type"] for each in shown}, {each["data"]["type"] for each in universal}
 
     async def pid(self, session: str) -> int:
         host = await self.talk.rig.services.hosting.host()
@@ -129,26 +119,18 @@ async def test_permissions_questions_and_plans(api: Api) -> None:
     await api.replied("s", after, "once")
     assert (await api.ended("s", after))["stopReason"] == "end_turn"
     assert (work / "planned.txt").exists()
-    assert await api.talk.events("s", "unrecognized-update") == []
-    shown, universal = await api.kinds("s")
-    assert shown >= {
-        "session.started",
-        "item.started",
-        "item.delta",
-        "item.completed",
-        "permission.requested",
-        "permission.resolved",
-        "question.requested",
-        "question.resolved",
-    }
-    assert "agent.unparsed" not in shown
-    assert universal >= {"started", "message", "permission_asked", "question_asked"}
-    asked = [
-        each["data"]
-        for each in await api.events("s", "universal")
-        if each["data"]["type"] == "permission_asked"
-    ]
-    assert "one.txt" in str(asked[0])
+    story = await told(api.talk)
+    assert story.ends == ["end_turn"] * 3
+    assert story.questions == [("Which colour?", "answered")]
+    patches = [("apply_patch", outcome) for outcome in ("approved", "denied", "approved", "approved")]
+    planned = [("approve_plan", "approved"), ("apply_patch", "approved")]
+    assert story.permissions == [*patches, *planned]
+    ended = {"approved": "completed", "denied": "failed"}
+    assert story.calls == [(tool, ended[outcome]) for tool, outcome in story.permissions]
+    assert story.files == [str(work / f"{name}.txt") for name in ("one", "three", "four", "planned")]
+    assert story.modes[-2:] == ["plan", "default"]
+    assert story.said == ["One.", "All tried.", "Blue it is.", "1. Write planned.txt\n", "Carried out."]
+    assert (story.errors, story.exits) == ([], [])
 
 
 async def test_cancelled_failed_and_crashed_turns(api: Api) -> None:
@@ -182,9 +164,16 @@ async def test_cancelled_failed_and_crashed_turns(api: Api) -> None:
     after = await api.send("s", "Go on")
     assert (await api.ended("s", after))["stopReason"] == "end_turn"
     assert model.requests[-1].mentions("Write again")
-    shown, universal = await api.kinds("s")
-    assert "agent.unparsed" not in shown
-    assert ("error" in shown, "error" in universal) == (True, True)
+    story = await told(api.talk)
+    assert story.ends == ["cancelled", "cancelled", "error", "error", "error", "error", "end_turn"]
+    assert story.said[-1] == "Here again."
+    assert story.permissions == [("apply_patch", "cancelled"), ("apply_patch", "superseded")]
+    assert story.calls == [("apply_patch", "failed")] * 2
+    for words, error in zip(
+        ("that is no request", "429", "stream disconnected", "SIGKILL"), story.errors, strict=True
+    ):
+        assert words in error
+    assert ["SIGKILL" in each for each in story.exits] == [True]
 
 
 async def test_two_sessions_at_once_leave_no_process(api: Api) -> None:
@@ -205,3 +194,12 @@ async def test_two_sessions_at_once_leave_no_process(api: Api) -> None:
         answer = await api.talk.call("POST", f"/v1/sessions/{name}/terminate")
         assert answer.status_code in (200, 204), answer.text
     assert not Path(f"/proc/{pid}").exists()
+    for name in ("one", "two"):
+        story = await told(api.talk, name)
+        assert story.said == [f"I am {name}.", f"{name} is done."]
+        assert story.ends == ["end_turn"]
+        assert (story.calls, story.permissions) == (
+            [("apply_patch", "completed")],
+            [("apply_patch", "approved")],
+        )
+        assert story.files == [str(api.talk.work / f"{name}.txt")]

@@ -11,20 +11,12 @@ from typing import Any, cast
 import msgspec
 
 from legation.agents.native import Permission
+from legation.agents.opencode.answers import AgentInfo, ModelInfo, ModelLimit, ProviderInfo, Providers, Rule
 from legation.agents.opencode.events import SessionCreated, read_event
 from legation.agents.opencode.offers import Offers
 from legation.agents.opencode.server import OpenCodeServer
 from legation.agents.opencode.session import OpenCodeSession
-from legation.agents.opencode.shapes import (
-    AgentInfo,
-    ModelInfo,
-    ModelLimit,
-    ProviderInfo,
-    Providers,
-    Rule,
-    SessionInfo,
-    SessionTime,
-)
+from legation.agents.opencode.states import SessionInfo, SessionTime
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.toolcall import ToolCallPatch
 from legation.wire.acp.updates import SessionUpdate

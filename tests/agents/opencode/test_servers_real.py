@@ -88,7 +88,7 @@ async def test_sessions_are_listed_loaded_and_forked(opencode: str, tmp_path: Pa
         assert (await at.said()).count("Written.") == 1
         driver = at.session.agent
         assert isinstance(driver, OpenCodeAgent)
-        fork = await driver.fork_session(own, timeout=30)
+        fork = await driver.fork_session(own, str(at.work.parent), (), 30)
         assert fork.session_id != own
 
 

@@ -12,6 +12,7 @@ from legation.agents.native import Permission
 from legation.agents.opencode.events import read_event
 from legation.agents.opencode.session import OpenCodeSession
 from legation.agents.rpc import AgentRefused
+from legation.errors import AgentExited
 from legation.wire.acp.content import Text
 from legation.wire.acp.elicitation import CreateElicitationResponse
 from legation.wire.acp.sessions import PromptResponse
@@ -119,12 +120,54 @@ async def test_a_denied_call_is_answered_with_words_and_an_approved_one_once() -
     await session.close()
 
 
+async def test_what_is_open_when_the_host_cancels_is_the_hosts_to_answer_and_is_not_sent() -> None:
+    bench = Bench()
+    session = make_session(bench, "ses")
+    turn = asyncio.create_task(session.prompt((Text(text="x"),), None))
+    await _settle()
+    for number in (1, 2):
+        feed(session, _asked(f"per{number}"))
+    await session.cancel()
+    await _settle()
+    (_, answered), (_, forgotten) = bench.permissions
+    assert not answered.cancelled()  # it would be told as taken back by the agent
+    answered.set_result(Permission(allowed=True))
+    await _settle()
+    session.lost(AgentExited("cannot go on: it is gone"))
+    await _settle()
+    assert forgotten.cancelled()
+    assert [path for path, _ in bench.sent if "permission" in path] == []
+    with pytest.raises(AgentExited):
+        await turn
+    await session.close()
+
+
 async def test_an_answer_that_nobody_here_gave_is_reported() -> None:
     bench = Bench()
     session = make_session(bench, "ses")
     feed(session, _asked("per1"))
     feed(session, _replied("per1", "always"))
     assert "answered by somebody else" in bench.troubles[0]
+    await session.close()
+
+
+async def test_an_answer_to_what_was_not_asked_yet_is_reported() -> None:
+    bench = Bench()
+    session = make_session(bench, "ses")
+    feed(session, _asked("per1", tool={"messageID": "m", "callID": "later"}))
+    feed(session, _replied("per1", "once"))
+    assert "answered by somebody else" in bench.troubles[0]
+    await session.close()
+
+
+async def test_what_was_not_asked_yet_is_not_asked_when_the_server_is_gone() -> None:
+    bench = Bench()
+    session = make_session(bench, "ses")
+    feed(session, _asked("per1", tool={"messageID": "m", "callID": "later"}))
+    await _settle()
+    session.lost(AgentExited("cannot go on: it is gone"))
+    await _settle()
+    assert bench.permissions == []
     await session.close()
 
 
@@ -169,9 +212,9 @@ def _part(**more: object) -> dict[str, Any]:
     return _event("message.part.updated", part=part, time=1)
 
 
-def _asked(request_id: str) -> dict[str, Any]:
+def _asked(request_id: str, **more: object) -> dict[str, Any]:
     return _event(
-        "permission.asked", id=request_id, permission="edit", patterns=["a"], metadata={}, always=[]
+        "permission.asked", id=request_id, permission="edit", patterns=["a"], metadata={}, always=[], **more
     )
 
 

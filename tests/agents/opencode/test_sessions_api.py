@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.both_schemas import told
 from tests.agents.opencode.kitchen import NOWHERE, Wire, provider
 from tests.server.sessions.talk import Talk, open_talk
 
@@ -68,11 +69,6 @@ class Real:
         self.model.say("Done.")
         return target
 
-    async def events(self, query: str = "") -> list[dict[str, Any]]:
-        answer = await self.talk.call("GET", f"/v1/sessions/s/events?limit=1000{query}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()["events"]  # type: ignore[no-any-return]
-
     async def cancel(self) -> None:
         assert (await self.talk.call("POST", "/v1/sessions/s/cancel")).status_code == 204
 
@@ -114,16 +110,17 @@ async def test_permissions_a_question_and_a_plan(real: Real) -> None:
     assert [each["outcome"] for each in answered] == ["approved", "denied", "approved", "approved"]
     assert answered[-1]["by"].startswith("grant:")
     await _question(real)
-    shown = await real.events()
-    kinds = {(each["type"], each["data"].get("item", {}).get("kind")) for each in shown}
-    assert {("item.completed", kind) for kind in ("message", "tool_call", "tool_result")} <= kinds
-    assert "agent.unparsed" not in {each["type"] for each in shown}
-    assert [each["data"]["action"] for each in shown if each["type"] == "permission.requested"] == [
-        "write"
-    ] * 4
-    other = [each["data"] for each in await real.events("&schema=universal")]
-    assert [each["permission"] for each in other if each["type"] == "permission_asked"] == ["write"] * 4
-    assert "question_asked" in {each["type"] for each in other}
+    story = await told(talk)
+    assert story.ends == ["end_turn"] * 5
+    assert story.said == [*["Done."] * 4, "Blue it is."]
+    assert story.permissions == [
+        ("write", outcome) for outcome in ("approved", "denied", "approved", "approved")
+    ]
+    writes = [("write", status) for status in ("completed", "failed", "completed", "completed")]
+    assert story.calls == [*writes, ("question", "completed")]
+    assert story.files == [str(file) for file in files if file.is_file()]
+    assert story.questions == [("Which colour?", "answered")]
+    assert story.errors == []
 
 
 async def _question(real: Real) -> None:
@@ -149,8 +146,13 @@ async def test_a_plan_is_approved_and_built(real: Real) -> None:
     assert (await real.talk.call("POST", path, {"answers": [["Yes"]]})).status_code == 204
     assert (await real.ended(after))["stopReason"] == "end_turn"
     assert target.is_file()
-    modes = [each["currentModeId"] for each in await real.talk.events("s", "current-mode-update")]
-    assert modes[-1] == "default"
+    story = await told(real.talk)
+    assert story.modes[-1] == "default"
+    assert [outcome for _, outcome in story.questions] == ["answered"]
+    assert story.calls == [("plan_exit", "completed"), ("write", "completed")]
+    assert story.files == [str(target)]
+    assert story.permissions == [("write", "approved")]
+    assert (story.ends, story.errors) == (["end_turn"], [])
 
 
 async def test_cancels_errors_a_crash_and_a_resume(real: Real) -> None:
@@ -173,7 +175,6 @@ async def test_cancels_errors_a_crash_and_a_resume(real: Real) -> None:
     real.model.reply(Text("Half an ans"), Cut())
     real.model.say("An answer.")
     assert "error" not in await real.said("Say hello")
-    assert len(await talk.events("s", "notice")) == 2
     stall = real.model.stall(Text("I think"))
     after = await real.send("Think long")
     await stall.reached()
@@ -182,6 +183,16 @@ async def test_cancels_errors_a_crash_and_a_resume(real: Real) -> None:
     real.model.say("I am back.")
     await real.said("Are you there?")
     assert real.model.requests[-1].mentions("An answer.")
+    story = await told(talk)
+    assert story.ends == ["cancelled", "cancelled", "error", "end_turn", "error", "end_turn"]
+    assert (story.said[0], story.said[-1]) == ("I think", "I am back.")
+    assert "An answer." in "".join(story.said)  # after what had come of the one that was cut
+    assert (story.calls, story.permissions) == ([("write", "failed")], [("write", "cancelled")])
+    assert story.notices == ["The model is asked again"] * 2
+    refused, killed = story.errors
+    assert "the scripted reason" in refused
+    assert "SIGKILL" in killed
+    assert ["SIGKILL" in each for each in story.exits] == [True]
 
 
 async def test_two_sessions_at_once_and_no_process_left(real: Real) -> None:
@@ -199,3 +210,8 @@ async def test_two_sessions_at_once_and_no_process_left(real: Real) -> None:
     for name in names:
         assert (await talk.call("POST", f"/v1/sessions/{name}/terminate")).status_code == 204
     assert process(pid) is None
+    for name in names:
+        story = await told(talk, name)
+        assert (story.said, story.ends) == ([f"{name} done."], ["end_turn"])
+        assert (story.calls, story.permissions) == ([("write", "completed")], [("write", "approved")])
+        assert story.files == [str(talk.work / name)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from legation.agents.opencode import events, shapes
+from legation.agents.opencode import answers, events, messages, requests, states
 from legation.agents.opencode.mcp import McpStatus
 from legation.agents.schemas import Published, committed, fit
 
@@ -10,16 +10,16 @@ PUBLISHED = committed("opencode")
 # We read these and never write them: what we leave out is left out on purpose.
 LEFT_OUT = "ours does not write it"
 OURS: tuple[tuple[object, str], ...] = (
-    (shapes.Message, "Message"),
-    (shapes.Part, "Part"),
-    (shapes.Status, "SessionStatus"),
-    (shapes.SessionInfo, "Session"),
-    (shapes.AgentInfo, "Agent"),
-    (shapes.Providers, "config.providers.answer:200"),
-    (shapes.PermissionRequest, "PermissionRequest"),
-    (shapes.QuestionRequest, "QuestionRequest"),
-    (shapes.Todo, "Todo"),
-    (shapes.Health, "global.health.answer:200"),
+    (messages.Message, "Message"),
+    (messages.Part, "Part"),
+    (states.Status, "SessionStatus"),
+    (states.SessionInfo, "Session"),
+    (answers.AgentInfo, "Agent"),
+    (answers.Providers, "config.providers.answer:200"),
+    (requests.PermissionRequest, "PermissionRequest"),
+    (requests.QuestionRequest, "QuestionRequest"),
+    (states.Todo, "Todo"),
+    (answers.Health, "global.health.answer:200"),
     (McpStatus, "MCPStatus"),
     (events.MessageUpdated, "EventMessageUpdated.properties"),
     (events.PartUpdated, "EventMessagePartUpdated.properties"),

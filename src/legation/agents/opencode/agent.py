@@ -1,49 +1,27 @@
-"""OpenCode as a driver: sessions of it, on servers that it shares with others of the same host.
-
-INV-O15 Two sessions share a server only if both their folders are trusted, or neither is, and they have the same MCP
-        servers: a server's settings count for all of its folders, and a folder's MCP servers for all of its sessions.
-"""
+"""The driver of OpenCode: its sessions and turns, by the methods that the host calls."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from signal import SIGKILL
 from typing import ClassVar, Final, TypeVar
 
-import msgspec
-
-from legation.agents.native import Equipment, NativeAgent
-from legation.agents.opencode.events import Event, SessionUpdated
-from legation.agents.opencode.offers import Offers
-from legation.agents.opencode.server import OpenCodeServer, said
+from legation.agents.opencode.connection import OpenCodeConnection
+from legation.agents.opencode.hello import HELLO
+from legation.agents.opencode.offers import offered
+from legation.agents.opencode.server import OpenCodeServer
 from legation.agents.opencode.session import OpenCodeSession
-from legation.agents.opencode.shapes import AgentInfo, Config, Providers, SessionInfo
-from legation.agents.opencode.trust import must_bring_no_code
-from legation.agents.pool import Lease, pool_key
+from legation.agents.opencode.states import SessionInfo
 from legation.agents.rpc import AgentRefused
-from legation.errors import AgentError, AgentExited, ConfigInvalid, InvalidParams, LegationError, TimedOut
-from legation.proc import Exit
-from legation.wire import jsontext
+from legation.errors import AgentError, ConfigInvalid, InvalidParams, TimedOut
 from legation.wire.acp import sessions as acp
-from legation.wire.acp.capabilities import (
-    AgentCapabilities,
-    Implementation,
-    InitializeResponse,
-    McpCapabilities,
-    PromptCapabilities,
-    SessionCapabilities,
-    Supported,
-)
+from legation.wire.acp.capabilities import InitializeResponse
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.shape import PROTOCOL_VERSION
+from legation.wire.acp.rpc import AgentMethod, ErrorCode
 from legation.wire.acp.updates import Notice
-from legation.wire.diagnostic import DiagnosticCode
 
 LISTED: Final = 1000  # sessions in one list
 END_LIMIT: Final = 5.0  # seconds to end a turn whose session is closed: the server's time
@@ -51,123 +29,8 @@ END_LIMIT: Final = 5.0  # seconds to end a turn whose session is closed: the ser
 _T = TypeVar("_T")
 
 
-class OpenCodeAgent(NativeAgent):
-    HELLO: ClassVar[InitializeResponse] = InitializeResponse(
-        protocol_version=PROTOCOL_VERSION,
-        agent_capabilities=AgentCapabilities(
-            load_session=True,
-            prompt_capabilities=PromptCapabilities(image=True, audio=True, embedded_context=True),
-            mcp_capabilities=McpCapabilities(http=True, sse=True),
-            session_capabilities=SessionCapabilities(
-                list=Supported(), delete=Supported(), resume=Supported(), close=Supported()
-            ),
-        ),
-        agent_info=Implementation(name="opencode", title="OpenCode", version="unknown"),
-    )
-
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment)
-        self._leases: dict[str, Lease[OpenCodeServer]] = {}
-        self._first: Lease[OpenCodeServer] | None = None  # until a session says which server it needs
-        self._sessions: dict[str, OpenCodeSession] = {}
-        self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-        self._stopping: asyncio.Task[Exit] | None = None
-        self._opening = asyncio.Lock()
-
-    # The connection.
-
-    async def begin(self, timeout: float) -> None:
-        """A server for the folder of the command, which is where the first session mostly is."""
-        server = await self._server(str(self._equipment.command.cwd), (), timeout)
-        (self._first,) = self._leases.values()
-        assert self.HELLO.agent_info
-        info = msgspec.structs.replace(self.HELLO.agent_info, version=server.version)
-        self.hello = msgspec.structs.replace(self.HELLO, agent_info=info)
-
-    @property
-    def processes(self) -> tuple[int, ...]:
-        return tuple(lease.server.child.pid for lease in self._leases.values())
-
-    def stderr_tail(self) -> str:
-        return next((lease.server.child.stderr_tail() for lease in self._leases.values()), "")
-
-    async def wait(self) -> Exit:
-        """What is left to tidy up goes on behind it: nobody must take the agent for alive meanwhile."""
-        found = await asyncio.shield(self._ended)
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop(0, found), name=f"legation-tidy-{self.name}")
-        return found
-
-    async def stop(self, grace: float) -> Exit:
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop(grace, None))
-        return await asyncio.shield(self._stopping)
-
-    async def _stop(self, grace: float, found: Exit | None) -> Exit:
-        """A server whose turn had to be ended like this takes nobody any more."""
-        leases, self._leases = list(self._leases.values()), {}
-        stuck = {session.server for session in self._sessions.values() if session.running}
-        gone = AgentExited(f"cannot complete the turn: {self.name!r} was stopped; prompt it again")
-        for session in self._sessions.values():
-            session.lost(gone)
-            await session.close()
-        for lease in leases:
-            lease.server.part(self)
-        for lease in leases:
-            server = lease.server
-            await lease.leave(grace, retire=server in stuck)
-            if server.ended and found is None:
-                killed = await server.wait()
-                found = killed if killed.signal == SIGKILL else None
-        found = found or Exit(0, None)
-        if not self._ended.done():
-            self._ended.set_result(found)
-        return found
-
-    # What its servers tell: `server.Listener`.
-
-    def take(self, event: Event) -> None:
-        own = next((each for each in self._sessions.values() if each.has(event.session_id)), None)
-        if own is None and isinstance(event.body, SessionUpdated):  # a sub-agent's, which begins
-            parent = event.body.info.parent_id
-            own = next((each for each in self._sessions.values() if each.has(parent)), None)
-        if own is not None:
-            own.take(event)
-
-    def trouble(self, code: DiagnosticCode, message: str) -> None:
-        self._inbox.trouble(code, message)
-
-    def lost(self, found: Exit) -> None:
-        words = next((said(lease.server.child) for lease in self._leases.values()), "")
-        for session in self._sessions.values():
-            session.lost(
-                AgentExited(
-                    f"cannot complete {AgentMethod.SESSION_PROMPT}: {self.name!r} ended with {found}{words}",
-                    {"exitCode": found.code, "signal": found.signal},
-                )
-            )
-        if not self._ended.done():
-            self._ended.set_result(found)
-
-    async def catch_up(self) -> None:
-        for session in tuple(self._sessions.values()):
-            try:
-                await session.catch_up()
-            except LegationError as error:
-                what = f"cannot fetch what was missed of session {session.id}: {error.message}"
-                self.trouble(DiagnosticCode.AGENT_PROCESS_ERROR, what)
-
-    async def forgotten(self, directory: str) -> None:
-        for session in tuple(self._sessions.values()):
-            if session.directory == directory and session.mcp:
-                await session.server.prepare(directory, session.mcp)
-
-    async def room(self) -> None:
-        await self._inbox.room()
-
-    @property
-    def can_ask_questions(self) -> bool:
-        return self._client.elicitation is not None and self._client.elicitation.form is not None
+class OpenCodeAgent(OpenCodeConnection):
+    HELLO: ClassVar[InitializeResponse] = HELLO
 
     # Sessions.
 
@@ -183,7 +46,7 @@ class OpenCodeAgent(NativeAgent):
         self._abilities.directories(AgentMethod.SESSION_NEW, additional_directories)
 
         async def opened() -> acp.NewSessionResponse:
-            server = await self._server_in(cwd, mcp, timeout)
+            server = await self._server(cwd, mcp, timeout)
             info = await server.api.post("/session", {}, SessionInfo, directory=cwd, timeout=timeout)
             session = await self._open(server, info, mcp)
             return _new(session)
@@ -226,20 +89,29 @@ class OpenCodeAgent(NativeAgent):
 
         return await _answered(AgentMethod.SESSION_RESUME, resumed(), timeout, on_answer)
 
+    @property
+    def can_fork(self) -> bool:
+        return True
+
     async def fork_session(
-        self, session_id: str, timeout: float, *, before: str | None = None
+        self,
+        session_id: str,
+        cwd: str,
+        mcp: tuple[McpServer, ...],
+        timeout: float,
+        *,
+        additional_directories: tuple[str, ...] = (),
     ) -> acp.NewSessionResponse:
-        """Another session with the same history, or with that `before` one of its messages."""
-        session = self._session(session_id)
-        body = {} if before is None else {"messageID": before}
+        self._abilities.directories(AgentMethod.SESSION_NEW, additional_directories)
 
         async def forked() -> acp.NewSessionResponse:
-            info = await session.server.api.post(
-                f"/session/{session_id}/fork", body, SessionInfo, directory=session.directory
-            )
-            return _new(await self._open(session.server, info, session.mcp))
+            server = await self._server(cwd, mcp, timeout)
+            await self._found(server, session_id, cwd, timeout)
+            path = f"/session/{session_id}/fork"
+            info = await server.api.post(path, {}, SessionInfo, directory=cwd, timeout=timeout)
+            return _new(await self._open(server, info, mcp))
 
-        return await _answered("session/fork", forked(), timeout, None)
+        return await _answered(AgentMethod.SESSION_NEW, forked(), timeout, None)
 
     async def list_sessions(
         self, cwd: str | None, cursor: str | None, timeout: float
@@ -248,7 +120,7 @@ class OpenCodeAgent(NativeAgent):
         if cursor is not None:
             return acp.ListSessionsResponse(sessions=())
         where = cwd or str(self._equipment.command.cwd)
-        server = await self._server_in(where, (), timeout)
+        server = await self._server(where, (), timeout)
         listed = await server.api.get(
             "/session", tuple[SessionInfo, ...], directory=where, timeout=timeout, roots="true", limit=LISTED
         )
@@ -269,7 +141,7 @@ class OpenCodeAgent(NativeAgent):
         """A session that OpenCode does not know is deleted."""
         known = self._sessions.get(session_id)
         where = known.directory if known else str(self._equipment.command.cwd)
-        server = known.server if known else await self._server_in(where, (), timeout)
+        server = known.server if known else await self._server(where, (), timeout)
         await self.close_session(session_id, timeout)
         try:
             await server.api.do("DELETE", f"/session/{session_id}", directory=where, timeout=timeout)
@@ -307,38 +179,30 @@ class OpenCodeAgent(NativeAgent):
         if session is not None:
             await session.cancel()
 
-    def _session(self, session_id: str) -> OpenCodeSession:
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise AgentRefused(
-                "session",
-                RpcError(ErrorCode.RESOURCE_NOT_FOUND, f"no session {session_id} is open; resume it"),
-            )
-        return session
-
     async def _take_up(
         self, session_id: str, cwd: str, mcp: tuple[McpServer, ...], timeout: float
     ) -> OpenCodeSession:
-        server = await self._server_in(cwd, mcp, timeout)
+        server = await self._server(cwd, mcp, timeout)
+        info = await self._found(server, session_id, cwd, timeout)
+        session = await self._open(server, info, mcp)
+        await session.quiet()
+        return session
+
+    async def _found(self, server: OpenCodeServer, session_id: str, cwd: str, timeout: float) -> SessionInfo:
         path = f"/session/{session_id}"
         info = await server.api.get(path, SessionInfo, directory=cwd, timeout=timeout)
         if not await asyncio.to_thread(_same, info.directory, cwd):
             raise InvalidParams(
                 f"cannot take up session {session_id}: it is of another folder; open it there"
             )
-        session = await self._open(server, info, mcp)
-        await session.quiet()
-        return session
+        return info
 
     async def _open(
         self, server: OpenCodeServer, info: SessionInfo, mcp: tuple[McpServer, ...]
     ) -> OpenCodeSession:
         """What is asked here makes OpenCode load all that a turn needs, so that an early abort cannot poison it."""
         where = info.directory
-        agents = await server.api.get("/agent", tuple[AgentInfo, ...], directory=where)
-        providers = await server.api.get("/config/providers", Providers, directory=where)
-        config = await server.api.get("/config", Config, directory=where)
-        offers = Offers.of(agents, providers, config, info)
+        offers = await offered(server.api, info)
         if not offers.build_asks and not self._equipment.trusts(where):
             raise ConfigInvalid(
                 f"cannot open a session of {self.name!r}: OpenCode's own settings in its home let it act without asking;"
@@ -356,34 +220,9 @@ class OpenCodeAgent(NativeAgent):
             self.say(info.id, Notice(severity="warning", title="An MCP server is missing", description=what))
         return session
 
-    async def _server_in(self, cwd: str, mcp: tuple[McpServer, ...], timeout: float) -> OpenCodeServer:
-        """For what names the folder, which OpenCode then looks into."""
-        if not self._equipment.trusts(cwd):
-            await asyncio.to_thread(must_bring_no_code, cwd)
-        server = await self._server(cwd, mcp, timeout)
-        first, self._first = self._first, None
-        if first is not None and first.server is not server:  # it began with another than it needs
-            self._leases = {key: lease for key, lease in self._leases.items() if lease is not first}
-            first.server.part(self)
-            await first.leave(0)
-        return server
-
     async def _server(self, cwd: str, mcp: tuple[McpServer, ...], timeout: float) -> OpenCodeServer:
-        """INV-O15."""
-        trusted = self._equipment.trusts(cwd)
         servers = self._abilities.servers(AgentMethod.SESSION_NEW, mcp)
-        command = self._equipment.command
-        key = pool_key(command, "trusted" if trusted else "untrusted", jsontext.write(servers).decode())
-        async with self._opening:
-            if key not in self._leases:
-                equipment = self._equipment
-                start = partial(
-                    OpenCodeServer.start, equipment.launcher, equipment.pipes, timeout, trusted=trusted
-                )
-                lease = await self._equipment.pool.lease(key, command, start)
-                self._leases[key] = lease
-                lease.server.join(self)
-            return self._leases[key].server
+        return await self._leases.server_in(cwd, servers, timeout)
 
 
 def _same(one: str, other: str) -> bool:

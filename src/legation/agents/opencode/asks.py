@@ -13,16 +13,16 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from legation.agents.native import Permission
 from legation.agents.opencode import questions
-from legation.agents.opencode.shapes import PermissionRequest, QuestionRequest
+from legation.agents.opencode.requests import PermissionRequest, QuestionRequest
+from legation.agents.opencode.tasks import Tasks
 from legation.errors import LegationError
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.toolcall import ToolCallPatch
 
-REPLY_LIMIT: Final = 10.0  # seconds for the server to take an answer: its time
 UNDECIDED: Final = "Nobody decided on this call. Go on without it, or say what you need it for."
 DENIED: Final = "This call was denied. Go on without it, or say what you need it for."
 
@@ -58,7 +58,8 @@ class Asks:
         self._send = send
         self._permissions: dict[str, _Open] = {}
         self._questions: dict[str, asyncio.Task[CreateElicitationResponse]] = {}
-        self._sending: set[asyncio.Future[object]] = set()
+        self._released: set[asyncio.Task[Any]] = set()  # asked, and waited for no more
+        self._sending = Tasks(f"legation-opencode-answer-{session_id}")
 
     def knows(self, request_id: str) -> bool:
         return request_id in self._permissions or request_id in self._questions
@@ -70,7 +71,7 @@ class Asks:
 
     def question(self, request: QuestionRequest) -> None:
         if not self._host.can_ask_questions:
-            self._start(
+            self._sending.start(
                 self._post(f"/question/{request.id}/reply", {"answers": questions.unanswerable(request)})
             )
             return
@@ -99,21 +100,22 @@ class Asks:
         for request_id in [each for each in self._questions if each not in open_ids]:
             self.question_ended(request_id)
 
-    def withdraw(self) -> None:
-        """The turn is being ended: nobody need answer any more."""
-        for asked in self._permissions.values():
-            asked.task.cancel()
-        for task in self._questions.values():
-            task.cancel()
+    def release(self) -> None:
+        """The host ends the turn, and answers for everybody: what it says is not sent."""
+        self._released |= {*(asked.task for asked in self._permissions.values()), *self._questions.values()}
         self._permissions.clear()
         self._questions.clear()
 
+    def withdraw(self) -> None:
+        """The turn is over, or we end it: nobody need answer any more."""
+        self.release()
+        for task in self._released:
+            task.cancel()
+        self._released.clear()
+
     async def close(self) -> None:
         self.withdraw()
-        for task in self._sending:
-            task.cancel()
-        if self._sending:
-            await asyncio.wait(self._sending)
+        await self._sending.close()
 
     def _decided(self, asked: _Open, task: asyncio.Task[Permission]) -> None:
         if self._permissions.get(asked.request.id) is not asked:
@@ -131,7 +133,7 @@ class Asks:
         for asked, body in _answers(there):
             if asked.sent is None and (body["reply"] == "once" or not waiting):
                 asked.sent = str(body["reply"])
-                self._start(self._reply(asked, body))
+                self._sending.start(self._reply(asked, body))
 
     async def _reply(self, asked: _Open, body: dict[str, object]) -> None:
         if not await self._post(f"/permission/{asked.request.id}/reply", body):
@@ -144,14 +146,11 @@ class Asks:
         if not task.cancelled() and task.exception() is None:
             answer = task.result()
         if answer is not None and answer.action == "accept":
-            self._start(self._post(f"{path}/reply", {"answers": questions.answers(request, answer.content)}))
+            self._sending.start(
+                self._post(f"{path}/reply", {"answers": questions.answers(request, answer.content)})
+            )
         else:
-            self._start(self._post(f"{path}/reject", {}))
-
-    def _start(self, sending: Awaitable[object]) -> None:
-        task = asyncio.ensure_future(sending)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+            self._sending.start(self._post(f"{path}/reject", {}))
 
     async def _post(self, path: str, body: dict[str, object]) -> bool:
         try:

@@ -8,17 +8,10 @@ from typing import Final
 
 import msgspec
 
-from legation.agents.opencode.shapes import (
-    Message,
-    Native,
-    NativeError,
-    Part,
-    PermissionRequest,
-    QuestionRequest,
-    SessionInfo,
-    Status,
-    Todo,
-)
+from legation.agents.opencode.messages import Message, NativeError, Part
+from legation.agents.opencode.requests import PermissionRequest, QuestionRequest
+from legation.agents.opencode.shape import Native
+from legation.agents.opencode.states import SessionInfo, Status, Todo
 from legation.wire import jsontext
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from legation.agents.opencode.shapes import Native
+from legation.agents.opencode.shape import Native
 from legation.wire.acp.mcp import McpServer
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from legation.agents.opencode.shapes import AgentInfo, Config, ModelInfo, Providers, Rule, SessionInfo
+from legation.agents.opencode.answers import AgentInfo, Config, ModelInfo, Providers, Rule
+from legation.agents.opencode.api import Api
+from legation.agents.opencode.states import SessionInfo
 from legation.errors import InvalidParams
 from legation.wire.acp.config import (
     ConfigOption,
@@ -158,6 +160,15 @@ class Offers:
             current_value=self.variant or DEFAULT,
             options=tuple(SelectChoice(value=name, name=name) for name in names),
         )
+
+
+async def offered(api: Api, info: SessionInfo) -> Offers:
+    """In the folder of a session, and as it was left."""
+    where = info.directory
+    agents = await api.get("/agent", tuple[AgentInfo, ...], directory=where)
+    providers = await api.get("/config/providers", Providers, directory=where)
+    config = await api.get("/config", Config, directory=where)
+    return Offers.of(agents, providers, config, info)
 
 
 def _mode(agent: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from legation.agents.opencode.shapes import QuestionInfo, QuestionRequest
+from legation.agents.opencode.requests import QuestionInfo, QuestionRequest
 from legation.wire.acp.elicitation import CreateElicitationRequest, ElicitationValue
 
 NOBODY: Final = "Nobody can be asked here. Decide by yourself, and say what you chose."

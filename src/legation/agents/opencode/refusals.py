@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from legation.agents.opencode.shapes import NativeError
+from legation.agents.opencode.messages import NativeError
 from legation.agents.rpc import AgentRefused
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 

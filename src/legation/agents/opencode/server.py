@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import secrets
 import time
 from contextlib import suppress
@@ -18,13 +17,14 @@ from typing import Final, Protocol
 
 import httpx2
 
+from legation.agents.opencode.answers import Health
 from legation.agents.opencode.api import Api
 from legation.agents.opencode.config import serve
 from legation.agents.opencode.events import Event, InstanceDisposed, SessionUpdated, read_event
 from legation.agents.opencode.mcp import McpStatus, mcp_config
-from legation.agents.opencode.shapes import Health
+from legation.agents.opencode.output import address, drain, said
 from legation.agents.opencode.sse import EventSplitter
-from legation.errors import AgentExited, LegationError, TimedOut
+from legation.errors import LegationError, TimedOut
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire.acp.mcp import McpServer
 from legation.wire.diagnostic import DiagnosticCode
@@ -37,9 +37,7 @@ RECONNECT_LIMIT: Final = 15.0  # seconds to get the stream back from a process t
 RECONNECT_PAUSE: Final = 0.2  # seconds between two tries
 MCP_LIMIT: Final = 60.0  # seconds for an MCP server to start and tell its tools: its time
 REST_LIMIT: Final = 5.0  # seconds for the last events to be taken: the store's time
-STDERR_SHOWN: Final = 2000  # characters of it in an error
 SHOWN_BYTES: Final = 200  # of something unreadable, in a diagnostic
-_LISTENING: Final = re.compile(rb"listening on (http://[\w.:\[\]]+)")
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +68,7 @@ class OpenCodeServer:
         self._prepared: set[str] = set()
         self._preparing = asyncio.Lock()
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-        self._draining = asyncio.create_task(_drain(child), name=f"legation-opencode-out-{child.pid}")
+        self._draining = asyncio.create_task(drain(child), name=f"legation-opencode-out-{child.pid}")
         self._reading = asyncio.create_task(self._read(), name=f"legation-opencode-{child.pid}")
         self._living = asyncio.create_task(self._live(), name=f"legation-opencode-life-{child.pid}")
 
@@ -83,7 +81,7 @@ class OpenCodeServer:
         api: Api | None = None
         try:
             async with asyncio.timeout(timeout):
-                url = await _address(child)
+                url = await address(child)
                 api = Api(url, password, redact=pipes.redact, max_answer=pipes.max_line)
                 version = (await api.get("/global/health", Health, timeout=timeout)).version
                 server = cls(child, api, pipes, version)
@@ -257,30 +255,6 @@ class OpenCodeServer:
     def _tell_all(self, code: DiagnosticCode, message: str) -> None:
         for listener in tuple(self._listeners):
             listener.trouble(code, message)
-
-
-async def _address(child: Child) -> str:
-    async for lines in child.lines():
-        found = _LISTENING.search(b"\n".join(lines))
-        if found:
-            return found[1].decode()
-    found_exit = await child.wait()
-    raise AgentExited(
-        f"cannot start OpenCode's server: {child.name!r} ended with {found_exit}{said(child)}",
-        {"exitCode": found_exit.code, "signal": found_exit.signal},
-    )
-
-
-async def _drain(child: Child) -> None:
-    """Its output has nothing to say; it must not fill up."""
-    async for _ in child.lines():
-        pass
-
-
-def said(child: Child) -> str:
-    """What it wrote to its standard error last, for the end of a message."""
-    tail = child.stderr_tail().strip()[-STDERR_SHOWN:]
-    return f", having said:\n{tail}\n" if tail else ""
 
 
 def _shown(line: bytes) -> str:

@@ -8,15 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from legation.agents.opencode.messages import ToolCompleted, ToolFailed, ToolPart, ToolPending, ToolState
 from legation.agents.opencode.patches import diffs
-from legation.agents.opencode.shapes import (
-    PermissionRequest,
-    ToolCompleted,
-    ToolFailed,
-    ToolPart,
-    ToolPending,
-    ToolState,
-)
+from legation.agents.opencode.requests import PermissionRequest
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import (
     Content,

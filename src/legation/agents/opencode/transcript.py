@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from legation.agents.native import META
-from legation.agents.opencode.shapes import (
+from legation.agents.opencode.messages import (
     AgentPart,
     AssistantMessage,
     CompactionPart,
@@ -29,14 +29,18 @@ from legation.agents.opencode.shapes import (
     ToolPart,
     UserMessage,
 )
+from legation.agents.opencode.states import Todo
 from legation.agents.opencode.tools import Names, call_of, update_of
 from legation.wire.acp.content import ResourceLink, Text
 from legation.wire.acp.toolcall import ToolCall
 from legation.wire.acp.updates import (
+    PLAN_STATUSES,
     AgentMessageChunk,
     AgentThoughtChunk,
     CompactionSummaryChunk,
     CompactionUpdate,
+    Plan,
+    PlanEntry,
     SessionUpdate,
     UserMessageChunk,
 )
@@ -170,6 +174,17 @@ class Transcript:
         new = part_id not in self._said
         self._said[part_id] = 0
         return new
+
+
+def plan(todos: tuple[Todo, ...]) -> Plan:
+    """What was given up is no part of the plan any more."""
+    return Plan(
+        entries=tuple(
+            PlanEntry(content=each.content, priority=each.priority, status=each.status)
+            for each in todos
+            if each.status in PLAN_STATUSES
+        )
+    )
 
 
 def _link(part: FilePart) -> ResourceLink:

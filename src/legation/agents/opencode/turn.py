@@ -15,14 +15,15 @@ from typing import Final, Literal
 
 from legation.agents.native import Reply
 from legation.agents.opencode import refusals
-from legation.agents.opencode.shapes import (
+from legation.agents.opencode.messages import (
     AssistantMessage,
+    Message,
     NativeError,
-    Retry,
     StepFinishPart,
     Tokens,
     UserMessage,
 )
+from legation.agents.opencode.states import Retry
 from legation.agents.rpc import AgentRefused
 from legation.wire.acp.sessions import PromptResponse, StopReason, Usage
 
@@ -64,6 +65,12 @@ class Turn:
             return False
         self.users.add(message.id)
         return True
+
+    def owns(self, message: Message) -> bool:
+        """Whether it is of this turn, as far as one can tell from a history."""
+        if isinstance(message, UserMessage):
+            return message.id not in self.old
+        return message.parent_id in self.users
 
     def assistant(self, message: AssistantMessage) -> None:
         if message.parent_id not in self.users:

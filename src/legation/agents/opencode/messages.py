@@ -1,23 +1,13 @@
-"""What OpenCode says, as far as this driver reads it. Members that nobody reads are left out, and unknown ones ignored."""
+"""Messages, and the parts that they are made of: told as events, and as a session's history."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, dataclass_transform
+from typing import Any, TypeAlias
 
 import msgspec
 
-
-def _wire_name(name: str) -> str:
-    """OpenCode writes `sessionID`, `callID`, and camel case otherwise."""
-    first, *rest = name.split("_")
-    return first + "".join("ID" if word == "id" else word.capitalize() for word in rest)
-
-
-# Type checkers do not let options of a Struct pass to its children, as msgspec does.
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Native(msgspec.Struct, frozen=True, kw_only=True, rename=_wire_name):
-    """Base of all that is read."""
+from legation.agents.opencode.shape import Native
 
 
 class CacheTokens(Native):
@@ -214,134 +204,3 @@ class Told(Native):
             except msgspec.ValidationError:
                 odd.append(raw)
         return tuple(read), tuple(odd)
-
-
-class Busy(Native, tag="busy", tag_field="type"):
-    pass
-
-
-class Idle(Native, tag="idle", tag_field="type"):
-    pass
-
-
-class Retry(Native, tag="retry", tag_field="type"):
-    """It asks the model again at `next`, in milliseconds since the epoch."""
-
-    attempt: int
-    message: str
-    next: int
-
-
-Status: TypeAlias = Busy | Idle | Retry
-
-
-class SessionModel(Native):
-    id: str
-    provider_id: str
-    variant: str | None = None
-
-
-class SessionTime(Native):
-    created: int
-    updated: int
-
-
-class SessionInfo(Native):
-    id: str
-    directory: str
-    title: str
-    time: SessionTime
-    parent_id: str | None = None
-    cost: float | None = None
-    agent: str | None = None
-    model: SessionModel | None = None
-
-
-class ToolRef(Native):
-    message_id: str
-    call_id: str
-
-
-class PermissionRequest(Native):
-    id: str
-    session_id: str
-    permission: str
-    patterns: tuple[str, ...]
-    metadata: Mapping[str, Any]
-    tool: ToolRef | None = None
-
-
-class QuestionOption(Native):
-    label: str
-    description: str
-
-
-class QuestionInfo(Native):
-    question: str
-    header: str
-    options: tuple[QuestionOption, ...]
-    multiple: bool | None = None
-    custom: bool | None = None
-
-
-class QuestionRequest(Native):
-    id: str
-    session_id: str
-    questions: tuple[QuestionInfo, ...]
-    tool: ToolRef | None = None
-
-
-class Todo(Native):
-    content: str
-    status: str
-    priority: str
-
-
-class Rule(Native):
-    permission: str
-    pattern: str
-    action: str
-
-
-class AgentInfo(Native):
-    """`mode` is primary, subagent or all."""
-
-    name: str
-    mode: str
-    permission: tuple[Rule, ...]
-    description: str | None = None
-    hidden: bool | None = None
-
-
-class ModelLimit(Native):
-    context: float
-
-
-class ModelInfo(Native):
-    id: str
-    name: str
-    limit: ModelLimit
-    variants: Mapping[str, Any] | None = None
-
-
-class ProviderInfo(Native):
-    id: str
-    name: str
-    models: Mapping[str, ModelInfo]
-
-
-class Providers(Native):
-    """`default` is the model of each provider that it would choose by itself."""
-
-    providers: tuple[ProviderInfo, ...]
-    default: Mapping[str, str]
-
-
-class Config(Native):
-    """GET /config: of all that it has, the model that was chosen."""
-
-    model: str | None = None
-
-
-class Health(Native):
-    version: str
