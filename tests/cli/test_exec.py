@@ -159,6 +159,20 @@ def test_the_agent_sees_only_what_it_was_given(home: Path, repo: Path) -> None:
     assert "PASSED" in done.stdout
 
 
+def test_an_agent_of_the_catalogue_gets_its_key_and_the_record_does_not(home: Path, repo: Path) -> None:
+    agents = home / "agents.toml"
+    agents.write_text(
+        f'[agents.mine]\ncommand = "{sys.executable} -m legation.agents.rehearsal"\nenv = ["MY_API_KEY"]\n'
+    )
+    argv = ("exec", "--agent", "mine", rehearse("say canary-secret"), "--json")
+    done = legation(home, *argv, cwd=repo, MY_API_KEY="canary-secret", LEGATION_AGENTS=str(agents))
+    assert done.returncode == 0, done.stderr
+    started, *rest = (each for each in done.stdout.splitlines() if "canary" in each or "redacted" in each)
+    assert "prompt-started" in started  # what the user says is the user's
+    assert "[redacted:MY_API_KEY]" in "".join(rest)
+    assert "canary-secret" not in "".join(rest)
+
+
 MISTAKES = [
     (("exec", "do it"), 2, "--agent NAME or --command"),
     (("exec", "--agent", "rehearsal", "--command", "x", "do it"), 2, "not both"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -20,6 +21,8 @@ from legation.cli.turn import Done, Job, run_turn
 from legation.cli.view import Screen, view_of
 from legation.errors import STATUS, Code, InvalidParams
 from legation.host.changes import Changes
+from legation.redact import Redactor
+from legation.secret import Secret
 from legation.store.trust import TrustedFolders
 from legation.wire.ask import ApproveAll, Approver, DenyAll
 
@@ -51,7 +54,7 @@ def exec_(
 ) -> int:
     """Run one prompt with an agent, here and now.
 
-    The agent starts with a clean environment and a HOME of its own. What it asks is decided by rules: --policy, else
+    The agent starts with a clean environment, its own key if that is set here, and a HOME of its own. What it asks is decided by rules: --policy, else
     the starter `careful`. What they leave to somebody is asked in the terminal; without a terminal it is denied. The
     session is recorded; see `legation events`. The exit code is 0 only when the agent ended its turn by itself.
 
@@ -63,9 +66,10 @@ def exec_(
     name, chosen = _name(agent, command), settings_of(settings)
     if agent is not None:
         catalogue = Catalogue(chosen.data_dir, custom_file=chosen.agents)
-        name, start = catalogue.entry(agent).name, catalogue.start(agent)
+        entry, start, keys = catalogue.entry(agent), catalogue.start(agent), catalogue.keys(agent)
+        name, hidden = entry.name, [key for key in keys.values() if entry.is_key(key.name)]
     else:
-        start = Start(_split(command or ""))
+        start, keys, hidden = Start(_split(command or "")), {}, []
     folder, trusts = _folder(cwd), _trusts(chosen.data_dir, this_time=trust)
     start = start.within(folder, trusted=trusts(str(folder)))
     job = Job(
@@ -73,10 +77,15 @@ def exec_(
         argv=start.argv,
         cwd=folder,
         prompt=_prompt(prompt),
-        env={**start.env, **_passed(env, os.environ)},
+        env={
+            **start.env,
+            **{variable: key.reveal() for variable, key in keys.items()},
+            **_passed(env, os.environ),
+        },
         driver=start.driver,
         beginning=start.beginning,
         trusts=trusts,
+        redact=_redactor(hidden).bytes,
     )
     if yes and unattended:
         raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
@@ -168,6 +177,14 @@ def _read_text(source: TextIO) -> str:
     except UnicodeError:
         raise InvalidParams("cannot read the prompt: it is not UTF-8 text; convert it") from None
     return text
+
+
+def _redactor(keys: Iterable[Secret]) -> Redactor:
+    redactor = Redactor()
+    for key in keys:
+        with suppress(InvalidParams):  # one so short keeps no agent from starting
+            redactor.add(key)
+    return redactor
 
 
 def _passed(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Renderer:
     def __init__(self, terminal: Terminal) -> None:
         self._out = terminal
         self._speaking: type | None = None  # whose words the cursor stands in
+        self._said = ""  # by the agent in this turn
         self._calls: dict[str, AnyToolCall] = {}
         self._plan: list[str] = []
         self._asked: dict[str, str] = {}
@@ -80,17 +81,21 @@ class Renderer:
         self._out.say(text, style)
 
     def _prompt(self, started: PromptStarted) -> None:
+        self._said = ""
         self._say(f"> {line(' '.join(_text(block) for block in started.prompt))}", "bold")
 
     def _words(self, chunk: AgentMessageChunk | AgentThoughtChunk) -> None:
         if self._speaking is not type(chunk):
             self._new_line()
             self._speaking = type(chunk)
+        self._said += _text(chunk.content)
         self._out.write(plain(_text(chunk.content)), "dim" if isinstance(chunk, AgentThoughtChunk) else None)
 
     def _tool_call(self, update: AnyToolCall) -> None:
         known = self._calls.get(update.tool_call_id)
         call = self._calls[update.tool_call_id] = merged(known, update) if known else update
+        if call.kind == "switch_mode" and known is None:
+            self._proposal(call)
         if call.status not in ("completed", "failed"):
             return
         if known is not None and known.status == call.status:
@@ -100,9 +105,16 @@ class Renderer:
         if call.kind == "execute":
             self._output(call)
 
+    def _proposal(self, call: AnyToolCall) -> None:
+        """A plan that somebody is about to be asked about. Some agents have told it by then."""
+        plan = _content(call).strip()
+        if plan and plan not in self._said:
+            self._say("plan:", "cyan")
+            for text in plain(plan).splitlines():
+                self._out.say(f"    {text}", "cyan")
+
     def _output(self, call: AnyToolCall) -> None:
-        texts = [_text(part.content) for part in call.content or () if isinstance(part, Content)]
-        lines = [text for text in plain("\n".join(texts)).splitlines() if text.strip()]
+        lines = [text for text in plain(_content(call)).splitlines() if text.strip()]
         if len(lines) > OUTPUT_LINES:
             lines = [f"... {len(lines) - OUTPUT_LINES} lines more", *lines[-OUTPUT_LINES:]]
         for text in lines:
@@ -121,7 +133,8 @@ class Renderer:
         self._say(f"usage: {usage.used} of {usage.size} tokens{cost}", "dim")
 
     def _notice(self, notice: Notice) -> None:
-        self._say(f"{line(notice.severity)}: {line(notice.title)} {line(notice.description or '')}", "yellow")
+        more = f": {line(notice.description)}" if notice.description else ""
+        self._say(f"{line(notice.severity)}: {line(notice.title)}{more}", "yellow")
 
     def _ask(self, asked: PermissionAsked) -> None:
         self._asked[asked.id] = asked.title  # shown with its answer
@@ -160,6 +173,10 @@ class Renderer:
 
     def _unrecognized(self, update: Unrecognized) -> None:
         self._say(f"an update of an unknown kind ({len(update.raw)} bytes)", "dim")
+
+
+def _content(call: AnyToolCall) -> str:
+    return "\n".join(_text(part.content) for part in call.content or () if isinstance(part, Content))
 
 
 def _text(block: ContentBlock) -> str:

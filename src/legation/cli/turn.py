@@ -25,6 +25,7 @@ from legation.host.options import AgentDefinition, HostOptions, Limits, trusts_n
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.ids import new_id
+from legation.proc.lines import Redact, unchanged
 from legation.settings import Settings
 from legation.store.jsonl import JsonlBackend
 from legation.store.subscription import Subscription
@@ -49,6 +50,7 @@ class Job:
     driver: DriverName = "acp"
     trusts: Callable[[str], bool] = trusts_nothing
     beginning: Beginning = field(default_factory=Beginning)
+    redact: Redact = unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def _options(job: Job, settings: Settings, place: Path, approver: Approver) -> H
         kill_timeout_ms=settings.stop_grace * 1000,
         max_line=settings.max_line_bytes,
         data_dir=settings.data_dir,
+        redact=job.redact,
         trusts=job.trusts,
     )
 

@@ -92,6 +92,9 @@ async def test_who_is_not_signed_in_is_told_so() -> None:
     with pytest.raises(AgentRefused) as caught:
         await reply.value()
     assert caught.value.error.code == ErrorCode.AUTH_REQUIRED
+    assert caught.value.error.message.endswith(
+        "give it ANTHROPIC_API_KEY, or run `legation agents login claude`"
+    )
 
 
 async def test_with_the_process_every_prompt_is_lost() -> None:

@@ -285,3 +285,30 @@ serve(prompted)
             notice = payload(await until_type(session, "notice"))
             assert notice["title"] == "A limit of the account is reached: five hours"
         assert len([event for event in await events(two) if event.type == "prompt-started"]) == 0
+
+
+async def test_a_turn_that_is_cancelled_before_it_can_be_interrupted_is_interrupted_when_it_began(
+    tmp_path: Path,
+) -> None:
+    source = """
+begun = []
+
+def other(message):
+    if message["method"] != "turn/interrupt":
+        send(id=message["id"], result={})
+    elif begun:
+        send(id=message["id"], result={})
+        completed(message, "interrupted")
+    else:
+        send(id=message["id"], error={"code": -32600, "message": "no active turn to interrupt"})
+        begun.append(True)
+        tell("turn/started", message, turn=turn(message))
+serve(lambda message: say(message, "taken"), other)
+"""
+    async with server(source, tmp_path) as (made, definition):
+        session = await opened(made, definition)
+        coming = asyncio.create_task(ask(session))
+        await until_type(session, "agent-message-chunk")
+        await session.cancel()
+        async with asyncio.timeout(5):  # of CANCEL_GRACE it takes nothing
+            assert (await coming).stop_reason == "cancelled"

@@ -170,7 +170,11 @@ def test_a_failure_says_its_kind_and_status() -> None:
         "no: more",
         {"kind": "responseTooManyFailedAttempts", "httpStatus": 429},
     )
-    assert failure(TurnError(message="no", codex_error_info="unauthorized")).error.code == -32000
+    refused: dict[str, object] = {"httpConnectionFailed": {"httpStatusCode": 401}}
+    for kind in ("unauthorized", refused):
+        signed_out = failure(TurnError(message="no", codex_error_info=kind)).error
+        assert signed_out.code == -32000
+        assert "legation agents login codex" in signed_out.message
     assert "did not say" in failure(None).error.message
 
 

@@ -213,13 +213,16 @@ async def test_a_server_that_an_early_abort_has_poisoned_is_revived(opencode: st
         async with _intruder(_servers(at)[0]) as client:
             await client.post("/instance/dispose", params=where, json={})
             made = (await client.post("/session", params=where, json={})).json()["id"]
-            words = {"parts": [{"type": "text", "text": "x"}]}
+            words = {"parts": [{"type": "text", "text": "An intruder's words"}]}
+            intruder = kitchen.model.when("An intruder's words")  # if the abort comes late
+            intruder.say("x")
             await client.post(f"/session/{made}/prompt_async", params=where, json=words)
             await client.post(f"/session/{made}/abort", params=where)
         at.script.say("Alive.")
         result = await at.ask("Go")
         assert (result.stop_reason, result.error) == ("end_turn", None)
         assert await at.said() == "Alive."
+        intruder.clear()
 
 
 def _servers(at: Seat) -> tuple[int, ...]:

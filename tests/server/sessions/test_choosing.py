@@ -96,3 +96,11 @@ async def test_nothing_is_set_where_a_part_is_not_offered() -> None:
         with pytest.raises((InvalidParams, CapabilityUnsupported)):
             await choose(agent, wanted)
     assert agent.told == []
+
+
+@pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions", "full-access"])
+async def test_who_wants_a_mode_without_asking_hears_what_to_use_also_where_the_agent_names_none(
+    mode: str,
+) -> None:
+    with pytest.raises(Forbidden, match="permissionMode"):
+        await choose(with_modes("default", "plan"), Wanted(mode=mode))

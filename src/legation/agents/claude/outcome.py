@@ -16,6 +16,7 @@ from legation.wire.acp.sessions import STOP_REASONS, PromptResponse
 UNAUTHENTICATED: Final = 401
 _SIGN_IN: Final = frozenset(("authentication_failed", "oauth_org_not_allowed"))
 _NOT_SIGNED_IN: Final = "/login"  # what it advises where it has no key at all: it names no kind of error then
+_REMEDY: Final = "; give it ANTHROPIC_API_KEY, or run `legation agents login claude`"
 _ABORTED: Final = "aborted_"
 _TURNS: Final = "error_max_turns"
 
@@ -42,4 +43,4 @@ def error_of(result: Result, failure: str | None) -> RpcError:
         data["status"] = int(status)
     signed_out = status == UNAUTHENTICATED or failure in _SIGN_IN or _NOT_SIGNED_IN in message
     code = ErrorCode.AUTH_REQUIRED if signed_out else ErrorCode.INTERNAL_ERROR
-    return RpcError(code, message, data)
+    return RpcError(code, f"{message}{_REMEDY}" if signed_out else message, data)

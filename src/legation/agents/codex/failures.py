@@ -11,6 +11,8 @@ from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 
 _NO_WORDS: Final = "the turn failed, and Codex did not say why"
 _SIGN_IN: Final = "unauthorized"
+_UNAUTHORIZED: Final = 401  # which it calls a connection that failed, once it has tried often enough
+_REMEDY: Final = "give it OPENAI_API_KEY, or run `legation agents login codex`"
 
 
 def failure(error: TurnError | None) -> AgentRefused:
@@ -19,8 +21,10 @@ def failure(error: TurnError | None) -> AgentRefused:
     if error is None:
         return AgentRefused(AgentMethod.SESSION_PROMPT, RpcError(ErrorCode.INTERNAL_ERROR, _NO_WORDS))
     kind, status = _kind(error.codex_error_info)
-    code = ErrorCode.AUTH_REQUIRED if kind == _SIGN_IN else ErrorCode.INTERNAL_ERROR
+    signed_out = kind == _SIGN_IN or status == _UNAUTHORIZED
+    code = ErrorCode.AUTH_REQUIRED if signed_out else ErrorCode.INTERNAL_ERROR
     words = ": ".join(filter(None, (error.message, error.additional_details)))
+    words = f"{words}; {_REMEDY}" if signed_out else words
     data = {key: value for key, value in (("kind", kind), ("httpStatus", status)) if value is not None}
     return AgentRefused(AgentMethod.SESSION_PROMPT, RpcError(code, words, data))
 

@@ -66,6 +66,7 @@ class CodexThread:
         self._tokens = Tokens()
         self._turn: Turn | None = None
         self._running: dict[str, str] = {}  # thread -> its turn: this one's and those of sub-agents
+        self._unwanted: set[str] = set()  # turns that were told to stop and have not ended
         self._idle = asyncio.Event()  # nothing is running
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,6 +102,7 @@ class CodexThread:
             turn.cancelled = True
         for thread_id, turn_id in self._running.items():
             if turn_id != _STARTING:
+                self._unwanted.add(turn_id)
                 self._do(self._interrupt(thread_id, turn_id))
 
     async def leave(self, limit: float) -> bool:
@@ -188,8 +190,13 @@ class CodexThread:
             self._agent.say(self.id, self._tokens.count(news.token_usage), native=heard.line)
 
     def _turn_began(self, thread_id: str, news: TurnNews | None) -> None:
-        if news is not None:
-            self._runs(thread_id, news.turn.id)
+        if news is None:
+            return
+        self._runs(thread_id, news.turn.id)
+        if (
+            news.turn.id in self._unwanted
+        ):  # between its answer and this news Codex refuses to interrupt a turn
+            self._do(self._interrupt(thread_id, news.turn.id))
 
     def _turn_ended(self, thread_id: str, news: TurnNews | None, heard: Heard) -> None:
         if news is None:
@@ -217,6 +224,7 @@ class CodexThread:
         self._idle.clear()
 
     def _runs_no_more(self, thread_id: str, turn_id: str) -> None:
+        self._unwanted.discard(turn_id)
         if self._running.get(thread_id) == turn_id:
             del self._running[thread_id]
         if not self._running:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +57,9 @@ class Attaching:
         self._launching = launching
         self._vault = vault
         self._records = records
-        self.restarts: Counter[tuple[str, str]] = Counter()  # by workspace and agent: after one ended by itself
+        self.restarts: Counter[tuple[str, str]] = (
+            Counter()
+        )  # by workspace and agent: after one ended by itself
         self._watched: set[str] = set()
         self._own: set[tuple[str, str | None]] = (
             set()

@@ -125,6 +125,7 @@ def _mode_of(offers: Offers, name: str, first: str | None) -> tuple[SelectOption
         offered = list(_flat(option.options)) if option else []
     value = _mode(name, offered, first or current)
     if value is None:
+        must_ask(name)  # what to use instead is the better advice, whether or not the agent names such a mode
         _refuse("mode", [each for each, _ in offered], "mode_not_supported")
     if value != current:
         must_ask(value)

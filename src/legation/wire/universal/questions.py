@@ -103,7 +103,11 @@ def _described(field: Field) -> str:
 
 
 def _options(fields: tuple[Field, ...]) -> tuple[str, ...]:
-    return tuple(choice.label for choice in fields[0].choices) if len(fields) == 1 else ()
+    """Of the one field; beside it there may be room for words of one's own, as agents name it."""
+    first, *others = fields or (None,)
+    if first is None or any(other.name != f"{first.name}_custom" for other in others):
+        return ()
+    return tuple(choice.label for choice in first.choices)
 
 
 def _response(content: Mapping[str, object] | None) -> str | None:

@@ -1,0 +1,47 @@
+"""What a session's events look like to people."""
+
+import io
+
+from legation.cli.render import Renderer
+from legation.cli.terminal import Terminal
+from legation.wire import codec
+from legation.wire.acp.content import Text
+from legation.wire.acp.toolcall import Content, ToolCall
+from legation.wire.acp.updates import AgentMessageChunk, Notice
+from legation.wire.codec import Known
+from legation.wire.events import Event
+
+PLAN = "1. look\n2. leap"
+PROPOSED = ToolCall(
+    tool_call_id="p",
+    title="ExitPlanMode",
+    kind="switch_mode",
+    status="pending",
+    content=(Content(content=Text(text=PLAN)),),
+)
+
+
+def shown(*payloads: Known) -> str:
+    out = io.StringIO()
+    renderer = Renderer(Terminal(out))
+    for seq, payload in enumerate(payloads, 1):
+        told = codec.draft(payload)
+        renderer.show(Event(seq=seq, at=0, type=told.type, raw=told.raw))
+    renderer.end()
+    return out.getvalue()
+
+
+def test_a_plan_is_shown_before_somebody_is_asked_about_it() -> None:
+    assert shown(PROPOSED) == "plan:\n    1. look\n    2. leap\n"
+
+
+def test_a_plan_that_the_agent_has_told_is_not_shown_again() -> None:
+    assert shown(AgentMessageChunk(content=Text(text=f"{PLAN}\n")), PROPOSED).count("look") == 1
+
+
+def test_what_a_notice_is_about_is_told_apart_from_it() -> None:
+    assert (
+        shown(Notice(severity="warning", title="Asked again", description="1 of 5"))
+        == "warning: Asked again: 1 of 5\n"
+    )
+    assert shown(Notice(severity="error", title="Too long")) == "error: Too long\n"
