@@ -283,7 +283,8 @@ async def a_trust(rig: Rig) -> str:
 
 
 def make_repository(folder: Path) -> None:
-    (folder / ".git").mkdir(parents=True)
+    for part in ("objects", "refs"):
+        (folder / ".git" / part).mkdir(parents=True)
     (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
 
 

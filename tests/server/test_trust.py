@@ -17,7 +17,8 @@ from legation.errors import ConfigInvalid
 @pytest.fixture
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     git = tmp_path / "served" / "project" / ".git"
-    git.mkdir(parents=True)
+    for part in ("objects", "refs"):
+        (git / part).mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     async with open_rig("sqlite", tmp_path / "data", request, folders=[str(tmp_path / "served")]) as made:
         yield made

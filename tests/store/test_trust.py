@@ -29,7 +29,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def repository(folder: Path) -> Path:
-    (folder / ".git").mkdir(parents=True)
+    for part in ("objects", "refs"):
+        (folder / ".git" / part).mkdir(parents=True)
     (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     return folder
 
@@ -100,9 +101,12 @@ def test_a_trusted_folder_that_becomes_a_part_of_a_repository_is_trusted_no_more
 ) -> None:
     within = repository(project / "within")
     trust(folders, within)
-    assert folders.trusts(str(within))
-    (within / ".git" / "HEAD").unlink()
-    assert not folders.trusts(str(within))
+    for part in ("HEAD", "objects"):  # without either git takes it for none
+        place = within / ".git" / part
+        assert folders.trusts(str(within))
+        place.rename(within / part)
+        assert not folders.trusts(str(within))
+        (within / part).rename(place)
 
 
 def test_another_folder_in_its_place_is_not_trusted(folders: TrustedFolders, project: Path) -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from legation.errors import Forbidden
+
+REPOSITORY: Final = (
+    "HEAD",
+    "objects",
+    "refs",
+)  # without one of them git takes it for none, and looks further up
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +49,5 @@ def _to_the_root(folder: Path) -> Iterator[Path]:
     for place in (real, *real.parents):
         yield place
         git = place / ".git"
-        if git.is_file() or (git / "HEAD").is_file():
+        if git.is_file() or all((git / part).exists() for part in REPOSITORY):
             return

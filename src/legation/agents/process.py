@@ -16,9 +16,24 @@ from legation.wire.acp.rpc import RpcError
 EXIT_LIMIT = 10.0  # seconds from the end of an agent's output to its exit: the kernel's and the sweep's time
 REST_LIMIT = 5.0  # seconds for a stopped agent's last words to be taken: the store's time
 STDERR_SHOWN = 2000  # characters of it in an error
+ANSWER_LIMIT = 1024 * 1024  # bytes that a program says when it is asked for its version or help
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+
+async def all_said(child: Child) -> bytes:
+    """What a program says that is only asked something, to its end. Raises where it does not stop talking."""
+    said: list[bytes] = []
+    length = 0
+    async for lines in child.lines():
+        said += lines
+        length += sum(map(len, lines)) + len(lines)
+        if length > ANSWER_LIMIT:
+            raise AgentError(
+                f"cannot use {child.name!r}: asked what it is, it said more than {ANSWER_LIMIT} bytes; run it by hand"
+            )
+    return b"\n".join(said)
 
 
 class AgentProcess:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
+from typing import Final
 from urllib.parse import quote
 
 from legation.errors import StorageFailed
 from legation.host.options import AgentDefinition
 from legation.ids import new_id
 from legation.proc import Command, Registry, child_environment, reap
+from legation.proc.registry import listed
+
+LEFT_AFTER: Final = 600.0  # seconds: a sign-in under way has a temporary folder, and no child that is on file
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,18 @@ class Places:
             return cls(Path(tempfile.mkdtemp(prefix="legation-host-")), True, workspace)
         places = cls(data_dir, False, workspace)
         reap(places.children)
+        places._sweep()
         return places
+
+    def _sweep(self) -> None:
+        """Temporary folders that a killed host left, with what was secret in them. Whoever else lives here keeps his."""
+        if any(each.owner_lives for each in listed(self.children)):
+            return
+        young = time.time() - LEFT_AFTER
+        for folder in (self.data / "agents" / self.workspace).glob("*/tmp/*"):
+            with suppress(OSError):
+                if folder.lstat().st_mtime < young:
+                    rmtree(folder, ignore_errors=True)
 
     @property
     def children(self) -> Path:

@@ -27,6 +27,11 @@ from legation.store import ownfile
 FOLDER: Final = "trust"  # of the data folder
 VERSION: Final = 1
 MOST: Final = 1000  # folders of one workspace
+_REPOSITORY: Final = (
+    "HEAD",
+    "objects",
+    "refs",
+)  # without one of them git takes it for none, and looks further up
 _LARGEST: Final = 8 << 20  # bytes: so many, with the longest paths that there are
 
 State = Literal["trusted", "replaced", "gone"]
@@ -146,7 +151,7 @@ def repository_of(real: str) -> str | None:
     root = None
     for each in _upward(real):
         git = Path(each, ".git")
-        if git.is_file() or (git / "HEAD").is_file():
+        if git.is_file() or all((git / part).exists() for part in _REPOSITORY):
             return each
         if os.path.lexists(git):
             root = each

@@ -12,6 +12,7 @@ import pytest
 from legation.agents.amp.gate import Gate, Question, install_plugin, write_delegate
 from legation.agents.amp.settings import write_settings
 from legation.agents.native import Permission
+from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import ConfigInvalid
 from legation.wire.acp.mcp import McpServer
 
@@ -170,3 +171,18 @@ def test_settings_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert settings["amp.permissions"] == [{"tool": "*", "action": "delegate", "to": str(tmp_path / "ask")}]
     assert settings["amp.mcpServers"]["remote"]["headers"] == {"authorization": "a-secret"}
     assert settings["amp.dangerouslyAllowAll"] is False
+
+
+async def test_so_many_may_ask_at_once_and_no_more(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (gate, decider):
+        asking = [
+            asyncio.create_task(ask(gate, {**PLUGIN, "id": str(number)}))
+            for number in range(REQUESTS_AT_ONCE)
+        ]
+        await until(decider.asked, REQUESTS_AT_ONCE)
+        reader, writer = await asyncio.open_unix_connection(str(gate.door))
+        assert await asyncio.wait_for(reader.read(), WAIT) == b""
+        writer.close()
+        for answer in decider.answers:
+            answer.set_result(Permission(allowed=True))
+        assert await asyncio.gather(*asking) == [{"allow": True}] * REQUESTS_AT_ONCE

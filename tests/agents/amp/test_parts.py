@@ -80,7 +80,7 @@ def test_an_option_that_it_does_not_take_is_read_from_its_complaint(said: str, o
         (
             "apply_patch",
             {"patchText": PATCH},
-            "edit",
+            "delete",
             ("/w/new.txt", "/w/old.txt", "/w/newer.txt", "/w/gone.txt"),
             None,
         ),
@@ -99,6 +99,13 @@ def test_a_patch_shows_what_it_adds_and_how_it_changes() -> None:
     added, changed = described("t1", "apply_patch", {"patchText": PATCH}).content or ()
     assert added == Diff(path="new.txt", new_text="one\ntwo\n")
     assert changed == Content(content=Text(text=PATCH))
+
+
+def test_a_patch_that_deletes_is_no_mere_edit() -> None:
+    assert described("t", "apply_patch", {"patchText": PATCH}).kind == "delete"
+    edits = PATCH.replace("*** Delete File: gone.txt\n", "")
+    assert described("t", "apply_patch", {"patchText": edits}).kind == "edit"
+    assert described("t", "shell_command", {"command": PATCH}).kind == "execute"
 
 
 def test_what_acts_on_this_machine_is_known() -> None:
@@ -137,6 +144,12 @@ def test_a_repositorys_configuration_is_refused_from_its_root_down(name: str, tm
     (root / ".git").mkdir()
     refuse_untrusted(inner)
     (root / ".amp" / name).mkdir(parents=True)
+    with pytest.raises(Forbidden, match="legation trust"):
+        refuse_untrusted(inner)
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    for part in ("objects", "refs"):
+        (root / ".git" / part).mkdir()
+    (inner / ".git").mkdir()  # which git takes for none
     with pytest.raises(Forbidden, match="legation trust"):
         refuse_untrusted(inner)
     (root / "a" / ".git").write_text("gitdir: elsewhere")

@@ -343,3 +343,13 @@ async def test_a_closed_session_is_gone(tmp_path: Path) -> None:
         await made.agent.close_session(session, WAIT)
         with pytest.raises(AgentRefused):
             await made.ask(session, "text('never')")
+
+
+async def test_a_plugin_that_was_changed_is_put_back_before_the_next_turn(tmp_path: Path) -> None:
+    async with desk(tmp_path) as made:
+        session = await made.session()
+        (plugin,) = tmp_path.rglob("plugins/legation.ts")
+        ours = plugin.read_text()
+        plugin.write_text("export default function () {}")
+        await made.ask(session, WRITE)
+        assert plugin.read_text() == ours

@@ -58,6 +58,10 @@ def test_what_is_above_the_repository_is_not_looked_at(tmp_path: Path) -> None:
     with pytest.raises(Forbidden):
         AGENT.within(folder, trusted=False)  # a `.git` without a HEAD is no repository to Git
     (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    with pytest.raises(Forbidden):  # git takes it for none yet, and so would an agent
+        AGENT.within(folder, trusted=False)
+    for part in ("objects", "refs"):
+        (folder / ".git" / part).mkdir()
     assert AGENT.within(folder, trusted=False).env["HEED"] == "0"
 
 

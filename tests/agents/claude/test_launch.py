@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from legation.agents.claude.launch import Launch, command_for, write_servers
+from legation.agents.claude.launch import Launch, command_for, foreign_servers, write_servers
 from legation.proc import Command
 from legation.wire.acp.mcp import McpServer
 
@@ -34,11 +34,21 @@ def test_a_resumed_one_keeps_its_id_and_a_fork_gets_another() -> None:
 
 
 def test_only_a_trusted_folder_may_configure_the_agent() -> None:
-    assert {"--setting-sources=user", "--strict-mcp-config"} <= set(argv(Launch(ID, "/w")))
+    assert {"--setting-sources=", "--strict-mcp-config"} <= set(argv(Launch(ID, "/w")))
     trusted = argv(Launch(ID, "/w", trusted=True))
-    assert "--setting-sources=user,project,local" in trusted
+    assert "--setting-sources=project,local" in trusted
     assert "--strict-mcp-config" not in trusted
     assert "--permission-mode=default" in trusted
+
+
+def test_servers_of_a_folder_above_count_only_if_it_is_trusted_too(tmp_path: Path) -> None:
+    work = tmp_path / "outer" / "work"
+    work.mkdir(parents=True)
+    assert not foreign_servers(str(work), lambda folder: folder == str(work))
+    (tmp_path / "outer" / ".mcp.json").write_text("{}")
+    assert foreign_servers(str(work), lambda folder: folder == str(work))
+    assert not foreign_servers(str(work), lambda folder: folder.startswith(str(tmp_path / "outer")))
+    assert "--strict-mcp-config" in argv(Launch(ID, "/w", trusted=True, foreign_servers=True))
 
 
 def test_folders_and_questions() -> None:

@@ -158,8 +158,10 @@ async def test_lines_that_nobody_knows_are_kept_and_text_is_reported(tmp_path: P
         assert [each.code for each in at.made.reported] == ["agent/stray-line"]
 
 
-async def test_a_program_that_takes_no_hook_gets_no_session(tmp_path: Path) -> None:
-    odd = Odd().hears(HELLO).says(greeting({**READY, "hooks_applied": False}))
+@pytest.mark.parametrize("said", [False, None, "maybe"])
+async def test_a_program_that_takes_no_hook_gets_no_session(tmp_path: Path, said: object) -> None:
+    """Nor does one that does not say so."""
+    odd = Odd().hears(HELLO).says(greeting({**READY, "hooks_applied": said}))
     async with played(tmp_path, odd) as at:
         with pytest.raises(AgentRefused, match="every call"):
             await at.open()
@@ -215,3 +217,14 @@ async def test_what_a_background_task_waits_for_is_asked_again_when_its_turn_is_
         assert answer["response"] == {"behavior": "allow", "updatedInput": {"command": "ls"}}
         outcomes = [json.loads(each.raw)["outcome"] for each in await of_type(session, "permission-answered")]
         assert outcomes == ["cancelled", "approved"]
+
+
+@pytest.mark.parametrize(
+    "name", ["/elsewhere/conversation.jsonl", "../x", "", "11111111-2222-4333-8444-55555555555g"]
+)
+async def test_only_an_id_is_resumed_and_no_file(tmp_path: Path, name: str) -> None:
+    async with played(tmp_path, Odd().ready()) as at:
+        session = await at.open()
+        for take_up in (session.agent.resume_session, session.agent.fork_session):
+            with pytest.raises(AgentRefused, match="no such session"):
+                await take_up(name, str(tmp_path), (), 1.0)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from tests.agents.codex.codex_desk import ask, payload
-from tests.host.rig import NO, Hand, Rig, events, of_type, rig, until_status, until_type
+from tests.host.rig import NO, YES, Hand, Rig, events, of_type, rig, until_status, until_type
 
-from legation.errors import AgentError, AgentExited, TimedOut
+from legation.errors import AgentError, AgentExited, Forbidden, TimedOut
 from legation.host.options import AgentDefinition, Limits
 from legation.host.session import Session
 
@@ -312,3 +312,132 @@ serve(lambda message: say(message, "taken"), other)
         await session.cancel()
         async with asyncio.timeout(5):  # of CANCEL_GRACE it takes nothing
             assert (await coming).stop_reason == "cancelled"
+
+
+async def test_what_no_parser_takes_is_told_to_its_own_session_alone(tmp_path: Path) -> None:
+    source = r"""
+def prompted(message):
+    tell("item/agentMessage/delta", message, itemId="m", delta="secret \ud800")
+    completed(message)
+serve(prompted)
+"""
+    async with server(source, tmp_path) as (made, definition):
+        one, two = await opened(made, definition), await opened(made, definition)
+        await ask(one)
+        assert len(await of_type(one, "unrecognized-update")) == 1
+        assert not [event for event in await events(two) if b"secret" in event.raw]
+
+
+async def test_a_flood_of_requests_and_ids_that_come_twice_are_declined(tmp_path: Path) -> None:
+    source = """
+def prompted(message):
+    own = message["params"]["threadId"]
+    for number in (*range(100, 171), 100):
+        send(id=number, method="item/commandExecution/requestApproval",
+             params={"threadId": own, "itemId": f"i{number}", "command": "ls", "cwd": "/"})
+    found = [read() for _ in range(8)]
+    say(message, " ".join(str(each["id"]) for each in found))
+    completed(message)
+serve(prompted)
+"""
+    async with server(source, tmp_path, approver=Hand()) as (made, definition):
+        session = await opened(made, definition)
+        assert (await ask(session)).stop_reason == "end_turn"
+        assert await heard(session) == "164 165 166 167 168 169 170 100"
+        assert len(await of_type(session, "permission-asked")) == 64
+
+
+async def test_a_patch_is_asked_about_by_what_it_does(tmp_path: Path) -> None:
+    source = """
+def prompted(message):
+    own = message["params"]["threadId"]
+    changes = [{"path": "/w/a", "kind": {"type": "add"}, "diff": "a"},
+               {"path": "/w/b", "kind": {"type": "delete"}, "diff": "b"}]
+    tell("item/started", message, item={"type": "fileChange", "id": "p", "changes": changes, "status": "inProgress"})
+    for number in (100, 101):
+        send(id=number, method="item/fileChange/requestApproval", params={"threadId": own, "itemId": "p"})
+        say(message, answer(number))
+    send(id=102, method="item/fileChange/requestApproval", params={"threadId": own, "itemId": "unseen"})
+    say(message, answer(102))
+    completed(message)
+serve(prompted)
+"""
+    hand = Hand()
+    async with server(source, tmp_path, approver=hand) as (made, definition):
+        session = await opened(made, definition)
+        turn = asyncio.create_task(ask(session))
+        await hand.until_asked(2)
+        shown = [(each.action.kind, each.action.paths) for each in hand.asked]
+        assert shown == [("edit", ("/w/a",)), ("delete", ("/w/b",))]
+        for each, answer in zip(hand.asked, (YES, NO), strict=True):
+            hand.answer(each.id, answer)
+        await hand.until_asked(4)
+        for each in hand.asked[2:]:
+            hand.answer(each.id, YES)
+        await hand.until_asked(5)
+        assert (hand.asked[4].action.kind, hand.asked[4].action.paths) == ("other", ())
+        hand.answer(hand.asked[4].id, NO)
+        await turn
+        assert await heard(session) == '{"decision": "decline"}{"decision": "accept"}{"decision": "decline"}'
+
+
+async def test_an_mcp_tool_is_asked_about_by_its_own_name_though_others_wait_too(tmp_path: Path) -> None:
+    source = """
+def prompted(message):
+    own, given = message["params"]["threadId"], {"id": 1}
+    for tool in ("delete", "get"):
+        tell("item/started", message, item={"type": "mcpToolCall", "id": tool, "server": "db", "tool": tool,
+             "arguments": given, "status": "inProgress"})
+    for number, tool in enumerate(("delete", "get"), start=100):
+        send(id=number, method="mcpServer/elicitation/request", params={"threadId": own, "serverName": "db",
+             "mode": "form", "message": f'Allow the db MCP server to run tool "{tool}"?',
+             "_meta": {"codex_approval_kind": "mcp_tool_call", "tool_params": given}})
+    read(), read()
+    completed(message)
+serve(prompted)
+"""
+    async with server(source, tmp_path) as (made, definition):
+        session = await opened(made, definition)
+        await ask(session)
+        asked = [payload(event)["action"]["tool"] for event in await of_type(session, "permission-asked")]
+        assert asked == ["db.delete", "db.get"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("rules/mine.rules", 'prefix_rule(pattern=["touch"], decision="allow")\n'),
+        ("config.toml", 'model = "m"\nnotify = ["touch", "/tmp/x"]\n'),
+        ("config.toml", "[mcp_servers.evil]\n"),
+        ("config.toml", "not toml"),
+        (".env", "BASH_ENV=/w/x\n"),
+    ],
+)
+async def test_it_is_not_started_where_its_home_would_decide(tmp_path: Path, file: str, text: str) -> None:
+    place = tmp_path / "data/agents/local/odd/home/.codex" / file
+    async with server(DEAF, tmp_path) as (made, definition):
+        session = await opened(made, definition)
+        place.parent.mkdir(parents=True)
+        place.write_text(text)
+        with pytest.raises(Forbidden, match="unasked; look at it and remove it"):
+            await made.open_another(session)
+        with pytest.raises(Forbidden):
+            await made.host.spawn_agent(definition)
+        place.unlink()
+        (place.parent / "config.toml").write_text('model = "m"\n[projects."/w"]\ntrust_level = "untrusted"\n')
+        if place.parent.name == ".codex":
+            await made.open_another(session)
+
+
+async def test_a_history_without_end_is_given_up(tmp_path: Path) -> None:
+    source = """
+def other(message):
+    page = {"data": [{"turnId": "u", "item": {"type": "agentMessage", "id": "m", "text": "again"}}], "nextCursor": "c"}
+    found = {"thread/items/list": page, "thread/read": {"thread": thread(1)}}
+    send(id=message["id"], result=found.get(message["method"], {}))
+serve(completed, other)
+"""
+    async with server(source, tmp_path) as (made, definition):
+        session = await opened(made, definition)
+        with pytest.raises(TimedOut, match=r"not told in whole within 0\.5 s"):
+            await session.agent.load_session("t1", str(made.work), (), 0.5)

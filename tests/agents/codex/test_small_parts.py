@@ -94,7 +94,13 @@ def test_every_thread_asks_and_says_whether_its_folder_is_trusted() -> None:
         "two": {"url": "http://h", "http_headers": {"K": "v"}, "default_tools_approval_mode": "prompt"},
     }
     untrusted = thread_settings("/w", (), {}, lambda _: False).config
-    assert untrusted == {"projects": {"/w": {"trust_level": "untrusted"}}, "mcp_servers": {}}
+    no = {"trust_level": "untrusted"}
+    assert untrusted == {
+        "projects": {"/w": no, "/": no},
+        "mcp_servers": {},
+    }  # whatever its home says of those above
+    assert config["projects"]["/more"] == no
+    assert "features" not in config
 
 
 def model(name: str, *efforts: str) -> Model:

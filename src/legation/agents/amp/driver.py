@@ -86,8 +86,7 @@ class AmpAgent(NativeAgent):
         must_be_gated(self.name, program.flags)
         self._flags = program.flags
         self.takes_edits = program.flags.has_plugins
-        if program.flags.has_plugins:
-            await asyncio.to_thread(install_plugin, self._home)
+        await asyncio.to_thread(self.set_up_gate)
         info = Implementation(name=NAME, version=program.version, title="Amp")
         self.hello = msgspec.structs.replace(self.hello, agent_info=info)
 
@@ -120,6 +119,10 @@ class AmpAgent(NativeAgent):
 
     def flags(self) -> Flags:
         return self._flags
+
+    def set_up_gate(self) -> None:
+        if self._flags.has_plugins:
+            install_plugin(self._home)
 
     def forget(self, option: str) -> None:
         self._flags = self._flags.without(option)

@@ -11,6 +11,7 @@ INV-G3  A decision is used once by each way: the next call, be it the same, is a
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import shlex
@@ -24,6 +25,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from legation.agents.native import Permission
+from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import ConfigInvalid
 from legation.wire import jsontext
 
@@ -47,7 +49,7 @@ class Question(msgspec.Struct, frozen=True):
     hello: bool = False
 
     @property
-    def action(self) -> tuple[str, bytes]:
+    def action(self) -> bytes:
         return _action(self.tool, self.input)
 
 
@@ -55,7 +57,7 @@ class Question(msgspec.Struct, frozen=True):
 class _Decided:
     """What was decided on one action, for the ways that have not asked about it yet."""
 
-    action: tuple[str, bytes]
+    action: bytes
     answer: asyncio.Task[Permission]
     asked_by: set[Way] = field(default_factory=set)
 
@@ -106,6 +108,9 @@ class Gate:
             each.answer.cancel()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._serving) >= REQUESTS_AT_ONCE:  # no answer is a no
+            writer.close()
+            return
         task = asyncio.create_task(self._serve(reader, writer), name="legation-amp-gate")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -152,8 +157,9 @@ class Gate:
         return made
 
 
-def _action(tool: str, given: object) -> tuple[str, bytes]:
-    return tool, msgspec.json.encode(given, order="deterministic")
+def _action(tool: str, given: object) -> bytes:
+    """Its digest: what a turn has written is not kept until its end."""
+    return hashlib.sha256(msgspec.json.encode((tool, given), order="deterministic")).digest()
 
 
 async def _unless_gone(answer: asyncio.Task[Permission], reader: asyncio.StreamReader) -> Permission | None:

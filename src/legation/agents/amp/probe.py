@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from legation.agents.amp.flags import Flags, read_flags
 from legation.agents.native import Equipment
+from legation.agents.process import all_said
 from legation.errors import AgentExited, TimedOut
 
 # How it is started, and the time and the size of each file of that.
@@ -48,11 +49,9 @@ async def probe(equipment: Equipment, timeout: float) -> Program:
 async def _said(equipment: Equipment, option: str) -> str:
     base = equipment.command
     command = replace(base, argv=(*base.argv, option), env={**base.env, "NO_COLOR": "1", "TERM": "dumb"})
-    said: list[bytes] = []
     async with await equipment.launcher.spawn(command, equipment.pipes) as child:
         child.close_stdin()
-        async for lines in child.lines():
-            said += lines
+        said = await all_said(child)
         found = await child.wait()
         complaint = child.stderr_tail().strip()
     if found.code != 0:
@@ -60,7 +59,7 @@ async def _said(equipment: Equipment, option: str) -> str:
             f"cannot start {base.name!r}: it ended with {found} when asked for {option}, having said:\n{complaint}\n",
             {"exitCode": found.code, "signal": found.signal},
         )
-    return b"\n".join(said).decode(errors="replace")
+    return said.decode(errors="replace")
 
 
 def _build(equipment: Equipment) -> _Build | None:

@@ -49,6 +49,7 @@ _LOCAL: Final = frozenset(("execute", "edit", "delete"))
 _PATHS: Final = ("path", "file_path")
 _TITLES: Final = ("command", "cmd", "path", "url", "query", "pattern", "prompt", "description")
 _PATCHED: Final = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$", re.MULTILINE)
+_DELETES: Final = re.compile(r"^\*\*\* Delete File: ", re.MULTILINE)
 _ADDED: Final = re.compile(r"^\*\*\* Add File: (.+?)\s*\n((?:\+.*\n?)*)", re.MULTILINE)
 
 
@@ -79,11 +80,18 @@ def described(call_id: str, name: str, given: object) -> ToolCallPatch:
         tool_call_id=call_id,
         title=_title(name, arguments),
         name=name,
-        kind=KINDS.get(name, "other"),
+        kind=_kind(name, arguments),
         content=tuple(_content(name, arguments)) or None,
         locations=tuple(ToolCallLocation(path=path) for path in _paths(arguments)) or None,
         raw_input=given,
     )
+
+
+def _kind(name: str, given: Mapping[str, object]) -> ToolKind:
+    """A patch that deletes a file among others is no mere edit."""
+    kind = KINDS.get(name, "other")
+    deletes = kind == "edit" and any(_DELETES.search(text) for text in _patches(given))
+    return "delete" if deletes else kind
 
 
 def _title(name: str, given: Mapping[str, object]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from legation.agents.beginning import REPOSITORY
 from legation.errors import Forbidden
 
 _CONFIGURATION: Final = ("settings.json", "settings.jsonc", "plugins")
@@ -29,7 +30,13 @@ def configuration_of(cwd: Path) -> list[Path]:
 
 
 def _folders(cwd: Path) -> tuple[Path, ...]:
-    """From the working folder to the root of its repository, where it is in one."""
+    """From the working folder to the root of its repository, where it is in one. What only looks like a root is none where
+    there is another above it."""
     above = (cwd, *cwd.parents)
-    roots = [number for number, folder in enumerate(above) if (folder / ".git").exists()]
-    return above[: roots[0] + 1] if roots else (cwd,)
+    last = 0
+    for number, folder in enumerate(above):
+        git = folder / ".git"
+        if git.is_file() or all((git / part).exists() for part in REPOSITORY):
+            return above[: number + 1]
+        last = number if git.exists() else last
+    return above[: last + 1]

@@ -59,6 +59,9 @@ class Ground(Protocol):
     """Whose turn it is."""
 
     def flags(self) -> Flags: ...
+    def set_up_gate(self) -> None:
+        """Blocks."""
+
     def forget(self, option: str) -> None:
         """This Amp does not take it, whatever its help says."""
 
@@ -150,6 +153,7 @@ class AmpTurn:
         return Path(tempfile.mkdtemp(prefix="amp-", dir=self._equipment.command.env.get("TMPDIR")))
 
     def _prepare(self, folder: Path) -> Path:
+        self._ground.set_up_gate()  # each time: a turn may have changed what gates the next one
         return write_settings(folder, write_delegate(folder), self._place.mcp)
 
     async def _converse(self, launch: Launch, text: str, gate: Gate) -> None:

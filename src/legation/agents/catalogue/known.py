@@ -23,11 +23,12 @@ _CLAUDE_ENV: Final = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
 # What an agent is told of a folder that is not trusted. Each was tried on tests/agents/hostile_repository.py.
 
-# Claude Code takes neither settings nor MCP servers of the folder. The adapter itself reads the settings there all the
+# Claude Code takes neither settings nor MCP servers of the folder, nor settings of its home: what it may once have been
+# allowed to write there would run, or answer in our place. The adapter itself reads the settings there all the
 # same, for the mode that a session begins in.
 _CLAUDE_ACP_UNTRUSTED: Final = Stance(
     beginning=Beginning(
-        meta={"claudeCode": {"options": {"settingSources": ["user"], "strictMcpConfig": True}}},
+        meta={"claudeCode": {"options": {"settingSources": [], "strictMcpConfig": True}}},
         mode="default",
         keeps=("plan",),
     )

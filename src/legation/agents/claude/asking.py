@@ -83,6 +83,9 @@ class Asking:
                 self._ask(number, line.request)
             except READ_ERRORS:
                 self._decline(line, "The request cannot be read.")
+            except Exception:
+                self._decline(line, "Legation cannot answer it.")  # INV-2
+                raise
 
     def _ask(self, number: str, request: Mapping[str, object]) -> None:
         match request.get("subtype"):

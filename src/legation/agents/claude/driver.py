@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -11,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from legation.agents.claude.launch import Launch
+from legation.agents.claude.launch import Launch, foreign_servers
 from legation.agents.claude.session import ClaudeSession, Opening
 from legation.agents.claude.version import ask_version
 from legation.agents.native import Equipment, NativeAgent, Reply
@@ -41,6 +42,7 @@ from legation.wire.acp.shape import PROTOCOL_VERSION
 NAME: Final = "claude-code"
 CLOSE_GRACE: Final = 5.0  # seconds for the process of a closed session to end: its time to write its record
 OTHERS_GRACE: Final = 1.0  # seconds for the other sessions' processes to end when one crashed: their time
+_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NEVER_RAN: Final = Exit(0, None)
 _log: Final = logging.getLogger(__name__)
 
@@ -149,6 +151,7 @@ class ClaudeAgent(NativeAgent):
         on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
     ) -> SessionSetup:
         method = AgentMethod.SESSION_RESUME
+        _must_be_an_id(method, session_id)
         launch = self._launch(method, session_id, cwd, mcp, additional_directories)
         await self.close_session(session_id, timeout)  # one process at a time writes its record
         session = await self._open(Opening(method, replace(launch, resumes=session_id), on_answer), timeout)
@@ -167,6 +170,7 @@ class ClaudeAgent(NativeAgent):
         *,
         additional_directories: tuple[str, ...] = (),
     ) -> NewSessionResponse:
+        _must_be_an_id(AgentMethod.SESSION_NEW, session_id)
         launch = self._launch(AgentMethod.SESSION_NEW, str(uuid4()), cwd, mcp, additional_directories)
         return await self._open_new(
             AgentMethod.SESSION_NEW, replace(launch, resumes=session_id), timeout, None
@@ -190,13 +194,15 @@ class ClaudeAgent(NativeAgent):
         mcp: tuple[McpServer, ...],
         folders: tuple[str, ...],
     ) -> Launch:
-        offered = self._client.elicitation
+        offered, trusts = self._client.elicitation, self._equipment.trusts
+        trusted = all(trusts(each) for each in (cwd, *folders))
         return Launch(
             session_id=session_id,
             cwd=cwd,
             mcp=self._abilities.servers(method, mcp),
             directories=folders,
-            trusted=self._equipment.trusts(cwd),
+            trusted=trusted,
+            foreign_servers=trusted and foreign_servers(cwd, trusts),
             questions=offered is not None and offered.form is not None,
         )
 
@@ -277,8 +283,18 @@ class ClaudeAgent(NativeAgent):
     def _session(self, method: AgentMethod, session_id: str) -> ClaudeSession:
         session = self._sessions.get(session_id)
         if session is None:
-            raise AgentRefused(method, RpcError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such session"))
+            raise _unknown(method)
         return session
+
+
+def _must_be_an_id(method: AgentMethod, session_id: str) -> None:
+    """The program would take a path for one, and go on with whatever conversation that file has."""
+    if _ID.fullmatch(session_id) is None:
+        raise _unknown(method)
+
+
+def _unknown(method: AgentMethod) -> AgentRefused:
+    return AgentRefused(method, RpcError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such session"))
 
 
 def _named(session_id: str, setup: SessionSetup) -> NewSessionResponse:

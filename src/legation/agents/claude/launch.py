@@ -3,12 +3,15 @@
 INV-1  Nothing secret is in the arguments: MCP servers, which may hold keys, are in a file that only the agent can read.
 INV-2  In a folder that is not trusted the repository's settings, hooks, allow rules, agents, commands and MCP servers
        have no effect.
+INV-3  Nor have settings of the agent's own home, ever: whatever it was once allowed to write there would run unasked, and
+       a hook on `PermissionRequest` would answer in our place.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -28,8 +31,9 @@ _STREAMS: Final = (
     "--permission-prompt-tool=stdio",
     "--permission-mode=default",  # whatever the settings say: nothing is decided without us
 )
-_OWN_SETTINGS: Final = "user"
-_ALL_SETTINGS: Final = "user,project,local"
+_NO_SETTINGS: Final = ""
+_FOLDERS_SETTINGS: Final = "project,local"
+_SERVERS: Final = ".mcp.json"  # which it looks for in all folders above as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,19 @@ class Launch:
     directories: tuple[str, ...] = ()
     resumes: str | None = None
     trusted: bool = False
+    foreign_servers: bool = False  # MCP servers of a folder above that is not trusted would be started
     questions: bool = False  # somebody can be asked
 
 
 def command_for(base: Command, launch: Launch, mcp_file: Path | None) -> Command:
     argv = (*base.argv, *_STREAMS, *_session(launch), *_surroundings(launch, mcp_file))
     return replace(base, argv=argv, cwd=Path(launch.cwd))
+
+
+def foreign_servers(cwd: str, trusts: Callable[[str], bool]) -> bool:
+    """Whether a folder above that is not trusted names MCP servers. Blocks."""
+    above = Path(cwd).resolve().parents
+    return any(os.path.lexists(each / _SERVERS) and not trusts(str(each)) for each in above)
 
 
 def write_servers(base: Command, servers: tuple[McpServer, ...]) -> Path | None:
@@ -69,10 +80,11 @@ def _session(launch: Launch) -> tuple[str, ...]:
 
 
 def _surroundings(launch: Launch, mcp_file: Path | None) -> tuple[str, ...]:
-    sources = _ALL_SETTINGS if launch.trusted else _OWN_SETTINGS
+    sources = _FOLDERS_SETTINGS if launch.trusted else _NO_SETTINGS
+    own_servers = launch.trusted and not launch.foreign_servers
     return (
         f"--setting-sources={sources}",
-        *(() if launch.trusted else ("--strict-mcp-config",)),
+        *(() if own_servers else ("--strict-mcp-config",)),
         *((f"--mcp-config={mcp_file}",) if mcp_file else ()),
         *(f"--add-dir={folder}" for folder in launch.directories),
         *(() if launch.questions else (f"--disallowed-tools={ASK}",)),

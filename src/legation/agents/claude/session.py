@@ -106,7 +106,7 @@ class ClaudeSession:
 
     def _greeted(self, answer: native.ControlAnswer) -> None:
         greeting = read_greeting(answer.response)
-        if answer.subtype != "success" or greeting.hooks_applied is False:
+        if answer.subtype != "success" or greeting.hooks_applied is not True:
             said = answer.error or "it does not let itself be asked about every call of a tool"
             error = RpcError(ErrorCode.INTERNAL_ERROR, said)
             self._opened.give(AgentRefused(self._opening.method, error, "; update Claude Code"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from legation.agents.native import Equipment
+from legation.agents.process import all_said
 from legation.errors import AgentError, AgentExited, TimedOut
 from legation.proc import Child, Exit
 
@@ -40,5 +41,4 @@ async def ask_version(equipment: Equipment, timeout: float) -> tuple[str, str]:
 
 
 async def _said(child: Child) -> tuple[str, Exit]:
-    lines = [line async for batch in child.lines() for line in batch]
-    return b" ".join(lines).decode(errors="replace"), await child.wait()
+    return (await all_said(child)).decode(errors="replace"), await child.wait()

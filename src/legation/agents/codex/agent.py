@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import ClassVar, Final
@@ -9,6 +10,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from legation.agents.codex.connection import LEAVE_LIMIT, CodexConnection
+from legation.agents.codex.home import refuse_orders
 from legation.agents.codex.items import ThreadItem
 from legation.agents.codex.messages import ItemPage, Opened, Thread, ThreadPage, ThreadRead
 from legation.agents.codex.offers import Choice
@@ -17,7 +19,7 @@ from legation.agents.codex.sent import ItemList, OldThread, ThreadList, ThreadOf
 from legation.agents.codex.settings import thread_settings
 from legation.agents.codex.thread import CodexThread
 from legation.agents.rpc import AgentRefused
-from legation.errors import AgentError, SessionClosed
+from legation.errors import AgentError, SessionClosed, TimedOut
 from legation.wire.acp.capabilities import (
     AgentCapabilities,
     Implementation,
@@ -136,15 +138,23 @@ class CodexAgent(CodexConnection):
         return found.thread.model
 
     async def _history(self, session_id: str, timeout: float) -> list[ThreadItem]:
+        """The time is the server's for all pages: one that turns in circles is not followed for ever."""
         found: list[ThreadItem] = []
         cursor: str | None = None
-        while True:
-            wanted = ItemList(thread_id=session_id, sort_direction="asc", cursor=cursor, limit=PAGE)
-            page = await self._server.call("thread/items/list", wanted, ItemPage, timeout)
-            found += [entry.item for entry in page.data]
-            if page.next_cursor is None or not page.data:
-                return found
-            cursor = page.next_cursor
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    wanted = ItemList(thread_id=session_id, sort_direction="asc", cursor=cursor, limit=PAGE)
+                    page = await self._server.call("thread/items/list", wanted, ItemPage, timeout)
+                    found += [entry.item for entry in page.data]
+                    if page.next_cursor is None or not page.data:
+                        return found
+                    cursor = page.next_cursor
+        except TimeoutError:
+            what = (
+                f"cannot load session {session_id}: it was not told in whole within {timeout:g} s; resume it"
+            )
+            raise TimedOut(what) from None
 
     async def list_sessions(
         self, cwd: str | None, cursor: str | None, timeout: float
@@ -226,6 +236,7 @@ class CodexAgent(CodexConnection):
         timeout: float,
         on_answer: Callable[[NewSessionResponse | AgentError], None] | None,
     ) -> NewSessionResponse:
+        await asyncio.to_thread(refuse_orders, self._equipment.command.env)
         found: list[NewSessionResponse] = []
 
         def opened(answer: Opened | AgentError) -> None:

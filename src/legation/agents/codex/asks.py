@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
+from legation.agents.codex.changes import kind_of
 from legation.agents.codex.declined import DECLINE
-from legation.agents.codex.items import FileChange, McpToolCall, ThreadItem
+from legation.agents.codex.items import FileChange, FileUpdate, McpToolCall, ThreadItem
 from legation.agents.codex.requests import (
     CommandAsked,
     ElicitationAsked,
@@ -25,7 +26,7 @@ from legation.agents.codex.toolcalls import EXEC, PATCH, mcp_name, read_location
 from legation.agents.native import Permission
 from legation.wire.acp.content import Text
 from legation.wire.acp.elicitation import CreateElicitationResponse
-from legation.wire.acp.toolcall import Content, ToolCallLocation, ToolCallPatch
+from legation.wire.acp.toolcall import Content, ToolCall, ToolCallLocation, ToolCallPatch
 
 DECLINED: Final = "The user declined to answer."
 
@@ -58,14 +59,24 @@ def command_call(asked: CommandAsked) -> ToolCallPatch:
     )
 
 
-def change_call(asked: FileChangeAsked, item: ThreadItem | None) -> ToolCallPatch:
-    """The diff is joined from the item. `grant_root` would let it write to a folder from then on."""
-    known = tool_call(item) if isinstance(item, FileChange) else None
-    if known is None:
+def change_calls(asked: FileChangeAsked, item: ThreadItem | None) -> tuple[ToolCallPatch, ...]:
+    """One for each kind of change: a file that is deleted must not pass for an edit because another one is edited with it.
+    The diffs are joined from the item; of one that was not told nobody knows what it does."""
+    if not isinstance(item, FileChange) or not item.changes:
         given: object = {"reason": asked.reason, "grantRoot": asked.grant_root}
-        return ToolCallPatch(
-            tool_call_id=asked.item_id, name=PATCH, kind="edit", status="pending", raw_input=given
+        unseen = ToolCallPatch(
+            tool_call_id=asked.item_id, name=PATCH, kind="other", status="pending", raw_input=given
         )
+        return (unseen,)
+    parts: dict[str, list[FileUpdate]] = {}
+    for each in item.changes:
+        parts.setdefault(kind_of((each,)), []).append(each)
+    calls = (tool_call(msgspec.structs.replace(item, changes=tuple(part))) for part in parts.values())
+    return tuple(_change(asked, call) for call in calls if call)
+
+
+def _change(asked: FileChangeAsked, known: ToolCall) -> ToolCallPatch:
+    """`grant_root` would let it write to a folder from then on."""
     places = known.locations or ()
     if asked.grant_root:
         places = (*places, ToolCallLocation(path=asked.grant_root))
@@ -96,7 +107,7 @@ def permissions_call(asked: PermissionsAsked) -> ToolCallPatch:
 
 def mcp_call(asked: ElicitationAsked, items: Iterable[ThreadItem], request: str) -> ToolCallPatch | None:
     """None where it is no approval but a question of the MCP server's own. Which tool it is about is said by the item
-    that waits for it; in the request there is only a sentence."""
+    that waits for it, of which the sentence in the request tells one from another."""
     meta = asked.meta if isinstance(asked.meta, Mapping) else {}
     if meta.get("codex_approval_kind") != _MCP_APPROVAL:
         return None
@@ -107,6 +118,8 @@ def mcp_call(asked: ElicitationAsked, items: Iterable[ThreadItem], request: str)
         if isinstance(item, McpToolCall) and item.server == asked.server_name and item.arguments == given
     ]
     said = _MCP_TOOL.search(asked.message)
+    if len({each.tool for each in waiting}) > 1:
+        waiting = [each for each in waiting if said and each.tool == said[1]]
     tool = waiting[-1].tool if waiting else said[1] if said else "?"
     name = mcp_name(asked.server_name, tool)
     return ToolCallPatch(

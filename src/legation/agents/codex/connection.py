@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from legation.agents.codex.declined import declined
+from legation.agents.codex.home import refuse_orders
 from legation.agents.codex.messages import ThreadNews
 from legation.agents.codex.peer import Asked, Heard
 from legation.agents.codex.server import CodexServer
@@ -41,6 +42,7 @@ class CodexConnection(NativeAgent):
 
     async def begin(self, timeout: float) -> None:
         command = self._equipment.command
+        await asyncio.to_thread(refuse_orders, command.env)
         key = pool_key(command, *overrides(command.env))
         start = partial(CodexServer.start, self._equipment, timeout)
         self._lease = await self._equipment.pool.lease(key, command, start)

@@ -1,11 +1,13 @@
 """The requests of one session's threads that wait for an answer of the host's.
 
 INV-1  Each is answered once: with the host's decision, or not at all where the server no longer waits for it.
+INV-2  So many at once wait, and no more: the rest, or one under an id that waits already, is declined.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
@@ -24,11 +26,13 @@ from legation.agents.codex.requests import (
 from legation.agents.codex.translation import Translation
 from legation.agents.messages import id_key
 from legation.agents.native import Permission
+from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.wire.acp.capabilities import ElicitationCapabilities
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.toolcall import ToolCallPatch
 
 _T = TypeVar("_T")
+_log: Final = logging.getLogger(__name__)
 SHAPES: Final[dict[str, type[Any]]] = {
     "item/commandExecution/requestApproval": CommandAsked,
     "item/fileChange/requestApproval": FileChangeAsked,
@@ -60,7 +64,8 @@ class Questions:
     def ask(self, thread_id: str, asked: Asked) -> None:
         """Recorded in its place before this returns."""
         shape = SHAPES.get(asked.method)
-        if shape is None:
+        too_many = id_key(asked.key) in self._waiting or len(self._waiting) >= REQUESTS_AT_ONCE
+        if shape is None or too_many:
             self._host.say_unknown(self._session_id, asked.line)
             asked.answer(declined(asked))
             return
@@ -89,8 +94,8 @@ class Questions:
             case CommandAsked():
                 self._permission(thread_id, asked, asks.command_call(params), asks.decision)
             case FileChangeAsked():
-                call = asks.change_call(params, self._translation.item(params.item_id))
-                self._permission(thread_id, asked, call, asks.decision)
+                calls = asks.change_calls(params, self._translation.item(thread_id, params.item_id))
+                self._wait(thread_id, asked, self._all_of(calls), asks.decision)
             case PermissionsAsked():
                 call = asks.permissions_call(params)
                 self._permission(thread_id, asked, call, lambda found: asks.granted(params, found))
@@ -103,6 +108,26 @@ class Questions:
         self, thread_id: str, asked: Asked, call: ToolCallPatch, answer: Callable[[Permission], object]
     ) -> None:
         self._wait(thread_id, asked, self._host.ask_permission(self._session_id, call), answer)
+
+    def _all_of(self, calls: tuple[ToolCallPatch, ...]) -> asyncio.Task[Permission]:
+        """Allowed where each is; the first that is not decides, and the rest is taken back."""
+        asked = [self._host.ask_permission(self._session_id, call) for call in calls]
+
+        async def decided() -> Permission:
+            found = Permission(allowed=False)
+            for each in asked:
+                found = await each
+                if not found.allowed:
+                    break
+            return found
+
+        def take_back(_: asyncio.Task[Permission]) -> None:
+            for each in asked:
+                each.cancel()
+
+        task = asyncio.create_task(decided(), name="legation-codex-changes")
+        task.add_done_callback(take_back)
+        return task
 
     def _user_input(self, thread_id: str, asked: Asked, params: UserInputAsked) -> None:
         if self._host.elicitation.form is None:
@@ -119,7 +144,7 @@ class Questions:
         self._wait(thread_id, asked, coming, lambda found: asks.answers(params.questions, found))
 
     def _elicitation(self, thread_id: str, asked: Asked, params: ElicitationAsked) -> None:
-        call = asks.mcp_call(params, self._translation.open_items(), asked.key.decode())
+        call = asks.mcp_call(params, self._translation.open_items(thread_id), asked.key.decode())
         if call is not None:
             self._permission(thread_id, asked, call, asks.mcp_decision)
             return
@@ -142,9 +167,19 @@ class Questions:
         self, thread_id: str, asked: Asked, coming: asyncio.Task[_T], answer: Callable[[_T], object]
     ) -> None:
         async def pass_on() -> None:
-            asked.answer(answer(await coming))
+            try:
+                asked.answer(answer(await coming))
+            except Exception:  # noqa: BLE001 - a task boundary; what is no yes must be a no
+                _log.exception("cannot answer %s of Codex", asked.method)
+                asked.answer(declined(asked))
+
+        def withdraw(task: asyncio.Task[None]) -> None:
+            """A task that is cancelled before its first step has cancelled nothing that it would wait for."""
+            self._waiting.pop(key, None)
+            if task.cancelled():
+                coming.cancel()
 
         key = id_key(asked.key)
         task = asyncio.create_task(pass_on(), name=f"legation-codex-asked-{asked.method}")
         self._waiting[key] = thread_id, task
-        task.add_done_callback(lambda _: self._waiting.pop(key, None))
+        task.add_done_callback(withdraw)

@@ -24,10 +24,12 @@ from legation.agents.codex.sent import ThreadOf
 from legation.agents.codex.settings import overrides
 from legation.agents.native import Equipment
 from legation.agents.process import EXIT_LIMIT, REST_LIMIT, STDERR_SHOWN
-from legation.agents.rpc import OUTBOX_LIMIT, SHOWN_BYTES, WRITE_TIMEOUT
+from legation.agents.rpc import OUTBOX_LIMIT, REQUESTS_AT_ONCE, SHOWN_BYTES, WRITE_TIMEOUT
 from legation.errors import AgentError, AgentExited, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit
+from legation.wire import jsontext
 from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.members import members
 
 CLIENT = {"name": "legation", "title": "Legation", "version": "1"}
 PARENT_LIMIT = 5.0  # seconds to say whose sub-agent a thread is: the server's time
@@ -167,17 +169,21 @@ class CodexServer:
         owner = self._owners.get(thread_id) if thread_id else None
         if thread_id is not None and owner is not None:
             self._touched.add(owner)
-            try:
-                owner.asked(thread_id, asked)
-            except Exception:
-                asked.answer(declined(asked))  # INV-2
-                raise
-        elif thread_id is not None:
+            self._pass_on(owner, thread_id, asked)
+        elif thread_id is not None and len(self._looking) < REQUESTS_AT_ONCE:
             task = asyncio.create_task(self._find_parent(thread_id, asked))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
         else:
             asked.answer(declined(asked))
+
+    def _pass_on(self, owner: Owner, thread_id: str, asked: Asked) -> None:
+        try:
+            owner.asked(thread_id, asked)
+        except Exception:  # noqa: BLE001 - nothing that is asked of one thread may end the others
+            _log.exception("cannot put a question of %r", self._child.name)
+            asked.answer(declined(asked))  # INV-2
+            self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, "a message of the agent could not be handled")
 
     def stray(self, line: bytes) -> None:
         shown = line[:SHOWN_BYTES].decode(errors="replace")
@@ -197,7 +203,7 @@ class CodexServer:
             asked.answer(declined(asked))
         else:
             owner.adopt(thread_id, above)
-            owner.asked(thread_id, asked)
+            self._pass_on(owner, thread_id, asked)
 
     def _trouble(self, code: DiagnosticCode, message: str) -> None:
         for agent in self._agents:
@@ -267,4 +273,13 @@ def _thread_of(params: bytes) -> str | None:
     try:
         return msgspec.json.decode(params, type=Addressed).thread_id
     except (ValueError, RecursionError):
+        return _odd_thread_of(params)
+
+
+def _odd_thread_of(params: bytes) -> str | None:
+    """Too deep, or with halves of characters: it is one thread's all the same, and not everybody's."""
+    try:
+        found = jsontext.read(members(params).get("threadId", b"null"))
+    except jsontext.READ_ERRORS:
         return None
+    return found if isinstance(found, str) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os.path
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from legation.agents.codex.sent import ThreadSettings
@@ -88,18 +89,27 @@ def thread_settings(
         approval_policy=APPROVALS,
         approvals_reviewer=REVIEWER,
         sandbox=SANDBOX,
-        config={**_trust(cwd, trusts), "mcp_servers": {each.name: _server(each) for each in mcp}},
+        config={
+            **_trust((cwd, *directories), trusts),
+            "mcp_servers": {each.name: _server(each) for each in mcp},
+        },
         model=model,
         model_provider=provider(env),
         runtime_workspace_roots=(cwd, *directories) if directories else None,
     )
 
 
-def _trust(cwd: str, trusts: Callable[[str], bool]) -> dict[str, object]:
-    """Said for every thread: a folder that nothing is said of Codex trusts by itself, and writes that down."""
-    level = "trusted" if trusts(cwd) else "untrusted"
-    places = {place: {"trust_level": level} for place in (cwd, os.path.realpath(cwd))}
-    return {"projects": places, **({"features": {"hooks": True}} if level == "trusted" else {})}
+def _trust(folders: tuple[str, ...], trusts: Callable[[str], bool]) -> dict[str, object]:
+    """Said for every thread: a folder that nothing is said of Codex trusts by itself, and writes that down. It is said of
+    the folders above as well, for Codex reads the configuration there and asks for each whether that one is trusted."""
+    names = dict.fromkeys(name for each in folders for name in (each, os.path.realpath(each)))
+    around = dict.fromkeys(str(place) for name in names for place in (Path(name), *Path(name).parents))
+    levels = {place: "trusted" if trusts(place) else "untrusted" for place in around}
+    own = all(levels[str(Path(name))] == "trusted" for name in names)
+    return {
+        "projects": {place: {"trust_level": level} for place, level in levels.items()},
+        **({"features": {"hooks": True}} if own else {}),
+    }
 
 
 def _server(server: McpServer) -> dict[str, object]:

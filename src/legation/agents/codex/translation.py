@@ -82,26 +82,29 @@ SILENT: Final[Mapping[str, str]] = {
     "remoteControl/status/changed": "remote control is not used",
 }
 _PLAN_STATUSES: Final[Mapping[str, str]] = {"inProgress": "in_progress"}
+_OUTPUT_KEPT: Final = 64 * 1024  # characters of the output of a command that runs: the newest
 _GROWTH: Final = 1.25  # output is shown again when it has grown so much: all of it is told at the end anyway
 
 
 class Translation:
     def __init__(self, thread_id: str) -> None:
         self._root = thread_id
-        self._open: dict[str, ThreadItem] = {}
+        self._open: dict[
+            tuple[str, str], ThreadItem
+        ] = {}  # by thread: ids are the model's, and may be the same
         self._in_pieces: set[str] = set()
         self._output: dict[
-            str, tuple[str, int]
-        ] = {}  # of a running command: all so far, and how much was shown
+            str, tuple[str, int, int]
+        ] = {}  # of a running command: the last of it, how long it is, and how much of that was shown
         self._begun_by: dict[str, str] = {}  # a sub-agent's thread -> the tool call that began it
         self._reports: dict[str, list[str]] = {}  # what a sub-agent said, by that tool call
 
-    def item(self, item_id: str) -> ThreadItem | None:
+    def item(self, thread_id: str, item_id: str) -> ThreadItem | None:
         """One that has begun and not ended."""
-        return self._open.get(item_id)
+        return self._open.get((thread_id, item_id))
 
-    def open_items(self) -> tuple[ThreadItem, ...]:
-        return tuple(self._open.values())
+    def open_items(self, thread_id: str) -> tuple[ThreadItem, ...]:
+        return tuple(item for (whose, _), item in self._open.items() if whose == thread_id)
 
     def sub_agents(self) -> tuple[str, ...]:
         return tuple(self._begun_by)
@@ -143,7 +146,7 @@ class Translation:
         return self._ended(thread_id, news.item)
 
     def _began(self, thread_id: str, item: ThreadItem) -> Updates:
-        self._open[item.id] = item
+        self._open[thread_id, item.id] = item
         self._note_sub_agents(item)
         if isinstance(item, ContextCompaction):
             return (CompactionUpdate(compaction_id=item.id, status="in_progress"),)
@@ -151,7 +154,7 @@ class Translation:
         return (self._marked(thread_id, call),) if call else ()
 
     def _ended(self, thread_id: str, item: ThreadItem) -> Updates:
-        known = self._open.pop(item.id, None)
+        known = self._open.pop((thread_id, item.id), None)
         self._output.pop(item.id, None)
         self._note_sub_agents(item)
         match item:
@@ -210,20 +213,20 @@ class Translation:
         return (AgentThoughtChunk(content=Text(text="\n\n"), message_id=news.item_id),)
 
     def _output_piece(self, _: str, news: DeltaNews) -> Updates:
-        text, shown = self._output.get(news.item_id, ("", 0))
-        text += news.delta
-        if len(text) < shown * _GROWTH:
-            self._output[news.item_id] = text, shown
+        text, length, shown = self._output.get(news.item_id, ("", 0, 0))
+        text, length = (text + news.delta)[-_OUTPUT_KEPT:], length + len(news.delta)
+        if length < shown * _GROWTH:
+            self._output[news.item_id] = text, length, shown
             return ()
-        self._output[news.item_id] = text, len(text)
+        self._output[news.item_id] = text, length, length
         return (_content(news.item_id, text),)
 
     def _patch(self, thread_id: str, news: PatchNews) -> Updates:
         """What it is about to change is another thing now, and that is what will be asked about."""
         item = FileChange(id=news.item_id, changes=news.changes, status="inProgress")
-        if news.item_id not in self._open:
+        if (thread_id, news.item_id) not in self._open:
             return self._began(thread_id, item)
-        self._open[item.id] = item
+        self._open[thread_id, item.id] = item
         return (
             ToolCallUpdate(
                 tool_call_id=item.id,
