@@ -1,13 +1,17 @@
 """A grant is bounded, well-formed, a person's, and ends."""
 
+from pathlib import Path
+
 import pytest
 from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office, principal, write_file
 
 from legation.approvals import grants
 from legation.approvals.approval_glob import Glob
 from legation.approvals.grants import Grant, Grants, new_grant_id
+from legation.approvals.policy.facts import Facts
 from legation.clock import SystemClock
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
+from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
 from legation.wire.principal import Principal
 
@@ -200,3 +204,44 @@ def test_a_name_is_matched_exactly(name: str) -> None:
     pattern = Glob(grants.exactly(name))
     assert pattern.matches(name)
     assert not any(pattern.matches(other) for other in (name + "x", "acb", "x1", "yz"))
+
+
+def test_a_sessions_grant_for_edits_is_for_its_folder(tmp_path: Path) -> None:
+    """Not for an agent's own settings in its home, and not through a link that leads out."""
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    home.mkdir()
+    (work / "linked").symlink_to(home)
+    facts = Facts(str(work), str(work), str(home))
+    grant = Grant(
+        id="grt_1",
+        workspace_id="local",
+        agent="claude",
+        tools="*",
+        kinds=("edit",),
+        created_at=0,
+        expires_at=1,
+        granted_kind="user",
+        granted_by="usr_1",
+        granted_user="usr_1",
+        revoked_at=None,
+        revoked_by=None,
+        session_id="s",
+    )
+
+    def covers(*paths: str, session: str = "s") -> bool:
+        return grant.covers(Action(agent="claude", tool="Write", kind="edit", paths=paths), session, facts)
+
+    assert covers(f"{work}/a.txt")
+    assert covers(f"{work}/new/a.txt", f"{work}/b.txt")
+    assert not covers(f"{work}/a.txt", session="other")
+    for outside in (
+        f"{home}/.claude/settings.json",
+        f"{work}/linked/a.txt",
+        f"{work}/../x",
+        "~/x",
+        "/etc/hosts",
+    ):
+        assert not covers(outside), outside
+        assert not covers(f"{work}/a.txt", outside), outside
+    assert not covers()  # who does not say what it touches is asked

@@ -199,7 +199,7 @@ async def test_arguments_that_nobody_can_judge_are_refused_as_ever(tmp_path: Pat
         session = await at.made.script(source)
         await go(session)
         [chunk] = await said_of(session, "agent-message-chunk")
-        assert "nested deeper" in json.loads(chunk["content"]["text"])["error"]["message"]
+        assert json.loads(chunk["content"]["text"])["result"] == {"outcome": {"outcome": "cancelled"}}
         assert await at.door.office.entries() == []
 
 

@@ -79,8 +79,9 @@ def raw(up: Running, request: bytes) -> bytes:
         with suppress(OSError):  # it may have hung up already: not all of a long request need be read
             connection.shutdown(socket.SHUT_WR)
         answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
+        with suppress(ConnectionResetError):  # the same
+            while piece := connection.recv(65536):
+                answer += piece
     return answer
 
 

@@ -21,6 +21,8 @@ import msgspec
 
 from legation.approvals.approval import label, must_be_words
 from legation.approvals.approval_glob import Glob
+from legation.approvals.policy.facts import Facts
+from legation.approvals.policy.truth import YES
 from legation.approvals.trace import must_be_name
 from legation.clock import Clock
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
@@ -53,6 +55,7 @@ _UNITS_MS: Final = {
 }  # fmt: skip
 
 _SQL: Final = Queries("grants")
+NOWHERE: Final = Facts()
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +75,15 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     revoked_by: str | None
     session_id: str | None = None
 
-    def covers(self, action: Action, session: str | None = None) -> bool:
+    def covers(self, action: Action, session: str | None = None, facts: Facts = NOWHERE) -> bool:
+        """A grant of a session's for every tool of some kinds is for its folder: whoever lets an agent edit there has
+        not let it edit its own settings, or a key that lies in a home."""
         return (
             self.session_id in (None, session)
             and Glob(self.agent).matches(action.agent)
             and (self._is_for_all or Glob(self.tools).matches(action.tool))
             and (self.kinds is None or action.kind in self.kinds)
+            and (not self._is_for_all or self.kinds is None or _is_inside(action, facts))
         )
 
     @property
@@ -206,11 +212,22 @@ def live(workspace: str, now_ms: int) -> Transaction[list[Grant]]:
 
 
 def matching(
-    workspace: str, action: Action, now_ms: int, session: str | None = None
+    workspace: str, action: Action, now_ms: int, session: str | None = None, facts: Facts = NOWHERE
 ) -> Transaction[Grant | None]:
     """The first given that covers the action, if any does."""
     grants = yield from live(workspace, now_ms)
-    return next((grant for grant in grants if grant.covers(action, session)), None)
+    return next((grant for grant in grants if grant.covers(action, session, facts)), None)
+
+
+def _is_inside(action: Action, facts: Facts) -> bool:
+    """Whether all that it touches lies in the folder where the agent works, whatever links there are."""
+    root = facts.root("$WORKSPACE") if facts.workspace is not None else None
+    places = [facts.absolute(path) for path in action.paths]
+    return (
+        root is not None
+        and bool(places)
+        and all(place is not None and root.holds(place, facts.resolve(place)) is YES for place in places)
+    )
 
 
 def active_for(workspace: str, agent: str, session: str | None, now_ms: int) -> Transaction[list[Grant]]:

@@ -109,7 +109,9 @@ class Passage:
                 asks = asked
         if not judged.injected:
             session = judged.request.granted_session
-            grant = yield from matching(judged.workspace, judged.action, now_ms, session)
+            grant = yield from matching(
+                judged.workspace, judged.action, now_ms, session, judged.request.facts
+            )
             if grant is not None:
                 return (yield from self._passed(judged, grant, now_ms))
         return (yield from self.life.propose(_proposal(self, judged, asks, approval_id, expires_at), now_ms))

@@ -17,8 +17,8 @@ from legation.agents.opencode.offers import asks
 from legation.agents.opencode.patches import diffs
 from legation.agents.opencode.prompts import parts
 from legation.agents.opencode.states import Retry
-from legation.agents.opencode.tools import Names
-from legation.agents.opencode.trust import must_bring_no_code
+from legation.agents.opencode.tools import Names, kind_of
+from legation.agents.opencode.trust import home_must_bring_no_code, must_bring_no_code
 from legation.agents.opencode.turn import Turn
 from legation.errors import ConfigInvalid, Forbidden
 from legation.proc import Command
@@ -163,6 +163,29 @@ def test_a_folder_that_brings_plugins_is_refused(tmp_path: Path, file: str, text
     (tmp_path / "repository" / file).write_text(text)
     with pytest.raises(Forbidden, match="brings plugins"):
         must_bring_no_code(str(inside))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (".config/opencode/plugin/evil.js", ""),
+        (".config/opencode/opencode.json", '{"plugin": ["evil"]}'),
+        (".opencode/plugins/evil.ts", ""),
+    ],
+)
+def test_a_home_that_brings_plugins_is_refused(tmp_path: Path, file: str, text: str) -> None:
+    env = {"HOME": str(tmp_path)}
+    home_must_bring_no_code(env)
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(Forbidden, match="in its own home"):
+        home_must_bring_no_code(env)
+
+
+def test_a_patch_that_deletes_is_a_deletion() -> None:
+    edit = "*** Begin Patch\n*** Update File: a\n@@\n-x\n+y\n"
+    assert kind_of("apply_patch", {"patchText": edit}) == "edit"
+    assert kind_of("apply_patch", {"patchText": f"{edit}*** Delete File: b\n*** End Patch"}) == "delete"
 
 
 def _step(number: int) -> StepFinishPart:

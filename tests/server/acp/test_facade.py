@@ -71,8 +71,12 @@ async def test_a_session_is_loaded_with_all_that_was_said_in_it(client: Client) 
     client.follow()
     await client.result("session/load", {"sessionId": session, "cwd": str(client.work), "mcpServers": []})
     await client.until_text(session, "the first answerthe second answer")
-    load = [update["sessionUpdate"] for update in client.updates(session)]
-    assert load.count("user_message_chunk") >= 2
+
+    def told() -> int:
+        kinds = [update["sessionUpdate"] for update in client.updates(session)]
+        return kinds.count("user_message_chunk")
+
+    await client.hears(lambda: told() >= 2)  # live they were not told: the client said them
 
 
 async def test_loading_tells_the_history_before_the_answer(client: Client) -> None:

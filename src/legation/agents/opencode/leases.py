@@ -11,7 +11,7 @@ from functools import partial
 
 from legation.agents.native import Equipment
 from legation.agents.opencode.server import Listener, OpenCodeServer
-from legation.agents.opencode.trust import must_bring_no_code
+from legation.agents.opencode.trust import home_must_bring_no_code, must_bring_no_code
 from legation.agents.pool import Lease, pool_key
 from legation.wire import jsontext
 from legation.wire.acp.mcp import McpServer
@@ -33,12 +33,14 @@ class Leases:
 
     async def begin(self, timeout: float) -> OpenCodeServer:
         """A server for the folder of the command, which is where the first session mostly is."""
+        await asyncio.to_thread(home_must_bring_no_code, self._equipment.command.env)
         lease = await self._lease(str(self._equipment.command.cwd), (), timeout)
         self._first = lease
         return lease.server
 
     async def server_in(self, cwd: str, mcp: tuple[McpServer, ...], timeout: float) -> OpenCodeServer:
         """For what names the folder, which OpenCode then looks into."""
+        await asyncio.to_thread(home_must_bring_no_code, self._equipment.command.env)
         if not self._equipment.trusts(cwd):
             await asyncio.to_thread(must_bring_no_code, cwd)
         lease = await self._lease(cwd, mcp, timeout)

@@ -48,6 +48,7 @@ _STATUSES: Final = {
     "completed": "completed",
     "error": "failed",
 }
+_DELETES: Final = re.compile(r"^\s*\*\*\* Delete File:", re.MULTILINE)
 _PATCHED: Final = re.compile(
     r"^\*\*\* (?:Add|Update|Delete) File: (.+)$|^\*\*\* Move to: (.+)$", re.MULTILINE
 )
@@ -68,13 +69,21 @@ class Names:
         return tool
 
 
+def kind_of(tool: str, given: Mapping[str, Any]) -> ToolKind:
+    """A patch that deletes a file is a deletion, whatever else it does."""
+    patch = given.get("patchText")
+    if isinstance(patch, str) and _DELETES.search(patch):
+        return "delete"
+    return KINDS.get(tool, "other")
+
+
 def call_of(part: ToolPart, names: Names, meta: Mapping[str, object] | None) -> ToolCall:
     state = part.state
     return ToolCall(
         tool_call_id=part.call_id,
         title=_title(part.tool, state.input, state),
         name=names.of(part.tool),
-        kind=KINDS.get(part.tool, "other"),
+        kind=kind_of(part.tool, state.input),
         status=_status(state),
         raw_input=state.input,
         locations=_locations(part.tool, state.input),
@@ -109,7 +118,7 @@ def asked(request: PermissionRequest, part: ToolPart | None, names: Names) -> To
         tool_call_id=request.tool.call_id if request.tool else request.id,
         title=_asked_title(request, tool, params),
         name=names.of(tool),
-        kind=KINDS.get(tool, "other"),
+        kind=kind_of(tool, given),
         status="pending",
         raw_input=params,
         locations=(*(_locations(tool, params) or ()), *_asked_places(request)) or None,

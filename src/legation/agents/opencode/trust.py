@@ -1,13 +1,13 @@
 """Code that a folder brings for OpenCode to run, and that no setting of OpenCode's keeps it from running.
 
 OpenCode loads plugins by two ways. The older one heeds OPENCODE_DISABLE_PROJECT_CONFIG; the newer, seen in 1.18, heeds
-nothing. A folder that is not trusted and brings plugins is therefore refused (INV-O2).
+nothing. A folder that is not trusted and brings plugins is therefore refused (INV-O2), and so is a home that does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,16 +33,32 @@ def must_bring_no_code(folder: str) -> None:
         )
 
 
+def home_must_bring_no_code(env: Mapping[str, str]) -> None:
+    """`env` is what OpenCode is started with. Its home is the agent's: a file that was once allowed there, as a mere
+    change of a file, must not be run unasked ever after."""
+    home = Path(env["HOME"])
+    settings = Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "opencode"
+    for found in (file for where in (settings, home / _OWN) for file in _brought(where)):
+        raise Forbidden(
+            f"cannot start OpenCode: {found} in its own home would be run unasked; look at it and remove it"
+        )
+
+
 def _code(folder: Path) -> Iterator[Path]:
     home = Path.home().resolve()
     for place in (folder.resolve(), *folder.resolve().parents):
         if place == home:
             return
-        own = place / _OWN
-        for each in (own / name for name in _FOLDERS):
-            if each.is_dir():
-                yield from (file for file in each.iterdir() if file.suffix in _CODE)
-        yield from (file for where in (place, own) for file in _files(where) if _names_plugins(file))
+        yield from _brought(place / _OWN)
+        yield from (file for file in _files(place) if _names_plugins(file))
+
+
+def _brought(own: Path) -> Iterator[Path]:
+    """By a folder that is OpenCode's."""
+    for each in (own / name for name in _FOLDERS):
+        if each.is_dir():
+            yield from (file for file in each.iterdir() if file.suffix in _CODE)
+    yield from (file for file in _files(own) if _names_plugins(file))
 
 
 def _files(where: Path) -> Iterator[Path]:
