@@ -119,8 +119,9 @@ def verify(name: str | None = None, /, *, json: Json = False, settings: LocalFla
         Which agent. Without it, all that are installed.
     """
     catalogue, out, good = catalogue_of(settings), Terminal(), True
-    names = [catalogue.entry(name).name] if name else catalogue.names()
-    found = [each for known in names for each in catalogue.verify(known)]
+    # Agents that share an installation are one of it.
+    names = [catalogue.entry(name).name] if name else {entry.package for entry in catalogue.entries()}
+    found = [each for known in sorted(names) for each in catalogue.verify(known)]
     if name and not found:
         raise NotFound(
             f"cannot verify {name}: it is not installed; get it with `legation agents install {name}`"

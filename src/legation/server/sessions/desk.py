@@ -121,6 +121,7 @@ class Desk:
     async def __aenter__(self) -> Self:
         await self.load()
         await mend(self._records, self._log)
+        self._turns.go_on()
         await self._settle_leftovers()
         self._rests = asyncio.create_task(self._resting.run(), name="legation-sessions-rest")
         return self

@@ -48,6 +48,12 @@ class Turns:
         self._closed = False
         self._begins: dict[int, asyncio.Future[int]] = {}  # by the message's identity: two may say the same
 
+    def go_on(self) -> None:
+        """With what waited when the last server ended."""
+        for record in self._records:
+            if record.details.queue and not record.ended:
+                self._work_on(record)
+
     async def close(self) -> None:
         """What waits goes on waiting; a turn that runs is cancelled."""
         self._closed = True
