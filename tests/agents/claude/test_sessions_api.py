@@ -224,3 +224,17 @@ async def test_two_sessions_at_once_and_no_process_left(real: Claude) -> None:
         assert (story.said, story.ends) == ([f"{name} done."], ["end_turn"])
         assert (story.calls, story.permissions) == ([("Write", "completed")], [("Write", "approved")])
         assert story.files == [str(talk.work / name)]
+
+
+async def test_a_session_begins_with_what_was_said_in_another(real: Claude) -> None:
+    talk = real.talk
+    await real.open()
+    real.model.say("The word is heron.")
+    await real.said("Say a word")
+    real.model.say("It was heron.")
+    await talk.created("fork", agent="real", fork="s")
+    assert (await real.said("Which one?", "fork"))["stopReason"] == "end_turn"
+    assert real.model.requests[-1].mentions("Say a word")
+    first, second = await talk.info("s"), await talk.info("fork")
+    assert first["directory"] == second["directory"]
+    assert first["nativeSessionId"] != second["nativeSessionId"]

@@ -203,3 +203,13 @@ async def test_two_sessions_at_once_leave_no_process(api: Api) -> None:
             [("apply_patch", "approved")],
         )
         assert story.files == [str(api.talk.work / f"{name}.txt")]
+
+
+async def test_a_session_begins_with_what_was_said_in_another(api: Api) -> None:
+    await api.open("first")
+    api.model.say("The word is heron.")
+    assert (await api.ended("first", await api.send("first", "Say a word")))["stopReason"] == "end_turn"
+    api.model.say("It was heron.")
+    await api.open("fork", fork="first")
+    assert (await api.ended("fork", await api.send("fork", "Which one?")))["stopReason"] == "end_turn"
+    assert api.model.requests[-1].mentions("Say a word")

@@ -19,7 +19,7 @@ from tests.server.sessions.talk import Talk, open_talk
 from legation.agents.catalogue.catalogue import Catalogue
 from legation.agents.catalogue.entry import Direct, Entry, Way
 from legation.proc.kernel import process
-from legation.testing.model import Cut, ScriptedModel, Text
+from legation.testing.model import Cut, Script, ScriptedModel, Text
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 
@@ -198,16 +198,17 @@ async def test_cancels_errors_a_crash_and_a_resume(real: Real) -> None:
 async def test_two_sessions_at_once_and_no_process_left(real: Real) -> None:
     talk = real.talk
     names = ("one", "two")
-    for name in names:
+    scripts = {name: real.model.when(f"I am {name}") for name in names}
+    for name, script in scripts.items():
         await real.open(name, permissionMode="bypass")
-        script = real.model.when(f"I am {name}")
         script.call_tool("write", {"filePath": str(talk.work / name), "content": name})
         script.say(f"{name} done.")
     await asyncio.gather(*(real.said(f"I am {name}", name) for name in names))
     assert [(talk.work / name).read_text() for name in names] == ["one", "two"]
     assert [await talk.heard(name) for name in names] == ["one done.", "two done."]
     (pid,) = {await real.pid(name) for name in names}
-    for name in names:
+    await _forked(real, scripts["one"])
+    for name in (*names, "fork"):
         assert (await talk.call("POST", f"/v1/sessions/{name}/terminate")).status_code == 204
     assert process(pid) is None
     for name in names:
@@ -215,3 +216,11 @@ async def test_two_sessions_at_once_and_no_process_left(real: Real) -> None:
         assert (story.said, story.ends) == ([f"{name} done."], ["end_turn"])
         assert (story.calls, story.permissions) == ([("write", "completed")], [("write", "approved")])
         assert story.files == [str(talk.work / name)]
+
+
+async def _forked(real: Real, script: Script) -> None:
+    """Of a session that another driver object has open: what was said there is what its script is chosen by."""
+    await real.open("fork", fork="one")
+    script.say("One.")
+    assert (await real.said("Which one are you?", "fork"))["stopReason"] == "end_turn"
+    assert await real.talk.heard("fork") == "One."
