@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from legation.errors import ConfigInvalid, StorageFailed
+from legation.errors import ConfigInvalid
 from legation.secret import Secret
+from legation.store import ownfile
 from legation.store.keys import BadKey, Key, KeyRing, Keys, new_key_text, read_key, ring_of
-from legation.store.linefile import sync_folder, write_all
 
 VERSION: Final = 1
-# Another process makes or rotates the file: the time of a few small writes on a slow disk.
-TURN_LIMIT: Final = 10.0
-_TURN_PAUSE: Final = 0.01
 _LARGEST: Final = 64 * 1024  # bytes; a ring of a thousand keys
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us up
-_MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +32,7 @@ def open_file(path: Path) -> Keys:
     try:
         return _keys(path, _read(path))
     except FileNotFoundError:
-        with _alone(path):
+        with ownfile.alone(path):
             try:
                 return _keys(path, _read(path))  # another was faster
             except FileNotFoundError:
@@ -51,7 +43,7 @@ def open_file(path: Path) -> Keys:
 
 def rotate_file(path: Path) -> Key:
     """Puts a new current vault key before the others; seal again what the older ones sealed, then drop them."""
-    with _alone(path):
+    with ownfile.alone(path):
         file = _existing(path)
         file = msgspec.structs.replace(file, vault=[new_key_text(), *file.vault])
         _write(path, file)
@@ -60,7 +52,7 @@ def rotate_file(path: Path) -> Key:
 
 def drop_older(path: Path) -> tuple[str, ...]:
     """The ids of the keys that are gone now; what is still sealed with one of them can never be opened."""
-    with _alone(path):
+    with ownfile.alone(path):
         file = _existing(path)
         older = _keys(path, file).vault.older
         if older:
@@ -145,57 +137,5 @@ def _check(path: Path, status: os.stat_result) -> None:
 
 
 def _write(path: Path, file: _File) -> None:
-    """Only while alone: a file of the temporary name is what a crash left."""
-    temporary = path.with_name(path.name + ".new")
-    with _told_as_storage(path):
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        fd = os.open(temporary, _MAKE, 0o600)
-        try:
-            os.fchmod(fd, 0o600)  # whatever the umask took or a folder's default gave
-            write_all(fd, msgspec.json.format(msgspec.json.encode(file)) + b"\n", 0)
-            os.fsync(fd)
-            temporary.replace(path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        finally:
-            os.close(fd)
-        sync_folder(path.parent)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One process at a time makes or changes the file; the lock is on the folder and dies with its process."""
-    with _told_as_storage(path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _take_turn(fd, path)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _take_turn(fd: int, path: Path) -> None:
-    deadline = time.monotonic() + TURN_LIMIT
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise StorageFailed(
-                    f"cannot change {path}: another process is doing so; try again when it is done"
-                ) from None
-            time.sleep(_TURN_PAUSE)
-
-
-@contextmanager
-def _told_as_storage(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(
-            f"cannot write {path}: {error.strerror}; check the folder and its disk"
-        ) from error
+    """Only while alone."""
+    ownfile.replace(path, msgspec.json.format(msgspec.json.encode(file)) + b"\n")
