@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.host.rig import Hand, Rig, events, go, of_type, play, rig, until_type
 
-from legation.agents import process as agent_process
+from legation.agents import output as agent_output
 from legation.errors import (
     AgentError,
     AgentExited,
@@ -87,7 +87,7 @@ async def test_much_stderr_neither_blocks_nor_fills_memory(tmp_path: Path) -> No
 async def test_an_agent_that_closes_its_output_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_process, "EXIT_LIMIT", 0.2)
+    monkeypatch.setattr(agent_output, "EXIT_LIMIT", 0.2)
     source = "hello(); session(); prompted(); os.write(2, b'bye'); os.close(1); signal.pause()"
     async with rig(tmp_path) as made:
         session = await made.script(source)
@@ -225,7 +225,7 @@ async def test_a_failing_disk_does_not_hold_up_dispose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even with the memory bound reached, when nothing more is read of the agent."""
-    monkeypatch.setattr(agent_process, "REST_LIMIT", 0.5)
+    monkeypatch.setattr(agent_output, "REST_LIMIT", 0.5)
     disk = Broken(tmp_path / "log")
     reported: list[str] = []
     (tmp_path / "work").mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from legation.agents.process import STDERR_SHOWN
+from legation.agents.output import STDERR_SHOWN
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, LegationError
 from legation.proc import Exit

@@ -23,9 +23,9 @@ from legation.agents.codex.peer import Asked, Heard, Peer
 from legation.agents.codex.sent import ThreadOf
 from legation.agents.codex.settings import overrides
 from legation.agents.native import Equipment
-from legation.agents.process import EXIT_LIMIT, REST_LIMIT, STDERR_SHOWN
+from legation.agents.output import Output
 from legation.agents.rpc import OUTBOX_LIMIT, REQUESTS_AT_ONCE, SHOWN_BYTES, WRITE_TIMEOUT
-from legation.errors import AgentError, AgentExited, LegationError, TimedOut, TransportClosed
+from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit
 from legation.wire import jsontext
 from legation.wire.diagnostic import DiagnosticCode
@@ -67,7 +67,7 @@ class CodexServer:
         self._touched: set[Owner] = set()
         self._looking: set[asyncio.Task[None]] = set()
         self._ended = False
-        self._reading = asyncio.create_task(self._read(), name=f"legation-codex-{child.pid}")
+        self._output = Output(child, self._read, trouble=self._trouble, over=self._lost)
 
     @classmethod
     async def start(cls, equipment: Equipment, timeout: float, command: Command) -> CodexServer:
@@ -105,19 +105,11 @@ class CodexServer:
         return self._child.stderr_tail()
 
     async def wait(self) -> Exit:
-        found = await self._child.wait()
-        await asyncio.wait({self._reading})
-        return found
+        return await self._output.wait()
 
     async def stop(self, grace: float) -> Exit:
         self._ended = True
-        found = await self._child.stop(grace)
-        await asyncio.wait({self._reading}, timeout=REST_LIMIT)
-        if not self._reading.done():
-            _log.warning("cannot keep the last output of %r: the store takes no more", self._child.name)
-            self._reading.cancel()
-            await asyncio.wait({self._reading})
-        return found
+        return await self._output.stop(grace)
 
     # Owners.
 
@@ -149,7 +141,7 @@ class CodexServer:
         try:
             return await self._peer.call(method, params, shape, timeout, on_answer)
         except TransportClosed:
-            raise await self._exited(f"complete {method}") from None
+            raise await self._output.end(f"complete {method}") from None
 
     # It speaks.
 
@@ -212,23 +204,15 @@ class CodexServer:
     # Its end.
 
     async def _read(self) -> None:
-        """A server that can say nothing any more has ended, or is made to."""
         try:
             await self._take_all()
-        except TimedOut as error:
-            self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, error.message)
-        except Exception:  # noqa: BLE001 - a task boundary; whoever waits for an answer is told below
-            _log.exception("cannot go on reading the output of %r", self._child.name)
-        self._ended = True
-        self._peer.close()
-        for task in self._looking:
-            task.cancel()
-        ending = asyncio.ensure_future(self._child.wait())
-        await asyncio.wait({ending}, timeout=EXIT_LIMIT)
-        if not ending.done():
-            with suppress(TimedOut):  # stuck in the kernel; whoever stops it is told
-                await self._child.stop(grace=0)
-        end = self._error("go on", ending.result() if ending.done() else None)
+        finally:
+            self._ended = True
+            self._peer.close()
+            for task in self._looking:
+                task.cancel()
+
+    def _lost(self, end: LegationError) -> None:
         for agent in [*self._agents]:
             agent.lost(end)
 
@@ -251,22 +235,6 @@ class CodexServer:
             self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, "a message of the agent could not be handled")
         if odd:
             self._trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
-
-    async def _exited(self, doing: str) -> LegationError:
-        await asyncio.wait({self._reading})
-        return self._error(doing, await self._child.wait())
-
-    def _error(self, doing: str, found: Exit | None) -> LegationError:
-        tail = self._child.stderr_tail().strip()[-STDERR_SHOWN:]
-        said = f", having said:\n{tail}\n" if tail else ""
-        if found is None:
-            return TransportClosed(
-                f"cannot {doing}: {self._child.name!r} closed its output and went on{said}; it was stopped: start it again"
-            )
-        return AgentExited(
-            f"cannot {doing}: {self._child.name!r} ended with {found}{said}",
-            {"exitCode": found.code, "signal": found.signal},
-        )
 
 
 def _thread_of(params: bytes) -> str | None:
