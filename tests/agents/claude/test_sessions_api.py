@@ -6,79 +6,35 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.agents.both_schemas import told
 from tests.agents.claude.claude_desk import ALL_TOOLS
 from tests.agents.desk import QUIET
-from tests.server.sessions.talk import Talk, open_talk
+from tests.agents.real_sessions import RealSessions, add_to_catalogue
+from tests.server.sessions.talk import open_talk
 
-from legation.agents.catalogue.catalogue import Catalogue
-from legation.agents.catalogue.entry import Direct, Entry, Way
+from legation.agents.catalogue.entry import Direct, Way
 from legation.proc.kernel import process
 from legation.testing.model import Cut, ScriptedModel, Stall, Text
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 
 
-class WithClaude(Catalogue):
-    """The catalogue, and Claude Code with a model of the test's."""
-
-    added: tuple[Entry, ...] = ()
-
-    def entries(self) -> tuple[Entry, ...]:
-        return (*super().entries(), *self.added)
-
-
-@dataclass
-class Claude:
-    talk: Talk
-    model: ScriptedModel
-
-    async def open(self, session: str = "s", **body: object) -> None:
-        await self.talk.created(session, agent="real", directory=str(self.talk.work), **body)
-
-    async def send(self, text: str, session: str = "s") -> int:
-        """Where the log stood before."""
-        after = (await self.talk.rig.services.log.stream(session)).head
-        answer = await self.talk.call("POST", f"/v1/sessions/{session}/messages", {"message": text})
-        assert answer.status_code == 204, answer.text
-        return after
-
-    async def said(self, text: str, session: str = "s") -> dict[str, Any]:
-        """One whole turn: how it ended."""
-        after = await self.send(text, session)
-        _, ended = await self.talk.until(session, "prompt-finished", after=after)
-        return ended  # type: ignore[no-any-return]
-
-    async def asked(self, text: str, session: str = "s") -> tuple[str, int]:
-        """A permission that it waits for, and where the log stood."""
-        after = await self.send(text, session)
-        _, found = await self.talk.until(session, "permission-asked", after=after)
-        return str(found["id"]), after
-
+class Claude(RealSessions):
     def writes(self, name: str) -> Path:
         target = self.talk.work / name
         self.model.call_tool("Write", {"file_path": str(target), "content": name})
         self.model.say("Done.")
         return target
 
-    async def pid(self, session: str = "s") -> int:
-        host = await self.talk.rig.services.hosting.host()
-        return host.session(session).agent.processes[0]
-
 
 @pytest.fixture
 async def real(claude: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Claude]:
     async with asyncio.timeout(110), ScriptedModel() as model, open_talk(tmp_path, request) as talk:
         variables = {**QUIET, **ALL_TOOLS, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables()}
-        catalogue = WithClaude(talk.rig.services.settings.data_dir)
-        way = Way("claude", Direct((claude,)), env=variables)
-        catalogue.added = (Entry(name="real", title="Claude Code", way=way, needs_sign_in=False),)
-        talk.rig.services.launching.catalogue = catalogue
+        add_to_catalogue(talk, Way("claude", Direct((claude,)), env=variables))
         yield Claude(talk, model)
 
 

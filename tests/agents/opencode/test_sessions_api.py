@@ -7,17 +7,15 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.agents.both_schemas import told
 from tests.agents.opencode.kitchen import NOWHERE, Wire, provider
-from tests.server.sessions.talk import Talk, open_talk
+from tests.agents.real_sessions import RealSessions, add_to_catalogue
+from tests.server.sessions.talk import open_talk
 
-from legation.agents.catalogue.catalogue import Catalogue
-from legation.agents.catalogue.entry import Direct, Entry, Way
+from legation.agents.catalogue.entry import Direct, Way
 from legation.proc.kernel import process
 from legation.testing.model import Cut, Script, ScriptedModel, Text
 
@@ -26,43 +24,7 @@ pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)] 
 LIMIT = 110.0  # seconds of real time for a test
 
 
-class WithOpenCode(Catalogue):
-    """The catalogue, and OpenCode with a model of the test's."""
-
-    added: tuple[Entry, ...] = ()
-
-    def entries(self) -> tuple[Entry, ...]:
-        return (*super().entries(), *self.added)
-
-
-@dataclass
-class Real:
-    talk: Talk
-    model: ScriptedModel
-
-    async def open(self, session: str = "s", **body: object) -> None:
-        await self.talk.created(session, agent="real", directory=str(self.talk.work), **body)
-
-    async def send(self, text: str, session: str = "s") -> int:
-        """Where the log stood before."""
-        after = (await self.talk.rig.services.log.stream(session)).head
-        answer = await self.talk.call("POST", f"/v1/sessions/{session}/messages", {"message": text})
-        assert answer.status_code == 204, answer.text
-        return after
-
-    async def ended(self, after: int, session: str = "s") -> dict[str, Any]:
-        _, found = await self.talk.until(session, "prompt-finished", after=after)
-        return found  # type: ignore[no-any-return]
-
-    async def said(self, text: str, session: str = "s") -> dict[str, Any]:
-        return await self.ended(await self.send(text, session), session)
-
-    async def asked(self, text: str) -> tuple[str, int]:
-        """A permission that it waits for, and where the log stood."""
-        after = await self.send(text)
-        _, found = await self.talk.until("s", "permission-asked", after=after)
-        return str(found["id"]), after
-
+class Real(RealSessions):
     def writes(self, name: str) -> Path:
         target = self.talk.work / name
         self.model.call_tool("write", {"filePath": str(target), "content": name})
@@ -71,10 +33,6 @@ class Real:
 
     async def cancel(self) -> None:
         assert (await self.talk.call("POST", "/v1/sessions/s/cancel")).status_code == 204
-
-    async def pid(self, session: str = "s") -> int:
-        host = await self.talk.rig.services.hosting.host()
-        return host.session(session).agent.processes[0]
 
 
 @pytest.fixture
@@ -89,10 +47,7 @@ async def real(opencode: str, request: pytest.FixtureRequest, tmp_path: Path) ->
             "npm_config_registry": NOWHERE,
             **model.proxy_variables(),
         }
-        catalogue = WithOpenCode(talk.rig.services.settings.data_dir)
-        way = Way("opencode", Direct((opencode,)), env=variables)
-        catalogue.added = (Entry(name="real", title="OpenCode", way=way, needs_sign_in=False),)
-        talk.rig.services.launching.catalogue = catalogue
+        add_to_catalogue(talk, Way("opencode", Direct((opencode,)), env=variables))
         yield Real(talk, model)
 
 
