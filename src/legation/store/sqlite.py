@@ -3,6 +3,9 @@
 What waits for a commit goes into as few rows as possible, so that a flood costs one insert per hundreds of
 events, and a quiet session one per event; the lines inside a page are those of `codec`. A stream's row holds
 its head: an event at or below it is already stored, which makes a repeated commit harmless.
+
+A commit of appends alone is one statement: whenever SQLite has worked, its thread must wait for Python's lock, which
+the event loop may hold for milliseconds.
 """
 
 import sqlite3
@@ -31,6 +34,8 @@ from legation.wire.events import Event
 
 VERSION = 1
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
+AT_ONCE = 100  # pages in one statement
+KNOWN_STREAMS = 10_000  # whose heads are remembered
 PAGE_BYTES = 128 * 1024  # a reader that starts in the middle of a page decodes at most this much in vain
 
 _SCHEMA = """
@@ -59,14 +64,18 @@ _STREAMS = (
 _CREATE = """insert into stream (name, workspace, state, first_seq, head, meta) values (?, ?, 'open', 1, 0, x'7b7d')
   on conflict (name) do nothing"""
 _HEAD = "select id, head from stream where name = ?"
-_ADVANCE = "update stream set head = ? where id = ?"
-_INSERT_PAGE = "insert into page (stream, last_seq, body) values (?, ?, ?)"
+_INSERT_PAGES = "insert into page (stream, last_seq, body) values "
+_ADVANCE = """create temp trigger page_advances_stream after insert on main.page
+  begin update stream set head = new.last_seq where id = new.stream; end"""
 _RESTART = "update stream set first_seq = ?, head = ?, state = 'open' where id = ?"
 _DROP_PAGES = "delete from page where stream = ?"
 _SET_STATE = "update stream set state = ? where id = ?"
 _SET_META = "update stream set meta = ? where id = ?"
 _READ = """select page.body from page join stream on stream.id = page.stream
   where stream.name = ? and page.last_seq > ? order by page.last_seq"""
+
+
+Page = tuple[int, int, bytes]
 
 
 class SqliteBackend:
@@ -78,6 +87,7 @@ class SqliteBackend:
         self._report: Report = lambda _: None
         self._reader_guard = threading.Lock()
         self._connections: list[sqlite3.Connection] = []
+        self._heads: dict[str, tuple[int, int]] = {}  # of streams: their ids and last numbers, as committed
 
     def open(self, report: Report) -> None:
         self._report = report
@@ -85,6 +95,7 @@ class SqliteBackend:
             self._lock.acquire()
             self._writer = self._connect()
             self._migrate()
+            self._writer.execute(_ADVANCE)
             self._reader = self._connect()
             self._reader.execute("pragma query_only = on")
         except (sqlite3.Error, OSError) as error:
@@ -111,34 +122,46 @@ class SqliteBackend:
             self._writer.executescript(f"begin immediate; {_SCHEMA} pragma user_version = {VERSION}; commit;")
 
     def commit(self, ops: Sequence[Op]) -> None:
-        run = self._writer.execute
         try:
-            run("begin immediate")
-            for op in merge_appends(ops):
-                self._apply(op)
-            run("commit")
-        except sqlite3.Error as error:
+            self._commit(merge_appends(ops))
+        except BaseException as error:
+            self._heads.clear()
             with suppress(sqlite3.Error):  # SQLite has rolled back by itself, or will before the next commit
-                run("rollback")
-            raise StorageFailed(f"cannot write to {self._path}: {error}; free some space") from error
+                self._writer.execute("rollback")
+            if isinstance(error, sqlite3.Error):
+                raise StorageFailed(f"cannot write to {self._path}: {error}; free some space") from error
+            raise
+        if len(self._heads) > KNOWN_STREAMS:
+            self._heads.clear()
+
+    def _commit(self, ops: Sequence[Op]) -> None:
+        run = self._writer.execute
+        appends = [op for op in ops if isinstance(op, Append)]
+        if len(appends) == len(ops):
+            pages = [page for op in appends for page in self._pages(op)]
+            if len(pages) <= AT_ONCE:
+                self._insert(pages)
+                return
+            self._heads.clear()  # nothing of them is stored yet
+        run("begin immediate")
+        for op in ops:
+            self._apply(op)
+        run("commit")
 
     def _apply(self, op: Op) -> None:
         run = self._writer.execute
         if isinstance(op, Create):
             run(_CREATE, (op.stream, op.workspace))
             return
-        found = run(_HEAD, (op.stream,)).fetchone()
-        if found is None:
-            raise StorageFailed(f"cannot write to stream {op.stream}: it was never created")
-        stream_id, head = found
+        stream_id, head = self._head(op.stream)
         match op:
             case Append():
-                self._insert(stream_id, [event for event in op.events if event.seq > head])
+                self._insert(self._pages(op))
             case Replace():
                 if op.events[-1].seq <= head:
                     return
                 run(_DROP_PAGES, (stream_id,))
-                self._insert(stream_id, op.events)
+                self._insert(self._pages(op))
                 run(_RESTART, (op.events[0].seq, op.events[-1].seq, stream_id))
             case SetState():
                 if op.state == "deleted":
@@ -147,12 +170,27 @@ class SqliteBackend:
             case SetMeta():
                 run(_SET_META, (op.meta, stream_id))
 
-    def _insert(self, stream_id: int, events: Sequence[Event]) -> None:
-        if not events:
-            return
-        for page in codec.pages(events, PAGE_BYTES):
-            self._writer.execute(_INSERT_PAGE, (stream_id, page[-1].seq, codec.encode(page)))
-        self._writer.execute(_ADVANCE, (events[-1].seq, stream_id))
+    def _pages(self, op: Append | Replace) -> list[Page]:
+        """Of what is not stored. From now on the stream's head is what it will be then."""
+        stream_id, head = self._head(op.stream)
+        fresh = [event for event in op.events if event.seq > head]
+        if fresh:
+            self._heads[op.stream] = stream_id, fresh[-1].seq
+        return [(stream_id, page[-1].seq, codec.encode(page)) for page in codec.pages(fresh, PAGE_BYTES)]
+
+    def _head(self, stream: str) -> tuple[int, int]:
+        found = self._heads.get(stream) or self._writer.execute(_HEAD, (stream,)).fetchone()
+        if found is None:
+            raise StorageFailed(f"cannot write to stream {stream}: it was never created")
+        self._heads[stream] = found
+        stream_id, head = found
+        return stream_id, head
+
+    def _insert(self, pages: Sequence[Page]) -> None:
+        for start in range(0, len(pages), AT_ONCE):
+            some = pages[start : start + AT_ONCE]
+            values = ",".join(["(?, ?, ?)"] * len(some))
+            self._writer.execute(_INSERT_PAGES + values, [field for page in some for field in page])
 
     def lookup(self, stream: str) -> StreamInfo | None:
         with self._reading():
