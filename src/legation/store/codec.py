@@ -17,6 +17,10 @@ from legation.errors import InvalidParams
 from legation.wire.events import Draft, Event
 
 _RAW = b',"raw":'
+_START = b'{"seq":%d,"at":%d%b%b' + _RAW
+_END = b"}\n"
+_LINE = _START + b"%b" + _END
+_LONG = 512  # bytes of raw
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 
 
@@ -54,21 +58,29 @@ def check(drafts: Sequence[Draft]) -> None:
         _type_members[type_]
 
 
-def encode(events: Iterable[Event]) -> bytes:
+def encode(events: Sequence[Event]) -> bytes:
     types = _type_members
-    return b"".join(
-        [
-            b'{"seq":%d,"at":%d%b%b,"raw":%b}\n'
-            % (
-                event.seq,
-                event.at,
-                types[event.type],
-                _native(event.native) if event.native else b"",
-                event.raw,
-            )
-            for event in events
-        ]
-    )
+    if sum([len(event.raw) for event in events]) < _LONG * len(events):
+        return b"".join(
+            [
+                _LINE
+                % (
+                    event.seq,
+                    event.at,
+                    types[event.type],
+                    _native(event.native) if event.native else b"",
+                    event.raw,
+                )
+                for event in events
+            ]
+        )
+    parts = [_END] * (3 * len(events))
+    parts[::3] = [
+        _START % (event.seq, event.at, types[event.type], _native(event.native) if event.native else b"")
+        for event in events
+    ]
+    parts[1::3] = [event.raw for event in events]
+    return b"".join(parts)  # the only copy of what is long
 
 
 def _native(line: bytes) -> bytes:

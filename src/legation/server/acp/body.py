@@ -67,6 +67,7 @@ class MessageReader(Reader):
 
 def frames(events: Sequence[Event]) -> bytes:
     told = [event for event in events if event.type == MESSAGE]
-    return as_text(
-        b"".join([b"event: message\nid: %d\ndata: %b\n\n" % (each.seq, each.raw) for each in told])
-    )
+    parts = [b"\n\n"] * (3 * len(told))
+    parts[::3] = [b"event: message\nid: %d\ndata: " % event.seq for event in told]
+    parts[1::3] = [event.raw for event in told]
+    return as_text(b"".join(parts))
