@@ -1,13 +1,13 @@
 import json
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.agents.messages import (
-    decode_update_line,
+    UpdateParams,
     id_key,
+    read_block,
     read_cancelled_id,
     read_error,
     read_message,
@@ -63,9 +63,38 @@ def test_any_bytes_are_a_message_or_none(line: bytes) -> None:
 
 def test_an_update_with_an_id_is_not_taken_for_a_notification() -> None:
     update = b'"method":"session/update","params":{"sessionId":"s","update":{}}}'
-    assert decode_update_line(b'{"id":null,' + update).params.sessionId == "s"
-    with pytest.raises(msgspec.ValidationError):
-        decode_update_line(b'{"id":1,' + update)
+    notification, request = b'{"id":null,' + update, b'{"id":1,' + update
+    (found,) = read_block(notification)
+    assert isinstance(found, UpdateParams)
+    assert read_block(request) == [request]
+
+
+_update = st.builds(
+    lambda session, text: json.dumps(
+        {"method": "session/update", "params": {"sessionId": session, "update": {"text": text}}},
+        ensure_ascii=False,
+    ).encode("utf-8", "surrogatepass"),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from(["x", "é", "\ud800", "}\n{"]),
+)
+_lines = st.lists(
+    _update
+    | st.sampled_from([b"", b" ", b"noise", b'{"id":1,"result":2}', b"\xff", DEEP])
+    | st.tuples(_update, _update).map(b" ".join)  # two in one line
+    | _update.map(lambda line: line[:20])
+    | _update.map(lambda line: line[20:]),
+    min_size=1,
+)
+
+
+def read(found: UpdateParams | bytes) -> object:
+    return found if isinstance(found, bytes) else (found.sessionId, bytes(found.update))
+
+
+@given(_lines)
+def test_a_block_is_read_as_its_lines_are(lines: list[bytes]) -> None:
+    alone = [read(found) for line in lines for found in read_block(line)]
+    assert [read(found) for found in read_block(b"\n".join(lines))] == alone
 
 
 def test_an_odd_update_keeps_its_bytes_and_its_line() -> None:

@@ -27,9 +27,9 @@ class Pipe:
         self.closed = False
         self.unsent = 0
 
-    async def lines(self) -> AsyncIterator[list[bytes]]:
+    async def blocks(self) -> AsyncIterator[list[bytes]]:
         while (lines := await self.output.get()) is not None:
-            yield lines
+            yield [b"\n".join(lines)]
 
     def write(self, data: bytes) -> None:
         if self.closed:
@@ -175,7 +175,7 @@ async def test_an_answer_that_was_seen_counts_though_time_runs_out_meanwhile(lin
     seen: list[object] = []
 
     def answer_at_once(data: bytes) -> None:
-        line.peer._take([b'{"id":1,"result":5}'])
+        line.peer._take(b'{"id":1,"result":5}')
 
     line.pipe.write = answer_at_once  # type: ignore[method-assign]
     assert await line.peer.call("a", {}, timeout=0, on_answer=seen.append) == b"5"

@@ -19,11 +19,11 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 def run(splitter: LineSplitter, chunks: list[bytes]) -> list[bytes]:
-    lines = []
+    blocks = []
     for chunk in chunks:
         splitter.feed(chunk)
-        lines += splitter.take()
-    return lines + splitter.finish()
+        blocks += splitter.take()
+    return [line for block in (*blocks, *splitter.finish()) for line in block.split(b"\n")]
 
 
 texts = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"{}", b"\xff\x00", b"xyz" * 20])).map(

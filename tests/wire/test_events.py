@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.samples import UPDATES, json_updates, json_values, tagged
 
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event, update_type
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event, update_type, update_type_of_json
 
 
 @pytest.mark.parametrize("tag", UPDATES)
@@ -51,7 +51,8 @@ def test_no_bytes_make_it_raise(raw: bytes) -> None:
 def test_the_type_follows_from_the_tag_of_any_json(value: object) -> None:
     tag = value.get("sessionUpdate") if isinstance(value, dict) else None
     expected = UPDATE_TYPES.get(tag, UNRECOGNIZED) if isinstance(tag, str) else UNRECOGNIZED
-    assert update_type(json.dumps(value).encode()) == expected
+    for written in (json.dumps(value), json.dumps(value, separators=(",", ":"))):
+        assert update_type(written.encode()) == update_type_of_json(written.encode()) == expected
 
 
 def test_an_event_cannot_be_changed() -> None:

@@ -1,4 +1,4 @@
-"""One line of an agent's output, as a message. Strict and fast first; then whatever can be made of it."""
+"""The lines of an agent's output, as messages. Strict and fast first; then whatever can be made of it."""
 
 import msgspec
 
@@ -40,9 +40,41 @@ class Message(msgspec.Struct, gc=False):
             self.error = NONE
 
 
-decode_update_line = msgspec.json.Decoder(UpdateLine).decode
+_update_lines = msgspec.json.Decoder(UpdateLine)
 _decode_message = msgspec.json.Decoder(Message).decode
 _decode_error = msgspec.json.Decoder(RpcError).decode
+
+
+def read_block(block: bytes) -> list[UpdateParams | bytes]:
+    """Lines with newlines between them, each as the update that it is, or as it is."""
+    try:
+        if not block.isascii():
+            block.decode()  # msgspec does not look into what it keeps raw
+        found = _update_lines.decode_lines(block)
+    except (ValueError, RecursionError):
+        found = []
+    if found and _are_lines(block, len(found)):
+        return [each.params for each in found]
+    return [_read_line(line) for line in block.split(b"\n")]
+
+
+def _are_lines(block: bytes, objects: int) -> bool:
+    """Each object is in a line of its own: every newline stands between two of them, where no object can have one."""
+    at, find = -1, block.find
+    for _ in range(objects - 1):
+        at = find(b"\n", at + 1)
+        if at < 0 or block[at - 1 : at + 2] != b"}\n{":
+            return False
+    return find(b"\n", at + 1) < 0
+
+
+def _read_line(line: bytes) -> UpdateParams | bytes:
+    try:
+        if not line.isascii():
+            line.decode()
+        return _update_lines.decode(line).params
+    except (ValueError, RecursionError):
+        return line
 
 
 def read_message(line: bytes) -> Message | None:

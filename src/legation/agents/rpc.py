@@ -18,8 +18,8 @@ from typing import Protocol
 from legation.agents.calls import Call, Calls
 from legation.agents.messages import (
     Message,
-    decode_update_line,
     id_key,
+    read_block,
     read_cancelled_id,
     read_error,
     read_message,
@@ -30,7 +30,7 @@ from legation.proc import Child
 from legation.wire import jsontext
 from legation.wire.acp.rpc import CANCEL_REQUEST, ErrorCode, RpcError
 from legation.wire.diagnostic import DiagnosticCode
-from legation.wire.events import Draft, update_type
+from legation.wire.events import Draft, update_type_of_json
 
 REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway cannot fill our memory
 OUTBOX_LIMIT = 32 * 1024 * 1024  # bytes that may wait for an agent to read them before it is not read either
@@ -92,8 +92,9 @@ class RpcPeer:
     async def run(self) -> None:
         """Read until the agent's output ends; then whoever waits for an answer learns that none will come."""
         try:
-            async for lines in self._child.lines():
-                self._take(lines)
+            async for blocks in self._child.blocks():
+                for block in blocks:
+                    self._take(block)
                 await self._inbox.room()
                 if self._child.unsent > OUTBOX_LIMIT:
                     await self._child.drain(WRITE_TIMEOUT)
@@ -156,25 +157,21 @@ class RpcPeer:
         with suppress(LegationError):  # the agent may be gone, which is as good
             self._write({"jsonrpc": "2.0", "method": CANCEL_REQUEST, "params": {"requestId": call.number}})
 
-    def _take(self, lines: list[bytes]) -> None:
+    def _take(self, block: bytes) -> None:
         """The hot path: a run of updates of one session goes on as one list."""
         session = ""
         drafts: list[Draft] = []
-        for line in lines:
-            try:
-                if not line.isascii():
-                    line.decode()
-                params = decode_update_line(line).params
-            except (ValueError, RecursionError):
+        for found in read_block(block):
+            if isinstance(found, bytes):
                 self._hand_on(session, drafts)
                 drafts = []
-                self._take_other(line)
+                self._take_other(found)
                 continue
-            if params.sessionId != session:
+            if found.sessionId != session:
                 self._hand_on(session, drafts)
-                session, drafts = params.sessionId, []
-            raw = bytes(params.update)
-            drafts.append(Draft(update_type(raw), raw))
+                session, drafts = found.sessionId, []
+            raw = bytes(found.update)
+            drafts.append(Draft(update_type_of_json(raw), raw))
         self._hand_on(session, drafts)
 
     def _hand_on(self, session: str, drafts: list[Draft]) -> None:

@@ -96,6 +96,10 @@ class Child:
         """Each item is every line that has arrived by then, without its ending; for one task at a time."""
         return self._stdout
 
+    def blocks(self) -> AsyncIterator[list[bytes]]:
+        """The same, with the lines in blocks: newlines between them, and none at a block's end."""
+        return self._stdout.blocks()
+
     @property
     def buffered(self) -> int:
         """Bytes of output that were read from the pipe and not yet taken by `lines`."""

@@ -1,4 +1,4 @@
-"""Bytes from a pipe, turned into lists of complete lines.
+"""Bytes from a pipe, turned into lists of complete lines, or into blocks of them for those who read many at once.
 
 INV-1: every byte of a complete line within the cap is delivered once, in order, unchanged but for redaction and
 the line ending.
@@ -11,13 +11,14 @@ that spans several.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final, cast
 
 Redact = Callable[[bytes], bytes]
 
 MAX_LINE: Final = 32 * 1024 * 1024
-BUFFER_LIMIT: Final = 4 * 1024 * 1024
+# A flood is taken in turns with what is made of it: whoever follows keeps up, and finds it in memory.
+BUFFER_LIMIT: Final = 128 * 1024
 
 
 def unchanged(block: bytes) -> bytes:
@@ -29,7 +30,7 @@ def ignored(_dropped: int) -> None:
 
 
 class LineSplitter:
-    """Chunks in, lists of complete lines out; a line's pieces are joined once, however many there are."""
+    """Chunks in, blocks of complete lines out; a line's pieces are joined once, however many there are."""
 
     __slots__ = ("_blocks", "_dropped", "_max_line", "_pieces", "_redact", "_too_long", "held", "ready")
 
@@ -57,41 +58,45 @@ class LineSplitter:
             self._pieces.append(chunk)
             self.held += len(chunk)
         else:
-            self._complete(chunk[:end])
+            start = self._complete_first(chunk) if self._pieces else 0
+            if start <= end:
+                self._complete(chunk[start:end])
             if rest := chunk[end + 1 :]:
                 self._pieces.append(rest)
                 self.held = len(rest)
 
     def take(self) -> list[bytes]:
-        """All complete lines that are waiting."""
+        """All complete lines that are waiting, in blocks: with newlines between them, and none at the end."""
         blocks, self._blocks = self._blocks, []
         self.ready = 0
-        lines: list[bytes] = []
-        for block in blocks:  # not joined first: a copy of everything costs more than a few splits
-            lines += self._split(self._redact(block))
-        return lines
+        return [self._clean(block) for block in blocks]
 
     def finish(self) -> list[bytes]:
         """What is left at the end of the stream: the waiting lines, and the last one if it has no newline."""
-        lines = self.take()
+        blocks = self.take()
         if self._dropped:
             self._end_line()
         elif self._pieces:
-            lines.append(self._redact(b"".join(self._pieces)))
+            blocks.append(self._redact(b"".join(self._pieces)))
             self._pieces.clear()
             self.held = 0
-        return lines
+        return blocks
 
-    def _split(self, block: bytes) -> list[bytes]:
-        if b"\r" in block:
-            block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
-        return block.split(b"\n")
+    def _clean(self, block: bytes) -> bytes:
+        block = self._redact(block)
+        return block.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in block else block
+
+    def _complete_first(self, chunk: bytes) -> int:
+        """The unfinished line gets its end, and is a block of its own: to join all behind it would be one more copy.
+        Where the next line begins."""
+        end = chunk.index(b"\n")
+        line = b"".join((*self._pieces, chunk[:end]))
+        self._pieces.clear()
+        self.held = 0
+        self._complete(line)
+        return end + 1
 
     def _complete(self, block: bytes) -> None:
-        if self._pieces:
-            block = b"".join((*self._pieces, block))
-            self._pieces.clear()
-            self.held = 0
         self._blocks.append(block)
         self.ready += len(block) + 1
 
@@ -119,7 +124,7 @@ class LineSplitter:
             dropped, self._dropped = self._dropped, 0
             self._too_long(dropped)
         else:
-            self._complete(b"")
+            self._complete_first(b"\n")
 
 
 class LineReader(asyncio.Protocol):
@@ -171,16 +176,26 @@ class LineReader(asyncio.Protocol):
         return self
 
     async def __anext__(self) -> list[bytes]:
+        blocks = await self._next_blocks()
+        if not blocks:
+            raise StopAsyncIteration
+        # Not joined first: a copy of everything costs more than a few splits.
+        return [line for block in blocks for line in block.split(b"\n")]
+
+    async def blocks(self) -> AsyncIterator[list[bytes]]:
+        """The same lines, not taken apart."""
+        while blocks := await self._next_blocks():
+            yield blocks
+
+    async def _next_blocks(self) -> list[bytes]:
+        """Empty at the end."""
         while not self._splitter.ready and not self.closed.done():
             await self._arrival()
         if self.closed.done():
-            lines = self._splitter.finish()
-            if not lines:
-                raise StopAsyncIteration
-            return lines
-        lines = self._splitter.take()
+            return self._splitter.finish()
+        blocks = self._splitter.take()
         self._resume()
-        return lines
+        return blocks
 
     async def _arrival(self) -> None:
         if self._waiter is not None:

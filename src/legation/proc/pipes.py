@@ -121,6 +121,6 @@ class ErrorTail(asyncio.Protocol):
         self._chunks = [tail]
         self._size = len(tail)
 
-    def _report(self, lines: list[bytes]) -> None:
-        if lines and self._on_lines is not None:
-            self._on_lines(lines)
+    def _report(self, blocks: list[bytes]) -> None:
+        if blocks and self._on_lines is not None:
+            self._on_lines([line for block in blocks for line in block.split(b"\n")])

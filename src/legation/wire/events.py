@@ -60,14 +60,21 @@ class _Tagged(msgspec.Struct, gc=False):
 
 _decode_tag = msgspec.json.Decoder(_Tagged).decode
 _type_of_tag = UPDATE_TYPES.get
+_START = b'{"sessionUpdate":"'  # as nearly all agents write it
+_type_of_start = {_START + tag.encode(): name for tag, name in UPDATE_TYPES.items()}.get
 
 
 def update_type(raw: bytes) -> str:
-    """The event type of one ACP session update, from its tag alone. Called once for every event."""
+    """The event type of one ACP session update, from its tag alone."""
     try:
         return _type_of_tag(_decode_tag(raw).sessionUpdate, UNRECOGNIZED)
     except (ValueError, RecursionError):
         return _update_type_leniently(raw)
+
+
+def update_type_of_json(raw: bytes) -> str:
+    """The same, of bytes that are known to be JSON: mostly their start says it. Called once for every event."""
+    return _type_of_start(raw[: raw.find(b'"', len(_START))]) or update_type(raw)
 
 
 def _update_type_leniently(raw: bytes) -> str:
