@@ -11,7 +11,7 @@ from typing import Final
 from bench.rival_server import NAME, Server, Side
 
 TURN: Final = 120.0  # seconds for one prompt on a loaded machine
-LOOK: Final = 0.02  # seconds between two looks at a session that has no answer to a prompt
+LOOK: Final = 0.1  # seconds between two looks at a session that has no answer to a prompt: they cost it time
 
 
 class Session:

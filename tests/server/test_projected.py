@@ -18,10 +18,18 @@ from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
 from legation.wire.lifecycle import PermissionAnswered, SessionReset, SessionStatus
+from legation.wire.universal.rows import FRAME, join_frames
 
 ENTRIES: list[Entry] = [
     ACTIVE,
-    *turn(chunk("a"), chunk("b", "m2"), call(), change(status="in_progress", content=output("x"))),
+    *turn(
+        chunk("a"),
+        chunk("c"),
+        chunk("b", "m2"),
+        chunk("d", "m2"),
+        call(),
+        change(status="in_progress", content=output("x")),
+    ),
     change(status="completed", content=output("x", "y")),
     asked(),
     PermissionAnswered(id="apr_1", outcome="approved", by="policy"),
@@ -70,14 +78,16 @@ def of(entries: tuple[int, ...]) -> list[Entry]:
 
 
 class Reading:
-    def __init__(self, log: EventLog, stream: Stream, schema: Schema) -> None:
-        self.log, self.stream, self.schema = log, stream, schema
+    def __init__(self, log: EventLog, stream: Stream, schema: Schema, *, include_raw: bool = True) -> None:
+        self.log, self.stream, self.schema, self.include_raw = log, stream, schema, include_raw
         self.after = 0
 
     async def forget(self) -> None:
         hub = Hub(self.log, SystemClock())
         hub.checkpoints = Checkpoints(limit=6, apart=3)
-        self.source: Projected = await project(hub, self.log, "local", FACTS, self.schema, include_raw=True)
+        self.source: Projected = await project(
+            hub, self.log, "local", FACTS, self.schema, include_raw=self.include_raw
+        )
 
     async def take(self, step: object) -> None:
         match step:
@@ -93,7 +103,7 @@ class Reading:
                 await self.forget()
 
     async def _read(self, step: Read) -> None:
-        whole = await whole_fold(self.stream, self.schema, include_raw=True)
+        whole = await whole_fold(self.stream, self.schema, include_raw=self.include_raw)
         after = int(step.part * whole[-1][0]) if whole else 0
         wanted = Wanted(after, self.stream.visible, rows=step.rows, room=step.room)
         found = await self.source.projection.read(wanted)
@@ -108,7 +118,7 @@ class Reading:
 
     async def _follow(self) -> None:
         """In order, each number once, and from the floor on exactly what is there."""
-        whole = dict(await whole_fold(self.stream, self.schema, include_raw=True))
+        whole = dict(await whole_fold(self.stream, self.schema, include_raw=self.include_raw))
         first = min(whole, default=0)
         while True:
             found = self.source.since(self.after)
@@ -121,17 +131,19 @@ class Reading:
                 if each.seq >= first:
                     missed = [number for number in whole if self.after < number < each.seq]
                     assert missed == []
-                    assert each.raw == whole[each.seq]
+                    assert join_frames([each]) == FRAME % (each.seq, whole[each.seq])
                 self.after = each.seq
         assert not whole or self.after >= max(whole)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(["sandbox-agent", "universal"]), st.lists(_steps, max_size=14))
-def test_every_reading_is_a_part_of_the_whole_fold(schema: Schema, steps: list[object]) -> None:
+@given(st.sampled_from(["sandbox-agent", "universal"]), st.booleans(), st.lists(_steps, max_size=14))
+def test_every_reading_is_a_part_of_the_whole_fold(
+    schema: Schema, include_raw: bool, steps: list[object]
+) -> None:
     async def run() -> None:
         async with EventLog(MemoryBackend()) as log:
-            reading = Reading(log, await log.stream(FACTS.session_id), schema)
+            reading = Reading(log, await log.stream(FACTS.session_id), schema, include_raw=include_raw)
             await reading.forget()
             for step in [*steps, Follow()]:
                 await reading.take(step)
@@ -154,4 +166,4 @@ async def test_who_is_behind_when_the_history_is_replaced_sees_only_the_new_one(
         found = reading.source.since(behind)
         if found is None:
             found = await reading.source.read_older(behind)
-        assert (found[0].seq, found[0].raw) == first
+        assert join_frames(found[:1]) == FRAME % first

@@ -235,8 +235,8 @@ async def test_streams_are_listed_by_name_in_pages_of_the_callers_workspace(plac
 def test_a_chunk_holds_whole_events_up_to_the_limit_and_at_least_one() -> None:
     events = [Event(number, 0, "x", b'"%b"' % (b"y" * 100_000)) for number in range(1, 8)]
     found = list(sse.chunks(events))
-    assert [chunk.events for chunk in found] == [2, 2, 2, 1]
-    assert [chunk.upto for chunk in found] == [2, 4, 6, 7]
+    assert [chunk.events for chunk in found] == [5, 2]
+    assert [chunk.upto for chunk in found] == [5, 7]
     assert all(len(chunk.data) <= sse.CHUNK_BYTES for chunk in found)
     huge = [Event(1, 0, "x", b'"%b"' % (b"y" * 1_000_000)), events[1]]
     assert [chunk.events for chunk in sse.chunks(huge)] == [1, 1]

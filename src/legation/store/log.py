@@ -33,7 +33,8 @@ from legation.store.stream import Stream
 from legation.store.writer import Writer
 from legation.wire.events import Event
 
-PENDING_LIMIT = 64 * 1024 * 1024  # bytes that may wait for the disk before agents are paused
+PENDING_LIMIT = 64 * 1024 * 1024  # bytes that may wait for a failing disk before agents are paused
+FLIGHT_LIMIT = 4 * 1024 * 1024  # of one that works: what a commit shows at once, readers find in the tail
 READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
 NAME_BYTES = 200  # of a stream's name, percent-encoded: it is a file's name in some stores
 
@@ -160,9 +161,13 @@ class EventLog:
         """What was appended and is not on the disk yet."""
         return self._pending_bytes
 
+    @property
+    def _room_limit(self) -> int:
+        return self._pending_limit if self._failing else min(self._pending_limit, FLIGHT_LIMIT)
+
     async def room(self) -> None:
         """Wait until the disk has caught up enough to take more: whoever reads an agent's pipe waits here."""
-        while self._pending_bytes > self._pending_limit:
+        while self._pending_bytes > self._room_limit:
             waiter = self._loop.create_future()
             self._waiting_for_room.append(waiter)
             await waiter
@@ -220,6 +225,7 @@ class EventLog:
         for op in ops:
             if isinstance(op, Append):
                 self._pending[op].show(op.events)
+        self._make_room()
 
     def refused(self, ops: Sequence[Op], error: StorageFailed) -> None:
         for op in ops:
@@ -242,7 +248,7 @@ class EventLog:
             done.set_result(None)
 
     def _make_room(self) -> None:
-        if self._pending_bytes <= self._pending_limit:
+        if self._pending_bytes <= self._room_limit:
             waiting, self._waiting_for_room = self._waiting_for_room, []
             for waiter in waiting:
                 if not waiter.done():

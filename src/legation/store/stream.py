@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -213,13 +215,13 @@ class Stream:
     def _trim(self) -> None:
         """Drop old events, down to half of what may be kept, but nothing that only memory holds."""
         self._trimming = False
-        saved, count, size = self._saved - self._before_tail, 0, self._tail_bytes
-        while count < saved and (len(self._tail) - count > TAIL_EVENTS // 2 or size > TAIL_BYTES // 2):
-            size -= len(self._tail[count].raw)
-            count += 1
-        if count:
-            self._before_tail, self._tail_bytes = self._tail[count - 1].seq, size
-            del self._tail[:count]
+        tail, saved = self._tail, self._saved - self._before_tail
+        sizes = [len(event.raw) for event in tail]
+        count = min(saved, surplus(sizes, TAIL_EVENTS // 2, TAIL_BYTES // 2))
+        if count > 0:
+            self._before_tail = tail[count - 1].seq
+            self._tail_bytes -= sum(sizes[:count])
+            del tail[:count]
 
     def _wake(self) -> None:
         asleep, self._asleep = self._asleep, []
@@ -270,6 +272,12 @@ class Stream:
         finally:
             if sleeper.cancelled() and sleeper in self._asleep:  # news may have come at the same moment
                 self._asleep.remove(sleeper)
+
+
+def surplus(sizes: Sequence[int], most: int, room: int) -> int:
+    """How many of the first must go, so that the rest are no more than `most` and fit into that room."""
+    sums = list(accumulate(sizes, initial=0))
+    return max(len(sizes) - most, bisect_left(sums, sums[-1] - room))
 
 
 def _is_one_json_line(text: bytes) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from legation.wire.events import Event
 from legation.wire.universal.embedded import MAX_NESTING, nests_too_deep
 from legation.wire.universal.facts import Metadata, SessionFacts
-from legation.wire.universal.outbox import Projected, time_of
+from legation.wire.universal.outbox import Outbox, Projected, time_of
 from legation.wire.universal.shapes import ItemDelta, Source, UniversalEvent
 
 _texts = st.text(st.characters(exclude_categories=()))  # halves of characters too
@@ -39,6 +39,26 @@ def test_a_delta_is_written_as_every_event_is(
     except UnicodeEncodeError:
         assert b'"type":"item.delta"' in found  # with escapes, which msgspec does not write
         assert found.isascii()
+
+
+@given(
+    text=st.text(),
+    native_item=_names,
+    native_session=_names,
+    name=st.text(max_size=5),
+    at=st.integers(0, 4 * 10**12),
+)
+def test_a_delta_is_written_around_the_text_as_every_event_is(
+    text: str, native_item: str | None, native_session: str | None, name: str, at: int
+) -> None:
+    cause = Event(7, at, "agent-message-chunk", b"{}")
+    session = SessionFacts(name, "rehearsal", native_session, Metadata("rehearsal"))
+    out = Outbox(session)
+    whole, around = out.begin(cause), out.delta_head("itm_3", native_item)
+    out.delta("itm_3", native_item, text)
+    out.delta("itm_3", native_item, text, head=around, literal=msgspec.json.encode(text))
+    first, second = (each.encode() for each in whole)
+    assert second.replace(b'"evt_2","sequence":2', b'"evt_1","sequence":1', 1) == first
 
 
 def test_a_delta_with_its_cause_shows_it() -> None:

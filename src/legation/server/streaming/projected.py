@@ -16,16 +16,18 @@ from legation.errors import Conflict, NotFound
 from legation.server.streaming.channel import Source
 from legation.server.streaming.hub import Hub
 from legation.server.streaming.projected_checkpoints import Checkpoint
-from legation.server.streaming.projected_fold import Row, Schema, row
+from legation.server.streaming.projected_fold import Schema, row
 from legation.server.streaming.projected_reading import BEYOND, STEP, Projection, Wanted
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
-from legation.store.stream import Stream
+from legation.store.stream import Stream, surplus
 from legation.wire.events import Event
 from legation.wire.universal.facts import STRIDE, SessionFacts
+from legation.wire.universal.rows import Row, framed, join_frames
 
 TAIL_ROWS: Final = 4096
 TAIL_BYTES: Final = 2 * 1024 * 1024
+LONG: Final = 64  # rows that go out before what comes next is looked at
 AT_ONCE: Final = 2 * CHUNK_BYTES  # of a reader that is behind
 
 _seq = attrgetter("seq")
@@ -44,13 +46,12 @@ async def project(
 
 
 def frames(rows: Sequence[Event]) -> Frames:
-    """Their text is one line of UTF-8 (INV-U5), whatever the agent sent."""
-    data = b"".join([b"id: %d\ndata: %b\n\n" % (each.seq, each.raw) for each in rows])
-    return Frames(data, rows[-1].seq, len(rows))
+    """Of the rows that a `Projected` gives."""
+    return Frames(join_frames(rows), rows[-1].seq, len(rows))
 
 
 class Projected(Source):
-    """Nothing of it is made before somebody reads."""
+    """Nothing of it is made before somebody reads. The rows that it gives have frames."""
 
     def __init__(self, key: str, projection: Projection) -> None:
         self.projection = projection
@@ -126,7 +127,7 @@ class Projected(Source):
         if end is not None and (self._tip is None or self._tip.log_seq < end.log_seq):
             self._floor = self._stream.floor
             self._restart(end)
-        return list[Event](found.rows)
+        return [framed(each) for each in found.rows]
 
     def _restart(self, tip: Checkpoint) -> None:
         self._tip = tip
@@ -151,31 +152,39 @@ class Projected(Source):
         if events is None:
             return False
         self._trim()
-        self._feed(tip, events[:STEP])
-        return tip.fold.sequence > seq or len(events) <= STEP
+        reached = self._feed(tip, events[:STEP])
+        return tip.fold.sequence > seq or reached >= self._stream.visible
 
-    def _feed(self, tip: Checkpoint, events: Sequence[Event]) -> None:
-        fold, tail, size = tip.fold, self._tail, 0
+    def _feed(self, tip: Checkpoint, events: Sequence[Event]) -> int:
+        """All of them, or up to the end of a message: that repeats its text, and what came before goes out first.
+        The number of the last one that was fed."""
+        fold, at, reached = tip.fold, 0, tip.log_seq
         include_raw, apart = self.projection.include_raw, self.projection.apart
-        for event in events:
-            for each in fold.feed(event):
-                made = row(each, event, include_raw=include_raw)
-                tail.append(made)
-                size += len(made.raw)
-            if not event.seq % apart:
-                self.projection.lay(event.seq, fold)
-        self._tail_bytes += size
-        if events:
-            self._tip = Checkpoint(events[-1].seq, fold)
+        while at < len(events):
+            rows = [] if include_raw else fold.go_on(events, at)
+            if rows:
+                at += len(rows)
+            else:
+                event = events[at]
+                rows = [framed(row(each, event, include_raw=include_raw)) for each in fold.feed(event)]
+                at += 1
+            self._tail += rows
+            self._tail_bytes += sum([len(each.raw) + len(each.native) for each in rows])
+            before, reached = reached, events[at - 1].seq
+            if reached // apart > before // apart:
+                self.projection.lay(reached, fold)
+            if len(rows) >= LONG:
+                break
+        self._tip = Checkpoint(reached, fold)
+        return reached
 
     def _trim(self) -> None:
         """Before it grows, so that those who were rung for what came last still find it."""
         tail = self._tail
         if len(tail) <= TAIL_ROWS and self._tail_bytes <= TAIL_BYTES:
             return
-        gone, size = 0, self._tail_bytes
-        while gone < len(tail) and (len(tail) - gone > TAIL_ROWS // 2 or size > TAIL_BYTES // 2):
-            size -= len(tail[gone].raw)
-            gone += 1
-        self._before_tail, self._tail_bytes = tail[gone - 1].seq, size
+        sizes = [len(each.raw) + len(each.native) for each in tail]
+        gone = surplus(sizes, TAIL_ROWS // 2, TAIL_BYTES // 2)
+        self._before_tail = tail[gone - 1].seq
+        self._tail_bytes -= sum(sizes[:gone])
         del tail[:gone]

@@ -9,6 +9,7 @@ from legation.wire.events import Event
 from legation.wire.universal.facts import SessionFacts
 from legation.wire.universal.messages import MessageProjector
 from legation.wire.universal.projector import Projector
+from legation.wire.universal.rows import Row
 
 Schema = Literal["sandbox-agent", "universal"]
 
@@ -30,18 +31,15 @@ class Fold(Protocol):
 
     def copy(self) -> Self: ...
     def feed(self, event: Event) -> Sequence[Emitted]: ...
+    def go_on(self, events: Sequence[Event], start: int) -> list[Row]:
+        """The frames of the events from there on, one each, as far as that is all they come to; the rest is for
+        `feed`."""
 
 
 FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
     "sandbox-agent": Projector,
     "universal": MessageProjector,
 }
-
-
-class Row(Event, frozen=True, gc=False):
-    """A projected event: `seq` is its sequence, `raw` its JSON, `type` that of its `cause`, an event of the log."""
-
-    cause: int = 0
 
 
 def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> Row:

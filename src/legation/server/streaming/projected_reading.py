@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from legation.server.streaming.projected_checkpoints import Checkpoint, Checkpoints, Track
-from legation.server.streaming.projected_fold import Fold, Row, row
+from legation.server.streaming.projected_fold import Fold, row
 from legation.store.stream import Stream
 from legation.wire.events import Event
 from legation.wire.universal.facts import STRIDE
+from legation.wire.universal.rows import Row
 
 BEYOND: Final = 2**62  # above all numbers
 STEP: Final = 500  # events of the log, about three milliseconds

@@ -21,7 +21,9 @@ from legation.wire.events import Event
 
 HELLO: Final = b": legation\nretry: 1000\n\n"  # at once, so that a reader knows that it is through
 PING: Final = b": ping\n\n"
-CHUNK_BYTES: Final = 256 * 1024  # of one write; a single event may be longer
+# Of one write; a single event may be longer. Twice what is taken of an agent's flood in one turn of the loop: else those
+# who follow it fall behind, and read it from the store.
+CHUNK_BYTES: Final = 512 * 1024
 _AROUND: Final = 96  # bytes of a frame besides the agent's own: number, time, type
 
 _HEADERS: Final = {

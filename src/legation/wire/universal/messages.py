@@ -3,6 +3,7 @@
 There are no deltas: a message comes when it is complete. INV-U1, U3 to U5 hold here too.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from legation.wire.universal.message_parts import message_part
 from legation.wire.universal.outbox import LogRow, Projected, time_of
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.questions import Field, fields_of
+from legation.wire.universal.rows import Row
 
 REPLIES: Final = ("once", "always", "reject")
 _NO_END: Final = "the turn ended before the tool did"
@@ -72,6 +74,9 @@ class MessageProjector:
     def sequence(self) -> int:
         """The last one that was given out."""
         return self._sequence
+
+    def go_on(self, events: Sequence[Event], start: int) -> list[Row]:  # noqa: ARG002 - there are no deltas
+        return []
 
     def feed(self, event: Event) -> list[ProjectedMessage]:
         found = []

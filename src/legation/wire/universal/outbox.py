@@ -16,6 +16,7 @@ import msgspec
 from legation.wire.events import Event
 from legation.wire.universal.embedded import embedded, json_bytes
 from legation.wire.universal.facts import SessionFacts, floor
+from legation.wire.universal.rows import DELTA, DELTA_END
 from legation.wire.universal.shapes import (
     Data,
     EventType,
@@ -30,12 +31,10 @@ from legation.wire.universal.shapes import (
 )
 
 _NO_RAW: Final = b"null}"
-_DELTA: Final = (
-    b'{"event_id":"evt_%d","sequence":%d,"time":%b,"session_id":%b,"native_session_id":%b,%b,"type":"item.delta",'
-    b'"data":{"item_id":%b,"native_item_id":%b,"delta":%b},"raw":null}'
+_DELTA_HEAD: Final = (
+    b'"session_id":%b,"native_session_id":%b,"synthetic":false,"source":"agent","type":"item.delta",'
+    b'"data":{"item_id":%b,"native_item_id":%b'
 )
-_BY_DAEMON: Final = b'"synthetic":true,"source":"daemon"'
-_BY_AGENT: Final = b'"synthetic":false,"source":"agent"'
 
 _encode = msgspec.json.Encoder().encode
 _from_timestamp = datetime.fromtimestamp
@@ -65,17 +64,19 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
     has_raw: bool
     cause: Event
     session: SessionFacts
+    head: bytes = (
+        b""  # of a delta that is written as the agent wrote its text: `Outbox.delta_head` of its item
+    )
+    literal: bytes = b""  # and that text, as JSON
 
     @property
     def source_seq(self) -> int:
         return self.cause.seq
 
     def encode(self, include_raw: bool = False) -> bytes:
-        if type(self.data) is ItemDelta and not (include_raw and self.has_raw):
-            try:
-                return self._encode_delta(self.data)
-            except UnicodeEncodeError:  # lone surrogates
-                pass
+        if self.literal and not (include_raw and self.has_raw):
+            start = DELTA % (self.sequence, self.sequence, time_text(self.cause.at), self.head)
+            return start + self.literal + DELTA_END.rstrip()
         event = UniversalEvent(
             f"evt_{self.sequence}",
             self.sequence,
@@ -95,24 +96,9 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
             return encoded[: -len(_NO_RAW)] + _encode(LogRow.of(self.cause)) + b"}"
         return encoded
 
-    def _encode_delta(self, delta: ItemDelta) -> bytes:
-        """The same as below, at a third of the price: of a hundred events ninety-nine are deltas."""
-        sequence, session = self.sequence, self.session
-        return _DELTA % (
-            sequence,
-            sequence,
-            _time_text(self.cause.at),
-            _encode(session.session_id),
-            _encode(session.native_session_id),
-            _BY_DAEMON if self.synthetic else _BY_AGENT,
-            _encode(delta.item_id),
-            _encode(delta.native_item_id),
-            _encode(delta.delta),
-        )
-
 
 @lru_cache(maxsize=16)  # a burst has few times
-def _time_text(at: int) -> bytes:
+def time_text(at: int) -> bytes:
     return _encode(_from_timestamp(at / 1000, UTC))
 
 
@@ -152,6 +138,10 @@ class Outbox:
         self._found = []
         return self._found
 
+    def skip(self, count: int) -> None:
+        """So many were given out elsewhere."""
+        self._sequence += count
+
     def jump(self) -> None:
         """INV-U3. Item ids too: they are never more than numbers."""
         self._sequence = self._items = floor(self._cause.seq)
@@ -160,12 +150,29 @@ class Outbox:
         self._sequence += 1
         self._found.append(Projected(self._sequence, type_, data, synthetic, raw, self._cause, self._session))
 
-    def delta(self, item_id: str, native_id: str | None, text: str, *, raw: bool = True) -> None:
+    def delta(
+        self,
+        item_id: str,
+        native_id: str | None,
+        text: str,
+        *,
+        raw: bool = True,
+        head: bytes = b"",
+        literal: bytes = b"",
+    ) -> None:
         self._sequence += 1
         data = ItemDelta(item_id, native_id, text)
         self._found.append(
-            Projected(self._sequence, "item.delta", data, not raw, raw, self._cause, self._session)
+            Projected(
+                self._sequence, "item.delta", data, not raw, raw, self._cause, self._session, head, literal
+            )
         )
+
+    def delta_head(self, item_id: str, native_id: str | None) -> bytes:
+        """What all deltas of an item have in common: of a hundred events ninety-nine are deltas."""
+        session = self._session
+        names = (session.session_id, session.native_session_id, item_id, native_id)
+        return _DELTA_HEAD % tuple(_encode(name) for name in names)
 
     def new_item(self) -> str:
         self._items += 1

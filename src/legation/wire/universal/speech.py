@@ -1,16 +1,20 @@
 """The message that is being said: chunks become one item, with a delta each and the whole of it at its end."""
 
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TypeAlias, cast
 
 import msgspec
 
-from legation.wire.acp.content import ContentBlock, Text
+from legation.wire import jsontext
+from legation.wire.acp.content import Text
+from legation.wire.events import Event
 from legation.wire.universal import shapes
-from legation.wire.universal.outbox import Outbox
+from legation.wire.universal.embedded import json_bytes
+from legation.wire.universal.mold import Chunk, Mold, mold_of, read_text
+from legation.wire.universal.outbox import Outbox, time_text
 from legation.wire.universal.parts import part_of
-
-Pieces: TypeAlias = "tuple[Pieces, str | shapes.Part] | None"
-"""Last first, each with those before it: a copy shares them, however long the message is."""
+from legation.wire.universal.rows import DELTA_FRAME, Row
 
 
 class Speaker(msgspec.Struct, frozen=True):
@@ -25,39 +29,102 @@ THOUGHT = Speaker("message", "assistant", thinks=True)
 SUMMARY = Speaker("system", "system")
 
 
+Piece: TypeAlias = str | bytes | shapes.Part
+"""A text may be kept as the JSON string that it came as."""
+
+
 class Speech:
-    __slots__ = ("_item_id", "_native_id", "_pieces", "_speaker")
+    """`_pieces` may be shared with copies, and be longer than ours: only the first `_length` of them count."""
+
+    __slots__ = ("_head", "_item_id", "_length", "_mold", "_native_id", "_pieces", "_speaker")
 
     def __init__(self) -> None:
         self._speaker: Speaker | None = None  # nobody speaks
         self._native_id: str | None = None
         self._item_id = ""
-        self._pieces: Pieces = None
+        self._pieces: list[Piece] = []
+        self._length = 0
+        self._mold: Mold | None = None
+        self._head = b""
 
     def copy(self) -> "Speech":
         other = Speech()
         other._speaker, other._native_id = self._speaker, self._native_id
-        other._item_id, other._pieces = self._item_id, self._pieces
+        other._item_id, other._mold, other._head = self._item_id, self._mold, self._head
+        other._pieces, other._length = self._pieces, self._length
         return other
 
-    def say(self, out: Outbox, speaker: Speaker, native_id: str | None, block: ContentBlock) -> None:
+    def goes_on(self, out: Outbox, event: Event) -> bool:
+        """The next chunk of what is being said, if it differs from its first one in the text alone."""
+        mold = self._mold
+        if mold is None or event.type != mold.type:
+            return False
+        literal = mold.literal(event.raw)
+        try:
+            text = read_text(literal)
+        except jsontext.READ_ERRORS:
+            return False
+        self._add(literal)
+        out.delta(self._item_id, self._native_id, text, head=self._head, literal=literal)
+        return True
+
+    def go_on(self, out: Outbox, events: Sequence[Event], start: int) -> list[Row]:
+        """As `goes_on`, for as many events as do so: a frame each, as `Outbox.delta` would have it."""
+        rows: list[Row] = []
+        mold = self._mold
+        if mold is None:
+            return rows
+        self._own_pieces()
+        keep, literal_of, show = self._pieces.append, mold.literal, rows.append
+        type_, head, sequence = mold.type, self._head, out.sequence
+        for at in range(start, len(events)):
+            event = events[at]
+            if event.type != type_:
+                break
+            literal = literal_of(event.raw)
+            try:
+                read_text(literal)
+            except jsontext.READ_ERRORS:
+                break
+            keep(literal)
+            sequence += 1
+            start_of = DELTA_FRAME % (sequence, sequence, sequence, time_text(event.at), head)
+            show(Row(sequence, event.at, "item.delta", start_of, literal, event.seq))
+        self._length = len(self._pieces)
+        out.skip(len(rows))
+        return rows
+
+    def say(self, out: Outbox, speaker: Speaker, native_id: str | None, chunk: Chunk) -> None:
         if self._speaker is not speaker or self._native_id != native_id:
             self.end(out)
             self._begin(out, speaker, native_id)
+            self._mold = mold_of(out.cause.type, out.cause.raw, chunk)
+            self._head = out.delta_head(self._item_id, native_id) if self._mold else b""
+        block = chunk.content
         if type(block) is Text:
-            self._pieces = (self._pieces, block.text)
+            self._add(block.text)
             out.delta(self._item_id, native_id, block.text)
         else:
-            self._pieces = (self._pieces, part_of(block))
+            self._add(part_of(block))
             out.delta(self._item_id, native_id, "")
 
     def end(self, out: Outbox) -> None:
         speaker = self._speaker
         if speaker is None:
             return
-        content = tuple(_joined(self._pieces, thinks=speaker.thinks))
+        content = tuple(_joined(self._pieces[: self._length], thinks=speaker.thinks))
         out.emit("item.completed", self._item(speaker, content, "completed"), synthetic=True)
-        self._speaker = self._pieces = None
+        self._speaker = self._mold = None
+        self._pieces, self._length = [], 0
+
+    def _add(self, piece: Piece) -> None:
+        self._own_pieces()
+        self._pieces.append(piece)
+        self._length += 1
+
+    def _own_pieces(self) -> None:
+        if len(self._pieces) != self._length:
+            self._pieces = self._pieces[: self._length]
 
     def _begin(self, out: Outbox, speaker: Speaker, native_id: str | None) -> None:
         self._speaker, self._native_id, self._item_id = speaker, native_id, out.new_item()
@@ -72,23 +139,17 @@ class Speech:
         return shapes.ItemEvent(item)
 
 
-def _joined(pieces: Pieces, *, thinks: bool) -> list[shapes.Part]:
+def _joined(pieces: list[Piece], *, thinks: bool) -> Iterator[shapes.Part]:
     """Texts that follow each other are one."""
-    found: list[shapes.Part] = []
-    texts: list[str] = []
-
-    def close_text() -> None:
-        if texts:
-            text = "".join(reversed(texts))
-            found.append(shapes.Reasoning(text) if thinks else shapes.Text(text))
-            texts.clear()
-
-    while pieces is not None:
-        pieces, piece = pieces
-        if isinstance(piece, str):
-            texts.append(piece)
+    for is_text, run in groupby(pieces, key=lambda piece: isinstance(piece, str | bytes)):
+        if is_text:
+            text = _one_text(cast(Iterator[str | bytes], run))
+            yield shapes.Reasoning(text) if thinks else shapes.Text(text)
         else:
-            close_text()
-            found.append(piece)
-    close_text()
-    return found[::-1]
+            yield from cast(Iterator[shapes.Part], run)
+
+
+def _one_text(texts: Iterator[str | bytes]) -> str:
+    """As JSON already, which is how it goes out: a long one would hold up everybody while it is read and written."""
+    literals = [text if isinstance(text, bytes) else json_bytes(text) for text in texts]
+    return cast(str, msgspec.Raw(b'"%b"' % b"".join([literal[1:-1] for literal in literals])))

@@ -1,0 +1,57 @@
+"""What stands around the text of a message's chunks: mostly the same from one chunk to the next, so that only the text
+has to be read.
+
+INV-U7  Nobody can tell: what a mold reads is what a whole reading gives. A text is a JSON string in a place where, as
+        was tried, one string is as good as another.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from legation.wire import jsontext
+from legation.wire.acp.content import Text
+from legation.wire.acp.updates import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    CompactionSummaryChunk,
+    UserMessageChunk,
+    decode_update,
+)
+
+Chunk = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | CompactionSummaryChunk
+
+_TEXT: Final = re.compile(rb'"text" *: *"((?:[^"\\]|\\.)*+)"')
+_SAMPLE: Final = "another text"
+
+read_text = msgspec.json.Decoder(str).decode
+
+
+class Mold(msgspec.Struct, frozen=True):
+    """Of events of that type: `before` ends with the quote before the text, `after` begins with the one behind it."""
+
+    type: str
+    before: bytes
+    after: bytes
+
+    def literal(self, raw: bytes) -> bytes:
+        """What may be the JSON string of the text: `read_text` says whether it is. Empty if it cannot be."""
+        if raw.startswith(self.before) and raw.endswith(self.after):
+            return raw[len(self.before) - 1 : len(raw) - len(self.after) + 1]
+        return b""
+
+
+def mold_of(type_: str, raw: bytes, chunk: Chunk) -> Mold | None:
+    """None where the text is not in a place of its own, or not in the first that looks like one."""
+    found = _TEXT.search(raw)
+    if found is None or type(chunk.content) is not Text:
+        return None
+    before, after = raw[: found.start(1)], raw[found.end(1) :]
+    tried = decode_update(before + _SAMPLE.encode() + after)
+    expected = msgspec.structs.replace(chunk, content=msgspec.structs.replace(chunk.content, text=_SAMPLE))
+    try:
+        is_the_text = read_text(b'"%b"' % found[1]) == chunk.content.text
+    except jsontext.READ_ERRORS:
+        return None
+    return Mold(type_, before, after) if is_the_text and tried == expected else None
