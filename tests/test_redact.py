@@ -168,6 +168,15 @@ def test_the_longer_secret_wins_over_the_one_within_it() -> None:
     assert hide.text("abcdefghi abcdef") == "[redacted:long] [redacted:short]"
 
 
+def test_each_of_many_secrets_is_hidden() -> None:
+    """More of them than one search takes."""
+    values = [f"{number:04}-secret-value-{number * 7919:08}" for number in range(60)]
+    redactor = Redactor([Secret(value, f"S{number}") for number, value in enumerate(values)])
+    for number, value in enumerate(values):
+        assert redactor.text(f"before {value} after") == f"before [redacted:S{number}] after"
+    assert redactor.text(" ".join(values)) == " ".join(f"[redacted:S{number}]" for number in range(60))
+
+
 def test_secrets_can_be_added_later() -> None:
     hide = Redactor([])
     assert hide.text("abcdefgh") == "abcdefgh"

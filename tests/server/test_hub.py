@@ -278,7 +278,7 @@ async def test_a_source_that_fails_to_tell_its_news_asks_its_readers_to_come_aga
     log: EventLog, hub: Hub
 ) -> None:
     class Deaf(Stream):
-        async def news(self) -> None:
+        async def news(self, *, ahead: bool = False) -> None:  # noqa: ARG002
             raise ConnectionError("gone")
 
     stream = await log.stream("ses_1")

@@ -1,16 +1,19 @@
 """The conformance suite: every backend behaves the same. INV-1 and INV-2 are those of `store/log.py`."""
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from tests.store.backends import ALL, DURABLE, make_backend
 
-from legation.errors import Conflict, InvalidParams, SessionClosed
+from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
 from legation.store import stream as stream_module
+from legation.store.backend import Op
 from legation.store.log import EventLog
 from legation.store.stream import Stream
+from legation.store.subscription import Subscription
 from legation.wire.events import Draft, Event
 
 BOUND = 20.0  # seconds a test waits for an event before it fails
@@ -118,6 +121,98 @@ async def test_nothing_is_seen_before_it_is_committed(open_durable: Open) -> Non
                 assert event.seq <= max(committed)
                 if event.seq == 198:
                     break
+
+
+class Held:
+    """A store that commits when it is told to."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.go = threading.Event()
+        self.groups: list[Sequence[Op]] = []
+        self._commit = log._backend.commit
+        log._backend.commit = self.commit  # type: ignore[method-assign]
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        assert self.go.wait(BOUND)
+        self._commit(ops)
+        self.groups.append(ops)
+
+
+async def test_who_reads_ahead_is_told_before_the_disk_has_it_and_others_are_not(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(3))
+        held = Held(log)
+        ahead, behind = stream.subscribe(1, ahead=True), stream.subscribe(1)
+        stream.append(numbered(2, 4))
+        early: list[int] = []
+
+        async def read(subscription: Subscription, found: list[int], last: int) -> None:
+            async for batch in subscription.batches():
+                found += [event.seq for event in batch]
+                if batch[-1].seq == last:
+                    return
+
+        async with asyncio.timeout(BOUND):
+            await read(ahead, early, 5)
+            assert early == [2, 3, 4, 5]
+            assert stream.visible == 3
+            late: list[int] = []
+            following = asyncio.create_task(read(behind, late, 7))
+            more = asyncio.create_task(read(ahead, early, 7))
+            await asyncio.sleep(0)
+            stream.append(numbered(2, 6))
+            await more
+            assert (early, late) == ([2, 3, 4, 5, 6, 7], [2, 3])
+            held.go.set()
+            await following
+        assert late == early
+        assert await history(stream, 5) == stream.since_ahead(5)
+
+
+async def test_what_is_made_of_events_that_are_read_ahead_is_in_one_commit_with_them(
+    open_durable: Open,
+) -> None:
+    async with open_durable() as log:
+        said, told = await log.stream("ses_a"), await log.stream("acp:1")
+        await told.append(numbered(1))
+        held = Held(log)
+        first = said.append(numbered(1))  # on its way: the next ones gather behind it
+        said.append(numbered(5, 2))
+        subscription = said.subscribe(1, ahead=True)
+        async with asyncio.timeout(BOUND):
+            batch = await anext(subscription.batches())
+            receipt = told.append([Draft("message", event.raw) for event in batch])
+            held.go.set()
+            await receipt
+            await first
+        assert [event.seq for event in batch] == [2, 3, 4, 5, 6]
+        assert len(held.groups) <= 2
+        assert {op.stream for op in held.groups[-1]} == {said.key, told.key}
+
+
+async def test_a_disk_that_works_lets_less_wait_than_one_that_fails(
+    open_durable: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one commit shows must fit into the tail; what a failing disk owes must not stop an agent soon."""
+    monkeypatch.setattr("legation.store.log.FLIGHT_LIMIT", 1000)
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        held = Held(log)
+        stream.append([Draft("x", b'"%b"' % (b"y" * 2000))])
+        waiting = asyncio.create_task(log.room())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        commit, held._commit = held._commit, _fails
+        held.go.set()
+        async with asyncio.timeout(BOUND):
+            await waiting
+        assert not log.healthy
+        held._commit = commit
+
+
+def _fails(ops: object) -> None:
+    raise StorageFailed("cannot write; free some space")
 
 
 async def test_a_subscriber_goes_from_the_past_to_the_present(open_log: Open) -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from legation.errors import StorageFailed
+from legation.store.backend import Append, Create, SetState
 from legation.store.log import EventLog
-from legation.store.sqlite import SqliteBackend
-from legation.wire.events import Draft
+from legation.store.sqlite import AT_ONCE, PAGE_BYTES, SqliteBackend
+from legation.wire.events import Draft, Event
 
 
 async def test_every_commit_is_synced(tmp_path: Path) -> None:
@@ -56,3 +57,35 @@ async def test_what_was_deleted_is_not_left_in_the_file(tmp_path: Path) -> None:
     async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
         await (await log.stream("ses_a")).delete()
     assert b"canary" not in (tmp_path / "log.db").read_bytes()
+
+
+async def test_more_pages_than_one_statement_takes_are_one_commit_all_the_same(tmp_path: Path) -> None:
+    big = [Draft("x", b'"%b"' % (b"y" * PAGE_BYTES)) for _ in range(2 * AT_ONCE + 1)]
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
+        stream = await log.stream("ses_a")
+        await stream.append(big)
+        await stream.append([Draft("x", b"1")])
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
+        found = await log.stream("ses_a")
+        assert found.head == len(big) + 1
+        assert [event.seq async for event in found.subscribe(0, follow=False)] == list(range(1, len(big) + 2))
+
+
+async def test_a_commit_that_failed_is_made_again_with_nothing_stored_twice(tmp_path: Path) -> None:
+    """What the backend remembers of the heads is forgotten with the failure, wherever it came."""
+    backend = SqliteBackend(tmp_path / "log.db")
+    backend.open(lambda _: None)
+    events = [Event(number, 0, "x", b"%d" % number) for number in range(1, 4)]
+    backend.commit([Create("a", "local"), Append("a", events[:1])])
+    backend._writer.execute("pragma query_only = on")
+    for others in ((), (SetState("a", "closed"),)):
+        with pytest.raises(StorageFailed):
+            backend.commit([Append("a", events[1:]), *others])
+    backend._writer.execute("pragma query_only = off")
+    backend.commit([Append("a", events)])
+    backend.commit([Append("a", events)])
+    assert [event.seq for event in backend.read("a", 0, 10**6)] == [1, 2, 3]
+    found = backend.lookup("a")
+    assert found is not None
+    assert found.head == 3
+    backend.close()

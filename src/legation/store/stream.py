@@ -61,7 +61,9 @@ class Stream:
         self._tail_bytes = 0
         self._before_tail = info.head  # the number just below the first event of the tail
         self._acks: list[tuple[int, asyncio.Future[None]]] = []
+        self._ahead: list[Event] = []  # on the way to the disk: those above `visible`
         self._asleep: list[asyncio.Future[None]] = []
+        self._asleep_ahead: list[asyncio.Future[None]] = []
         self._changing = False
         self._trimming = False
         self._lost: StorageFailed | None = None
@@ -77,7 +79,9 @@ class Stream:
         receipt = Receipt(self, self._head + 1, self._head + len(events))
         if events:
             self._head = receipt.last_seq
+            self._ahead += events
             self._log.submit(self, Append(self.key, events))
+            self._asleep_ahead = _woken(self._asleep_ahead)
         return receipt
 
     def _number(self, drafts: Sequence[Draft]) -> list[Event]:
@@ -95,11 +99,12 @@ class Stream:
         if self._state != "open":
             raise SessionClosed(f"cannot write to stream {self.name}: it is {self._state}")
 
-    def subscribe(self, after: int = 0, *, follow: bool = True) -> Subscription:
-        """Every event above `after`, then (with `follow`) those to come."""
+    def subscribe(self, after: int = 0, *, follow: bool = True, ahead: bool = False) -> Subscription:
+        """Every event above `after`, then (with `follow`) those to come. With `ahead` also those that are on the way to
+        the disk: for who stores what it makes of them in the same log, behind them."""
         if after < 0:
             raise InvalidParams(f"cannot subscribe after {after}; give a number from 0")
-        return Subscription(self, after, None if follow else self._visible)
+        return Subscription(self, after, None if follow else self._visible, ahead=ahead)
 
     async def replace(self, drafts: Sequence[Draft]) -> Receipt:
         """Strict: the readable history becomes these events, with fresh numbers; a closed stream reopens."""
@@ -174,6 +179,7 @@ class Stream:
         if events[-1].seq <= self._visible:
             return  # shown from memory while the disk failed
         self._visible = events[-1].seq
+        del self._ahead[: len(events)]
         self._tail += events
         self._tail_bytes += sum([len(event.raw) for event in events])
         self._wake()
@@ -224,10 +230,7 @@ class Stream:
             del tail[:count]
 
     def _wake(self) -> None:
-        asleep, self._asleep = self._asleep, []
-        for sleeper in asleep:
-            if not sleeper.done():
-                sleeper.set_result(None)
+        self._asleep, self._asleep_ahead = _woken(self._asleep), _woken(self._asleep_ahead)
 
     # What a subscription asks.
 
@@ -254,6 +257,11 @@ class Stream:
         start = seq - self._before_tail
         return self._tail[start:] if start >= 0 else None
 
+    def since_ahead(self, seq: int) -> list[Event] | None:
+        """The same, with those that are on the way to the disk."""
+        found = self.since(seq)
+        return None if found is None else found + self._ahead[max(0, seq - self._visible) :]
+
     async def read_older(self, after: int) -> list[Event]:
         """From the store, for a subscriber that is behind the tail. Always gets it further."""
         if self._state == "deleted":
@@ -263,15 +271,23 @@ class Stream:
             return older
         return self._tail[:]  # what lay between was replaced, or was malformed and has been reported
 
-    async def news(self) -> None:
+    async def news(self, *, ahead: bool = False) -> None:
         """Returns when there may be something new."""
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asleep.append(sleeper)
+        (self._asleep_ahead if ahead else self._asleep).append(sleeper)
         try:
             await sleeper
         finally:
-            if sleeper.cancelled() and sleeper in self._asleep:  # news may have come at the same moment
-                self._asleep.remove(sleeper)
+            for asleep in (self._asleep, self._asleep_ahead):
+                if sleeper.cancelled() and sleeper in asleep:  # news may have come at the same moment
+                    asleep.remove(sleeper)
+
+
+def _woken(asleep: list[asyncio.Future[None]]) -> list[asyncio.Future[None]]:
+    for sleeper in asleep:
+        if not sleeper.done():
+            sleeper.set_result(None)
+    return []
 
 
 def surplus(sizes: Sequence[int], most: int, room: int) -> int:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class Subscription:
     """Iterate it for events, or `batches()` for all that is there at once. `seq` is the last number taken."""
 
-    def __init__(self, stream: Stream, after: int, until: int | None) -> None:
+    def __init__(self, stream: Stream, after: int, until: int | None, *, ahead: bool = False) -> None:
         self._stream = stream
+        self._ahead = ahead
         self._until = until  # None: follow
         self.seq = after
 
@@ -26,7 +27,7 @@ class Subscription:
     async def batches(self) -> AsyncIterator[list[Event]]:
         stream = self._stream
         while self._until is None or self.seq < self._until:
-            batch = stream.since(self.seq)
+            batch = stream.since_ahead(self.seq) if self._ahead else stream.since(self.seq)
             if batch is None:
                 batch = await stream.read_older(self.seq)
             if batch:
@@ -35,4 +36,4 @@ class Subscription:
             elif stream.ended or self._until is not None:
                 return
             else:
-                await stream.news()
+                await stream.news(ahead=self._ahead)

@@ -115,7 +115,8 @@ class Follower:
 
     async def _run(self) -> None:
         try:
-            async for batch in self.stream.subscribe(self.seq).batches():
+            # What it says of them stands behind them on the disk: one commit has both.
+            async for batch in self.stream.subscribe(self.seq, ahead=True).batches():
                 self._take(batch)
                 await self._outlet.room()
         except LegationError as error:
