@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from legation.approvals.approval import Answer, Approval, label
+from legation.approvals.always import allow_always
+from legation.approvals.approval import Answer, label
 from legation.approvals.approval_endings import get
-from legation.approvals.grants import Grants, exactly, must_be_person, new_grant_id
+from legation.approvals.grants import Grants, must_be_person
 from legation.approvals.inbox import Inbox
-from legation.approvals.trace import StepKind
 from legation.host.host import AcpHost
 from legation.server.acp.asking import Word
-from legation.store.database.transaction import Transaction
 from legation.wire.acp.elicitation import CreateElicitationResponse
-from legation.wire.api.approvals import NewGrant
 from legation.wire.principal import Principal
 
 
@@ -25,28 +23,15 @@ class InboxAnswers:
         self._host = host
 
     async def permission(self, by: Principal, session_id: str, permission_id: str, word: Word) -> None:
-        """`always` is this one, and a grant for the same tool in this session; it takes a person."""
+        """`always` is this one, what else waits for the same tool in this session, and a grant for it there; it takes
+        a person."""
         answer = Answer(approve=word != "reject")
         if word != "always":
             await self._inbox.resolve(by, permission_id, answer)
             return
         must_be_person(by, "give")
         approval = await self._inbox.ledger.database.read(get, by.workspace, permission_id)
-
-        def work(now_ms: int) -> Transaction[Approval]:
-            answered = yield from self._inbox.life.resolve(by, approval.id, answer, now_ms)
-            new = NewGrant(
-                agent=exactly(approval.agent),
-                tools=exactly(approval.tool),
-                kinds=[approval.kind],
-                duration=self._grants.longest,
-                reason=f"always, said in session {session_id}",
-            )
-            grant = new_grant_id(now_ms)
-            yield from self._grants.give(by, new, grant=grant, now_ms=now_ms, session=session_id)
-            return answered
-
-        await self._inbox.changed(by.workspace, StepKind.RESOLVED, work)
+        await allow_always(self._inbox, self._grants, by, approval, session_id, answer)
 
     async def question(
         self, by: Principal, session_id: str, question_id: str, answer: CreateElicitationResponse

@@ -6,17 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from legation.approvals.always import allow_always
 from legation.approvals.approval import Answer, Approval, label
 from legation.approvals.approval_endings import get
-from legation.approvals.grants import Grants, exactly, must_be_person, new_grant_id
+from legation.approvals.grants import Grants, must_be_person
 from legation.approvals.inbox import Inbox
-from legation.approvals.trace import StepKind
 from legation.errors import NotFound
 from legation.server.sessions.questions import REJECTED, answer_to
 from legation.server.sessions.record import Record
-from legation.store.database.transaction import Transaction
 from legation.wire.acp.elicitation import CreateElicitationResponse
-from legation.wire.api.approvals import NewGrant
 from legation.wire.api.sessions import ALWAYS, PermissionReplyWord
 from legation.wire.principal import Principal
 
@@ -37,27 +35,16 @@ class Answering:
     async def permission(
         self, principal: Principal, record: Record, permission_id: str, reply: PermissionReplyWord
     ) -> None:
-        """The first answer stands. `always` is this one, and a grant for the same tool in this session."""
+        """The first answer stands. `always` is this one, what else waits for the same tool in this session, and a grant
+        for it there."""
         if reply == "always":
             must_be_person(principal, "give")
         approval = await self._approval(record, permission_id)
-        answer = Answer(approve=reply != "reject", message=ALWAYS if reply == "always" else None)
-
-        def work(now_ms: int) -> Transaction[Approval]:
-            answered = yield from self._inbox.life.resolve(principal, approval.id, answer, now_ms)
-            if reply == "always":
-                new = NewGrant(
-                    agent=exactly(approval.agent),
-                    tools=exactly(approval.tool),
-                    kinds=[approval.kind],
-                    duration=self._grants.longest,
-                    reason=f"always, said in session {record.id}",
-                )
-                grant = new_grant_id(now_ms)
-                yield from self._grants.give(principal, new, grant=grant, now_ms=now_ms, session=record.id)
-            return answered
-
-        await self._inbox.changed(principal.workspace, StepKind.RESOLVED, work)
+        if reply == "always":
+            answer = Answer(approve=True, message=ALWAYS)
+            await allow_always(self._inbox, self._grants, principal, approval, record.id, answer)
+        else:
+            await self._inbox.resolve(principal, approval.id, Answer(approve=reply == "once"))
 
     async def _approval(self, record: Record, permission_id: str) -> Approval:
         """The session says that it asks before the door has written it down: who is that fast waits."""
