@@ -52,7 +52,7 @@ OURS = (
     "XDG_CONFIG_HOME",
 )
 # Switches that a way of starting an agent sets, by how they begin: none of them holds a secret of ours.
-SWITCHES = ("CLAUDE_CODE_", "OPENCODE_", "GEMINI_CLI_TRUST_WORKSPACE", "AMP_")
+SWITCHES = ("CLAUDE_CODE_", "OPENCODE_", "GEMINI_CLI_TRUST_WORKSPACE", "AMP_", "NO_COLOR")
 STARTED = KNOWN
 
 
@@ -118,3 +118,11 @@ async def test_an_agent_of_another_workspace_has_no_key_of_ours(
 
 def test_every_key_that_an_agent_takes_is_one_of_these() -> None:
     assert {name for entry in KNOWN for name in entry.credentials} == KEYS.keys()
+
+
+@pytest.mark.parametrize("agent", ["codex", "codex-acp"])
+async def test_what_codex_complains_of_has_no_colours(
+    agent: str, launching: Launching, tmp_path: Path
+) -> None:
+    """It is shown where a session ends, and kept: 0.166.0 writes its log with escape sequences otherwise."""
+    assert (await environment(launching, agent, "local", tmp_path))["NO_COLOR"] == "1"

@@ -19,6 +19,7 @@ _CODEX: Final = Packaged(
 _CODEX_ACP: Final = Packaged("node_modules/@zed-industries/codex-acp-linux-{cpu}/bin/codex-acp", "codex-acp")
 _GEMINI: Final = Packaged("node_modules/@google/gemini-cli/bundle/gemini.js", "gemini", node=20)
 _AMP: Final = Packaged("node_modules/@ampcode/cli-linux-{cpu}/amp", "amp")
+_PLAIN: Final = {"NO_COLOR": "1"}  # what Codex says on its standard error is for a log, not for a terminal
 _CLAUDE_ENV: Final = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
 # What an agent is told of a folder that is not trusted. Each was tried on tests/agents/hostile_repository.py.
@@ -70,7 +71,7 @@ KNOWN: Final = (
     Entry(
         name="codex",
         title="Codex",
-        way=Way("codex", _CODEX, ("app-server",)),
+        way=Way("codex", _CODEX, ("app-server",), env=_PLAIN),
         credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
         passes=("OPENAI_BASE_URL",),
         sign_in=SignIn(program=_CODEX, args=("login",), files=(".codex/auth.json",)),
@@ -141,7 +142,7 @@ KNOWN: Final = (
     Entry(
         name="codex-acp",
         title="Codex by ACP",
-        way=Way("acp", _CODEX_ACP, trusted=_CODEX_ACP_TRUSTED, untrusted=_CODEX_ACP_UNTRUSTED),
+        way=Way("acp", _CODEX_ACP, env=_PLAIN, trusted=_CODEX_ACP_TRUSTED, untrusted=_CODEX_ACP_UNTRUSTED),
         credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
         passes=("OPENAI_BASE_URL",),
         sign_in=SignIn(
