@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.server.session_events import (
+    FACTS,
     SESSION,
     Server,
     ask,
@@ -27,8 +28,10 @@ from legation.clock import SystemClock
 from legation.errors import PromptInFlight
 from legation.server.streaming import sse
 from legation.server.streaming.hub import KEEP_ALIVE, Hub
+from legation.server.streaming.projected import project
 from legation.server.streaming.projected_checkpoints import Checkpoints
 from legation.server.streaming.projected_fold import Schema
+from legation.server.streaming.projected_turn import Cursor, TurnReader
 from legation.store import stream as stream_module
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
@@ -420,6 +423,38 @@ async def test_a_turn_is_streamed_from_its_message_to_its_end(
     assert b'"text":"Done."' in b"".join(each for _, each in rest[: len(found)])
     assert b'"another"' not in b"".join(each for _, each in rest[: len(found)])
     assert b'"stopReason":"end_turn"' in rest[len(found) - 1][1]
+
+
+async def test_what_ends_while_the_log_is_read_is_shown_to_its_end(
+    log: EventLog, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is judged can be ahead of what was looked for to show."""
+    said = chunk("all of it")
+    whole = turn(said)
+    cut = whole.index(said) + 1
+    rest = list(whole[cut:])
+    await stream.append(drafts(ACTIVE, *whole[:cut]))
+    hub = Hub(log, SystemClock())
+    shown, judged = [
+        await project(hub, log, "local", FACTS, schema, include_raw=False)
+        for schema in ("universal", "sandbox-agent")
+    ]
+    after, read_older = await shown.end(), shown.read_older
+
+    async def read_and_end(after: int) -> list[Event]:
+        found = await read_older(after)
+        await stream.append(drafts(*rest))
+        rest.clear()
+        return found
+
+    monkeypatch.setattr(shown, "read_older", read_and_end)
+    cursors = Cursor(shown, after), Cursor(judged, await judged.end())
+    body = b""
+    with TurnReader(hub, *cursors, stream.visible, None, None) as reader:
+        async with asyncio.timeout(LIMIT):
+            while chunk_of_it := await reader.next():
+                body += chunk_of_it
+    assert b'"text":"all of it"' in body
 
 
 async def test_what_was_on_its_way_before_the_message_is_not_of_its_turn(

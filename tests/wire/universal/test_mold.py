@@ -55,7 +55,7 @@ def raw_log(*raws: bytes) -> list[Event]:
 @given(
     st.lists(
         st.tuples(
-            st.builds(update, _texts, st.sampled_from([None, "m1"]), _metas, first=st.booleans()),
+            st.builds(update, _texts, st.sampled_from([None, "m1", "\ud83d"]), _metas, first=st.booleans()),
             st.booleans(),
             st.booleans(),
         ),
@@ -75,7 +75,10 @@ def test_a_log_is_told_as_if_every_chunk_were_read_whole(
         assert b"\r" not in each
 
 
-@given(st.lists(st.builds(update, _texts, st.sampled_from([None, "m1"]), _metas), min_size=1), st.booleans())
+@given(
+    st.lists(st.builds(update, _texts, st.sampled_from([None, "m1", "\ud83d"]), _metas), min_size=1),
+    st.booleans(),
+)
 def test_a_run_gives_the_frames_of_what_is_fed_one_by_one(
     chunks: list[dict[str, Any]], ascii_only: bool
 ) -> None:
@@ -122,6 +125,14 @@ def test_a_text_elsewhere_is_not_the_text(raw: bytes) -> None:
 def test_a_text_that_is_said_twice_has_no_mold() -> None:
     raw = b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a","text":"b"}}'
     assert mold_of(TYPE, raw, read(raw)) is None
+
+
+def test_a_message_with_half_a_character_in_its_name_is_told_like_others() -> None:
+    told = [
+        json.loads(each) for each in project(raw_log(*[written(update(text, "\ud83d")) for text in "ab"]))
+    ]
+    deltas = [each["data"] for each in told if each["type"] == "item.delta"]
+    assert [(each["native_item_id"], each["delta"]) for each in deltas] == [("\ud83d", "a"), ("\ud83d", "b")]
 
 
 @pytest.mark.parametrize(

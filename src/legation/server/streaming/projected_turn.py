@@ -92,14 +92,17 @@ class TurnReader(Reader):
             self._greeted = True
             self.ring()
             return ACCEPTED % self._shown.after
+        known = self._last is not None
         rows = await self._shown.take()
         if self._shown is self._judged:
             self._judge(rows)
         else:
             await self._judge_up_to(rows[-1].cause if rows else None)
         sent: list[Event] = [each for each in rows if self._belongs(each)]
-        if self._is_over_with(rows):
+        if self._is_over_with(rows, known):
             self._finish(b"")
+        elif not rows and self._last is not None:
+            self.ring()  # it ended after we had looked for what to show
         elif not rows and self._shown.source.ended:
             self._finish(sse.end("deleted") if self._shown.source.deleted else sse.bye("shutdown"))
         elif rows and not sent:
@@ -117,11 +120,12 @@ class TurnReader(Reader):
             self._boundary = max(self._boundary, begins.result())
         return False
 
-    def _is_over_with(self, rows: Sequence[Row]) -> bool:
-        """What ends it is the last row of its cause; in another schema that cause may have more, behind this chunk."""
+    def _is_over_with(self, rows: Sequence[Row], known: bool) -> bool:
+        """What ends it is the last row of its cause; in another schema that cause may have more, behind this chunk.
+        `known`: these rows were taken when the end was there."""
         if self._last is None:
             return False
-        return self._shown is self._judged or not rows or rows[-1].cause > self._last
+        return self._shown is self._judged or (rows[-1].cause > self._last if rows else known)
 
     def _belongs(self, row: Row) -> bool:
         if self._begins is not None and self._last != row.cause:

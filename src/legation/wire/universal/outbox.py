@@ -172,7 +172,7 @@ class Outbox:
         """What all deltas of an item have in common: of a hundred events ninety-nine are deltas."""
         session = self._session
         names = (session.session_id, session.native_session_id, item_id, native_id)
-        return _DELTA_HEAD % tuple(_encode(name) for name in names)
+        return _DELTA_HEAD % tuple(json_bytes(name) for name in names)  # lone surrogates too
 
     def new_item(self) -> str:
         self._items += 1
