@@ -19,7 +19,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, quote_plus
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -39,11 +39,12 @@ _HEX: Final = re.compile(r"\\u[0-9a-f]{4}")
 
 
 class Redactor:
-    __slots__ = ("_markers", "_searches")
+    __slots__ = ("_markers", "_probes", "_searches")
 
     def __init__(self, secrets: Iterable[Secret] = ()) -> None:
         self._markers: dict[builtins.bytes, builtins.bytes] = {}  # form -> what stands in its place
-        self._searches: tuple[BytesAhoCorasick, ...] = ()
+        self._probes: set[builtins.bytes] = set()
+        self._searches = _Searches(0, ())  # made when they are needed: secrets come many at a time
         for secret in secrets:
             self.add(secret)
 
@@ -54,14 +55,17 @@ class Redactor:
                 "ordinary text; use a longer one"
             )
         marker = f"[redacted:{secret.name}]".encode()
-        markers = {form.encode(): marker for form in _forms(secret.reveal())} | self._markers
-        if any(form in shown for form in markers for shown in {*markers.values()}):
+        forms = [form.encode() for form in _forms(secret.reveal())]
+        shown = {marker, *self._markers.values()}
+        if any(form in each for form in forms for each in shown) or any(
+            form in marker for form in self._markers
+        ):
             raise InvalidParams(
                 f"cannot redact secret {secret.name}: its value or name is part of the other, or of another "
                 "secret's name; rename it or use a real value"
             )
-        self._markers = markers
-        self._searches = _searches(_probes(markers))
+        self._markers = dict.fromkeys(forms, marker) | self._markers
+        self._probes = self._probes | _probes(forms)
 
     def text(self, text: str) -> str:
         block = text.encode("utf-8", "surrogatepass")
@@ -69,7 +73,10 @@ class Redactor:
         return text if hidden is block else hidden.decode("utf-8", "surrogatepass")
 
     def bytes(self, block: builtins.bytes) -> builtins.bytes:
-        for search in self._searches:
+        probes, searches = self._probes, self._searches
+        if searches.probes != len(probes):  # a log record may come past in another thread meanwhile
+            searches = self._searches = _searches_for(sorted(probes))
+        for search in searches.made:
             if search.find_matches_as_indexes(block):
                 return self._hide(block)
         return block
@@ -119,19 +126,27 @@ def _message(record: logging.LogRecord) -> str:
         return f"cannot format a log message: correct its arguments at {record.pathname}:{record.lineno}"
 
 
-def _probes(forms: Iterable[bytes]) -> tuple[bytes, ...]:
+def _probes(forms: Iterable[bytes]) -> set[bytes]:
     """Few and short pieces, one at least in every form: a block without any of them holds no secret."""
-    probes: list[bytes] = []
+    probes: set[bytes] = set()
     for form in sorted(forms, key=len):
         if not any(probe in form for probe in probes):
-            probes.append(form[-_PROBE_BYTES:])  # the end, as keys of one vendor all start alike
-    return tuple(probes)
+            probes.add(form[-_PROBE_BYTES:])  # the end, as keys of one vendor all start alike
+    return probes
 
 
-def _searches(probes: Sequence[bytes]) -> tuple[BytesAhoCorasick, ...]:
+class _Searches(NamedTuple):
+    """`probes` is how many they are for: there are never fewer."""
+
+    probes: int
+    made: tuple[BytesAhoCorasick, ...]
+
+
+def _searches_for(probes: Sequence[bytes]) -> _Searches:
     """Ten of them, and more, take no longer than one: everything that an agent says comes past here."""
     groups = [probes[start : start + _PROBES_AT_ONCE] for start in range(0, len(probes), _PROBES_AT_ONCE)]
-    return tuple(BytesAhoCorasick(group, matchkind=MatchKind.LeftmostFirst) for group in groups)
+    made = tuple(BytesAhoCorasick(group, matchkind=MatchKind.LeftmostFirst) for group in groups)
+    return _Searches(len(probes), made)
 
 
 def _escape_at(block: bytes, position: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from tests.wire.universal.logs import ACTIVE, Entry, asked, call, change, chunk,
 from legation.clock import SystemClock
 from legation.errors import PromptInFlight
 from legation.server.streaming import sse
-from legation.server.streaming.hub import KEEP_ALIVE, Hub
+from legation.server.streaming.hub import KEEP_ALIVE, Credential, Hub
 from legation.server.streaming.projected import project
 from legation.server.streaming.projected_checkpoints import Checkpoints
 from legation.server.streaming.projected_fold import Schema
@@ -447,10 +447,13 @@ async def test_what_ends_while_the_log_is_read_is_shown_to_its_end(
         rest.clear()
         return found
 
+    async def holds() -> bool:
+        return True
+
     monkeypatch.setattr(shown, "read_older", read_and_end)
     cursors = Cursor(shown, after), Cursor(judged, await judged.end())
     body = b""
-    with TurnReader(hub, *cursors, stream.visible, None, None) as reader:
+    with TurnReader(hub, *cursors, stream.visible, None, Credential("mine", holds)) as reader:
         async with asyncio.timeout(LIMIT):
             while chunk_of_it := await reader.next():
                 body += chunk_of_it

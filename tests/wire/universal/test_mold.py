@@ -122,6 +122,13 @@ def test_a_text_elsewhere_is_not_the_text(raw: bytes) -> None:
         assert read_text(mold.literal(other)) == "b"
 
 
+def test_no_text_is_looked_for_in_a_chunk_that_is_very_long() -> None:
+    """It would hold up everybody."""
+    raw = written(update("a" * 300_000))
+    assert mold_of(TYPE, raw, read(raw)) is None
+    assert [len(text) for text in texts(raw)] == [300_000]
+
+
 def test_a_text_that_is_said_twice_has_no_mold() -> None:
     raw = b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a","text":"b"}}'
     assert mold_of(TYPE, raw, read(raw)) is None

@@ -22,7 +22,8 @@ from legation.wire.acp.updates import (
 
 Chunk = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | CompactionSummaryChunk
 
-_TEXT: Final = re.compile(rb'"text" *: *"((?:[^"\\]|\\.)*+)"')
+_TEXT: Final = re.compile(rb'"text" *: *"((?:[^"\\]++|\\.)*+)"')
+_LONGEST: Final = 256 * 1024  # bytes: to look for the text of a longer one takes longer than to read it whole
 _SAMPLE: Final = "another text"
 
 read_text = msgspec.json.Decoder(str).decode
@@ -43,8 +44,8 @@ class Mold(msgspec.Struct, frozen=True):
 
 
 def mold_of(type_: str, raw: bytes, chunk: Chunk) -> Mold | None:
-    """None where the text is not in a place of its own, or not in the first that looks like one."""
-    found = _TEXT.search(raw)
+    """None where the text is not in a place of its own, or not in the first that looks like one, or very long."""
+    found = _TEXT.search(raw) if len(raw) <= _LONGEST else None
     if found is None or type(chunk.content) is not Text:
         return None
     before, after = raw[: found.start(1)], raw[found.end(1) :]
