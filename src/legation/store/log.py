@@ -34,7 +34,7 @@ from legation.store.writer import Writer
 from legation.wire.events import Event
 
 PENDING_LIMIT = 64 * 1024 * 1024  # bytes that may wait for a failing disk before agents are paused
-FLIGHT_LIMIT = 3 * 1024 * 1024  # of one that works: what a commit shows at once, readers find in the tail
+FLIGHT_LIMIT = 2 * 1024 * 1024  # of one that works: what a commit shows at once, readers find in the tail
 READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
 NAME_BYTES = 200  # of a stream's name, percent-encoded: it is a file's name in some stores
 
