@@ -17,7 +17,15 @@ from pathlib import Path
 
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.testing.neutral import LONGEST, Neutral
-from legation.testing.recording import BY_ITSELF, OUTPUT_ENDED, STDIN_CLOSED, STOPPED, Entry, message_of
+from legation.testing.recording import (
+    BY_ITSELF,
+    OUTPUT_ENDED,
+    STDIN_CLOSED,
+    STOPPED,
+    Entry,
+    in_blocks,
+    message_of,
+)
 
 
 class Recorder:
@@ -113,6 +121,9 @@ class _RecordedChild(Child):
 
     def lines(self) -> AsyncIterator[list[bytes]]:
         return self._heard()
+
+    def blocks(self) -> AsyncIterator[list[bytes]]:
+        return in_blocks(self.lines())
 
     @property
     def buffered(self) -> int:

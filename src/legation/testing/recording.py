@@ -6,7 +6,7 @@ line's JSON, or its text where it is none; `t` are seconds since the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,6 +41,13 @@ def message_of(line: bytes) -> object:
     except jsontext.READ_ERRORS:
         found = None
     return found if isinstance(found, dict) else line.decode("utf-8", "replace")
+
+
+async def in_blocks(batches: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+    """The lines of a child as `Child.blocks` gives them."""
+    async for lines in batches:
+        if lines:
+            yield [b"\n".join(lines)]
 
 
 def lines_of(messages: Iterable[object]) -> list[bytes]:

@@ -23,6 +23,7 @@ from legation.testing.recording import (
     STDIN_CLOSED,
     STOPPED,
     Entry,
+    in_blocks,
     lines_of,
     message_of,
     read_recording,
@@ -108,6 +109,9 @@ class ReplayedChild(Child):
 
     def lines(self) -> AsyncIterator[list[bytes]]:
         return self._hear()
+
+    def blocks(self) -> AsyncIterator[list[bytes]]:
+        return in_blocks(self.lines())
 
     @property
     def buffered(self) -> int:
