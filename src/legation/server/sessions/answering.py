@@ -35,8 +35,7 @@ class Answering:
     async def permission(
         self, principal: Principal, record: Record, permission_id: str, reply: PermissionReplyWord
     ) -> None:
-        """The first answer stands. `always` is this one, what else waits for the same tool in this session, and a grant
-        for it there."""
+        """The first answer stands. `always` is this one, and a grant for the same tool in this session."""
         if reply == "always":
             must_be_person(principal, "give")
         approval = await self._approval(record, permission_id)
