@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from tests.approvals.office import Office
 from tests.server.rig import RigClock
+from tests.store.database.databases import Either
 
 from legation.approvals.approval import Answer, Approval
 from legation.approvals.attendance import Attendance
@@ -23,6 +24,7 @@ from legation.wire.principal import Principal
 
 T = TypeVar("T")
 
+TURNS = 50  # of the loop, more than anybody takes between two pieces of work
 LIMIT = 20.0  # seconds: the door's time to come to what a test waits for
 
 POLICY = """
@@ -72,6 +74,7 @@ class Rig:
     path: Path
     told: list[tuple[str, str, str]]
     changes: list[tuple[str, str]]
+    at_work: Callable[[], int]  # how many are at the database now
 
     async def pending(self, count: int = 1) -> list[Approval]:
         async def look() -> list[Approval]:
@@ -113,11 +116,35 @@ class Rig:
         await self.settle()
 
     async def settle(self) -> None:
-        """Until everything sleeps that will."""
-        for _ in range(5):
-            await asyncio.sleep(0.002)
-        await self.inbox.settle()
-        await asyncio.sleep(0.002)
+        """Until everything sleeps that will: nobody has been at the database for some turns of the loop."""
+        quiet = 0
+        async with asyncio.timeout(LIMIT):
+            while quiet < TURNS:
+                await self.inbox.settle()
+                await asyncio.sleep(0)
+                quiet = 0 if self.at_work() else quiet + 1
+                if not quiet:
+                    await asyncio.sleep(0.001)
+
+
+def count_work(database: Either) -> Callable[[], int]:
+    """From now on, how many transactions and readings are under way."""
+    under_way = 0
+
+    def counted(run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        async def counting(*args: Any, **kwargs: Any) -> T:
+            nonlocal under_way
+            under_way += 1
+            try:
+                return await run(*args, **kwargs)
+            finally:
+                under_way -= 1
+
+        return counting
+
+    for name in ("transact", "read"):
+        setattr(database, name, counted(getattr(database, name)))
+    return lambda: under_way
 
 
 @asynccontextmanager
@@ -127,6 +154,7 @@ async def open_door(
     path = folder / "policy.yaml"
     path.write_text(policy)
     clock, policies = RigClock(), Policies(path)
+    at_work = count_work(office.database)
     inbox = Inbox(office.ledger, clock, waiter)
     attendance = Attendance(office.database, clock)
     told: list[tuple[str, str, str]] = []
@@ -136,7 +164,7 @@ async def open_door(
         Habits(notify=lambda approval, moment, why: told.append((approval.id, moment, why))), **habits
     )
     async with Door(inbox, policies, attendance, chosen) as door:
-        yield Rig(office, clock, inbox, door, policies, attendance, path, told, changes)
+        yield Rig(office, clock, inbox, door, policies, attendance, path, told, changes, at_work)
 
 
 YES = Answer(approve=True, reasoning="fine", confidence=0.9)

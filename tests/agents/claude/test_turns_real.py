@@ -129,6 +129,7 @@ async def test_a_cancel_before_the_turn_began_takes_the_prompt_back(claude: str,
     async with claude_desk(claude, tmp_path) as at:
         at.model.say("First.")
         await at.ask("First")
+        at.model.stall()  # for a request that is faster than the cancel
         turn = asyncio.create_task(at.ask("Second"))
         await until(at.session, lambda event: event.type == "prompt-started" and b"Second" in event.raw)
         await at.session.cancel()
