@@ -8,6 +8,7 @@ from legation.approvals.always import allow_always
 from legation.approvals.approval import Status
 from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
+from legation.approvals.policy.facts import Facts
 from legation.errors import AlreadyAnswered, Forbidden
 from legation.testing.clock import FakeClock
 
@@ -40,4 +41,6 @@ async def test_who_may_not_give_it_answers_nothing(office: Office) -> None:
     with pytest.raises(AlreadyAnswered):
         await allow_always(inbox, given, PERSON, asked, "ses_1", YES)
     assert (await office.get(same)).status is Status.PENDING
-    assert await office.database.read(grants.matching, "local", write_file(), NOW + 1, "ses_1") is None
+    assert (
+        await office.database.read(grants.matching, "local", write_file(), NOW + 1, "ses_1", Facts()) is None
+    )

@@ -12,6 +12,7 @@ from legation.approvals.editing import approve_edited
 from legation.approvals.grants import new_grant_id
 from legation.approvals.request import Returned
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, RateLimited, Unavailable
+from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
 
 pytestmark = pytest.mark.heavy
@@ -159,6 +160,27 @@ async def test_a_grant_lifts_what_would_be_asked_but_never_a_denial(rig: Rig) ->
     running = asyncio.create_task(rig.door.decide(request("mail.send")))
     assert len(await rig.pending()) == 1
     running.cancel()
+
+
+async def test_a_sessions_grant_for_edits_is_considered_as_it_is_decided(rig: Rig) -> None:
+    from legation.approvals.grants import Grants
+
+    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    given = await rig.office.do(
+        grants.give,
+        PERSON,
+        NewGrant(agent="claude", tools="*", kinds=["edit"], duration=60),
+        grant=new_grant_id(NOW),
+        now_ms=rig.clock.now_ms(),
+        session="s",
+    )
+    edit = Action(agent="claude", tool="fs.write", kind="edit", paths=("/w/a",))
+    inside = request(action=edit, session_id="s", in_session=True)
+    assert (await rig.door.consider(inside)).grant == given.id
+    assert (await rig.door.decide(inside)).by == f"grant:{given.id}"
+    elsewhere = Action(agent="claude", tool="fs.write", kind="edit", paths=("/etc/a",))
+    outside = request(action=elsewhere, session_id="s", in_session=True)
+    assert (await rig.door.consider(outside)).grant is None
 
 
 async def test_a_grant_lifts_nothing_where_the_injection_signal_fires(office: Office, tmp_path: Path) -> None:

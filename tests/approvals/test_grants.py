@@ -32,7 +32,7 @@ async def give(
 
 
 async def found(office: Office, now: int = NOW + 1, **action: str) -> str | None:
-    grant = await office.database.read(grants.matching, "local", write_file(**action), now)
+    grant = await office.database.read(grants.matching, "local", write_file(**action), now, None, Facts())
     return grant.id if grant else None
 
 
@@ -187,7 +187,7 @@ async def test_a_grant_of_a_session_covers_no_other(office: Office) -> None:
     await office.database.transact(made.give, PERSON, new, grant="grt_1", now_ms=NOW, session="mine")
 
     async def covered(session: str | None) -> bool:
-        return await office.database.read(grants.matching, "local", action, NOW, session) is not None
+        return await office.database.read(grants.matching, "local", action, NOW, session, Facts()) is not None
 
     assert [await covered(session) for session in ("mine", "other", None)] == [True, False, False]
     for session, told in (("mine", ["grt_1"]), ("other", []), (None, [])):

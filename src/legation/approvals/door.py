@@ -6,7 +6,6 @@ its consumption, the effect, the trace.
 INV-1  The same call under the same policies gets the same decision and the same trace, whoever brings it.
 INV-2  Nothing passes without a trace, and nothing passes twice.
 INV-3  Whoever has gone takes the question along: an answer that comes later changes nothing and starts nothing.
-INV-4  Whoever asked hears what came of an effect, also while the database is away: "try again" would do it twice.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from legation.approvals import effects, limits
+from legation.approvals import acting
 from legation.approvals.answers import Ending, ending_of
 from legation.approvals.approval import Approval, Status, new_approval_id
 from legation.approvals.approval_endings import Reason, get
 from legation.approvals.attendance import Attendance
+from legation.approvals.considering import considered
 from legation.approvals.editing import edited, edited_params
-from legation.approvals.grants import matching
 from legation.approvals.inbox import Inbox, Wait
 from legation.approvals.injection import Signal, nothing
 from legation.approvals.loops import Loops
@@ -42,10 +41,9 @@ from legation.approvals.request import (
     Request,
     Returned,
     Ruling,
-    Token,
     unheard,
 )
-from legation.approvals.trace import Call, StepKind
+from legation.approvals.trace import StepKind
 from legation.approvals.vigil import AWAY, AWAY_MS, WAIT_MS, Notify, Vigil, first_of, nobody
 from legation.errors import Conflict, LegationError, RateLimited, Unavailable
 
@@ -140,27 +138,9 @@ class Door:
 
     async def consider(self, request: Request) -> Consideration:
         """What would happen. Nothing is run, counted or recorded."""
-        policies = self.policies.current
-        verdict = policies.decide(request.action, request.facts)
         injected = self._habits.signal(request.action)
-        workspace, action, now = request.principal.workspace, request.action, self.inbox.clock.now_ms()
-        of_agent = policies.limits(action.agent)
-        hit = self._loops.would_repeat(_loop_key(request), action.digest(), of_agent)
-        database = self.inbox.ledger.database
-        if hit is None:
-            hit = await database.read(limits.peek, workspace, action.agent, of_agent, action, now)
-        grant = None
-        if hit is None and verdict.action in ("supervisor", "human_approval") and not injected:
-            grant = await database.read(matching, workspace, action, now, request.granted_session)
-        return Consideration(
-            policy="deny" if hit else verdict.action,
-            rule=hit.rule if hit else verdict.name,
-            version=policies.version,
-            reason=hit.reason if hit else verdict.reason,
-            message=hit.reason if hit else verdict.message,
-            injection_risk=injected,
-            grant=grant.id if grant else None,
-            limit=hit.limit if hit else None,
+        return await considered(
+            request, self.policies.current, injected=injected, loops=self._loops, inbox=self.inbox
         )
 
     # One request.
@@ -259,54 +239,13 @@ class Door:
         )
 
     async def _act(self, request: Request, ruling: Ruling, execute: Execute) -> Returned:
-        clock, workspace = self.inbox.clock, request.principal.workspace
-        begun = clock.monotonic()
+        outcome = await acting.act(self.inbox, request, ruling, execute)
         try:
-            returned = await execute(ruling.action, Token(ruling.trace_id, ruling.approval_id, workspace))
-        except Exception:  # a boundary: the tool is somebody else's
-            logger.exception("a tool failed in its executor")
-            returned = Returned(status_code=502, error="the tool failed")
-        except asyncio.CancelledError:
-            returned = Returned(status_code=499, error="the server stopped before the tool answered")
-        call = Call(
-            trace_id=ruling.trace_id,
-            agent=ruling.action.agent,
-            tool=ruling.action.tool,
-            approval_id=ruling.approval_id,
-            session_id=request.session_id,
-            turn_id=request.turn_id,
-            tool_call_id=request.tool_call_id,
-        )
-        latency_ms = round((clock.monotonic() - begun) * 1000)
-
-        async def write_down() -> None:
-            ledger, now = self.inbox.ledger, clock.now_ms()
-            owner = request.content_owner
-            await ledger.transact(
-                workspace, effects.end, ledger.chain, workspace, call, returned, owner, latency_ms, now
-            )
-
-        try:
-            await write_down()
+            await acting.write_down(self.inbox, outcome)
         except AWAY as error:
             logger.warning("cannot write down what a tool answered, and go on trying: %s", error)
-            self._own(self._write_later(write_down, workspace, ruling.trace_id))
-        return returned
-
-    async def _write_later(
-        self, write_down: Callable[[], Awaitable[None]], workspace: str, trace: str
-    ) -> None:
-        """When the database is back. What the end of the door cuts off is "outcome unknown" at the next start."""
-        while True:
-            await first_of(self.inbox.clock, AWAY_MS / 1000, self._closing)
-            try:
-                await write_down()
-            except AWAY:
-                if self._closing.is_set():
-                    raise
-            else:
-                self._habits.ended(workspace, trace)
-                return
+            self._own(acting.write_down_later(self.inbox, outcome, self._closing, self._habits.ended))
+        return outcome.returned
 
     async def _withdraw(self, approval: Approval, reason: Reason) -> Approval:
         """As it is after that: somebody may have been faster. Where the database is away it is tried until the
@@ -322,13 +261,13 @@ class Door:
 
     def _judge(self, request: Request) -> Judged:
         policies = self.policies.current
-        key, digest = _loop_key(request), request.action.digest()
+        digest = request.action.digest()
         return Judged(
             request=request,
             policies=policies,
             verdict=policies.decide(request.action, request.facts),
             injected=self._habits.signal(request.action),
-            looping=self._loops.repeated(key, digest, policies.limits(request.action.agent)),
+            looping=self._loops.repeated(request.loop_key, digest, policies.limits(request.action.agent)),
         )
 
     @contextmanager
@@ -390,11 +329,3 @@ def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:
 def _over_limit(judged: Judged, ended: Approval, over: OverLimit) -> Ruling:
     refused = ruling_of(judged, "denied", POLICY, over.hit.reason, over.hit.reason, ended.call)
     return replace(refused, rule=over.hit.rule, limit=over.hit.limit, retry_after=over.hit.retry_after)
-
-
-def _loop_key(request: Request) -> tuple[str, ...]:
-    """Whose repetitions count: those of one credential and session. An agent's own credential says of itself which
-    session it is, and could name another one each time: there all count as one."""
-    principal = request.principal
-    session = (request.session_id or "") if principal.agent is None else ""
-    return principal.workspace, request.action.agent, f"{principal.kind}:{principal.id}", session

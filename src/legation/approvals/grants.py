@@ -55,7 +55,6 @@ _UNITS_MS: Final = {
 }  # fmt: skip
 
 _SQL: Final = Queries("grants")
-NOWHERE: Final = Facts()
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +74,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     revoked_by: str | None
     session_id: str | None = None
 
-    def covers(self, action: Action, session: str | None = None, facts: Facts = NOWHERE) -> bool:
+    def covers(self, action: Action, session: str | None, facts: Facts) -> bool:
         """A grant of a session's for every tool of some kinds is for its folder: whoever lets an agent edit there has
         not let it edit its own settings, or a key that lies in a home."""
         return (
@@ -212,7 +211,7 @@ def live(workspace: str, now_ms: int) -> Transaction[list[Grant]]:
 
 
 def matching(
-    workspace: str, action: Action, now_ms: int, session: str | None = None, facts: Facts = NOWHERE
+    workspace: str, action: Action, now_ms: int, session: str | None, facts: Facts
 ) -> Transaction[Grant | None]:
     """The first given that covers the action, if any does."""
     grants = yield from live(workspace, now_ms)

@@ -42,6 +42,14 @@ class Request:
         """The session whose own grants it may use."""
         return self.session_id if self.in_session else None
 
+    @property
+    def loop_key(self) -> tuple[str, ...]:
+        """Whose repetitions count: those of one credential and session. An agent's own credential says of itself which
+        session it is, and could name another one each time: there all count as one."""
+        who = self.principal
+        session = (self.session_id or "") if who.agent is None else ""
+        return who.workspace, self.action.agent, f"{who.kind}:{who.id}", session
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
