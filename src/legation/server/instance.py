@@ -31,8 +31,9 @@ from legation.server.logs import secrets_of
 from legation.server.processes.auditing import recording
 from legation.server.processes.processes import Means, Processes
 from legation.server.services import Mode, Services
-from legation.server.sessions.desk import WORK, Desk
+from legation.server.sessions.desk import Desk
 from legation.server.sessions.launching import Launching
+from legation.server.sessions.making import WORK
 from legation.server.streaming.hub import Hub
 from legation.server.sweeper import sweeping
 from legation.settings import Settings, config_file

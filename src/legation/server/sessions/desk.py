@@ -1,35 +1,33 @@
 """The sessions of a server: made, listed, spoken to, ended; whoever asks is known and may.
 
 INV-S1  A session is seen in its own workspace alone.
-INV-S2  A mode that lets calls pass unasked is a grant of a person's for this session: it lifts no `deny`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from shutil import rmtree
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from legation.approvals.grants import ALL_TOOLS, Grants, exactly, must_be_person, new_grant_id
+from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
 from legation.clock import Clock
-from legation.errors import InvalidParams, StorageFailed
+from legation.errors import InvalidParams
 from legation.server.hosting import Hosting
-from legation.server.sessions import mcp, skill_sources
 from legation.server.sessions.answering import Answering
 from legation.server.sessions.attachments import links_to
 from legation.server.sessions.choosing import Wanted
 from legation.server.sessions.details import Details, Message
 from legation.server.sessions.launching import Launching
+from legation.server.sessions.making import FolderOf, Making
 from legation.server.sessions.mending import mend
-from legation.server.sessions.names import must_be_session_id
+from legation.server.sessions.mode_grants import ModeGrants, must_be_allowed, until_granted, without_grant
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.server.sessions.resting import Resting
@@ -41,13 +39,10 @@ from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Transaction
 from legation.store.log import EventLog
 from legation.store.vault import Vault
-from legation.wire.acp.mcp import McpServer
 from legation.wire.api.agents import Liveness
-from legation.wire.api.approvals import NewGrant
 from legation.wire.api.sessions import (
     NewMessage,
     NewSession,
-    PermissionMode,
     PermissionReplyWord,
     SessionChange,
     SessionCreated,
@@ -60,13 +55,7 @@ if TYPE_CHECKING:
     from legation.host.session import Session
     from legation.server.sessions.attaching import Attaching
 
-WORK: Final = "work"  # of the data folder: folders of sessions that were given none
 UNSETTLED: Final = "unsettled"  # of the data folder: secrets of sessions that are being made
-# What each permission mode lets pass without asking; the others ask.
-GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}
-
-FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
-"""The real path of a folder that somebody named, if sessions may work there."""
 
 _SQL: Final = Queries("door")
 
@@ -90,22 +79,28 @@ class Desk:
         may_serve: MayServe,
         rest_after: float = 0,
     ) -> None:
-        """`may_serve` raises for what is never served, wherever it lies. `rest_after`: seconds after which an idle agent is
-        stopped until the next message; 0: never."""
+        """`rest_after`: seconds after which an idle agent is stopped until the next message; 0: never."""
         self._log = log
         self._database = database
         self._vault = vault
-        self._grants = grants
         self._clock = clock
-        self._data_dir = data_dir
-        self._folder_of = folder_of
-        self._may_serve = may_serve
         self._launching = launching
         self._sealing = Sealing(vault, Unsettled(data_dir / UNSETTLED), clock)
         self._records = Records(log)
         self._hosting = hosting
         self._attached = False
         self._turns = Turns(self._records, lambda record: self._attaching.ensure(record), log, clock)
+        self._making = Making(
+            launching=launching,
+            attaching=lambda: self._attaching,
+            records=self._records,
+            sealing=self._sealing,
+            clock=clock,
+            data_dir=data_dir,
+            folder_of=folder_of,
+            may_serve=may_serve,
+        )
+        self._mode_grants = ModeGrants(database, grants, self._records, clock)
         self._answering = Answering(inbox, grants)
         self._resting = Resting(self._records, lambda record: self._attaching.rest(record), clock, rest_after)
         self._rests: asyncio.Task[None] | None = None
@@ -182,97 +177,11 @@ class Desk:
 
     async def create(self, principal: Principal, session_id: str, new: NewSession) -> SessionCreated:
         """Installs the agent if it is locked and missing, which may take minutes."""
-        must_be_session_id(session_id)
         mode = new.permission_mode or "default"
-        self._must_be_allowed(principal, mode)
-        workspace, servers = principal.workspace, mcp.servers_of(new.mcp)
-        with self._records.claim(workspace, session_id):
-            agent = (await self._launching.entry(new.agent)).name
-            former = self._forked(workspace, agent, new.fork)
-            cwd, own = await self._place(workspace, session_id, new.directory, former)
-            try:
-                skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of, self._may_serve)
-                details = self._details(new, agent, skills, servers)
-                record = await self._create(workspace, session_id, new, details, cwd, servers, former)
-            except BaseException:
-                if own:  # with the skills that were put there: the name may be another's next
-                    await asyncio.shield(asyncio.to_thread(rmtree, cwd, ignore_errors=True))
-                raise
-        if mode in GRANTED:
-            await self._allow(principal, record, mode)
+        must_be_allowed(principal, mode)
+        record = await self._making.create(principal.workspace, session_id, new)
+        await self._mode_grants.give(principal, record, mode)
         return SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
-
-    async def _create(
-        self,
-        workspace: str,
-        session_id: str,
-        new: NewSession,
-        details: Details,
-        cwd: Path,
-        servers: tuple[McpServer, ...],
-        former: Record | None,
-    ) -> Record:
-        async with self._sealing.sealed(workspace, servers) as sealed:
-            return await self._attaching.create(
-                workspace,
-                session_id,
-                replace(details, sealed=sealed),
-                cwd,
-                servers,
-                title=new.title,
-                version=new.agent_version,
-                forks=former.meta.agent_session_id if former else None,
-            )
-
-    def _forked(self, workspace: str, agent: str, session_id: str | None) -> Record | None:
-        if session_id is None:
-            return None
-        former = self._records.get(workspace, session_id)
-        if former.details.agent != agent:
-            raise InvalidParams(
-                f"cannot fork session {session_id} for {agent}: it is of {former.details.agent}; name that agent",
-                {"path": "$.fork"},
-            )
-        return former
-
-    def _details(
-        self, new: NewSession, agent: str, skills: Sequence[str], servers: Sequence[McpServer]
-    ) -> Details:
-        """A mode that takes a grant is noted when that is given."""
-        now, asked = self._clock.now_ms(), new.permission_mode or "default"
-        agent_mode = new.agent_mode or "build"
-        return Details(
-            agent=agent,
-            given=Metadata(agent, agent_mode, new.model, asked, new.variant),
-            created_at=now,
-            updated_at=now,
-            agent_mode=agent_mode,
-            permission_mode="default" if asked in GRANTED else asked,
-            model=new.model,
-            variant=new.variant,
-            mcp=tuple(server.name for server in servers),
-            skills=tuple(skills),
-        )
-
-    async def _place(
-        self, workspace: str, session_id: str, directory: str | None, former: Record | None
-    ) -> tuple[Path, bool]:
-        """Where it works, and whether that is a folder of its own that was made for it now."""
-        if directory is not None:
-            return await self._folder_of(directory), False
-        if former is not None:
-            return Path(former.meta.cwd), False
-        own = self._data_dir / WORK / workspace / session_id
-        try:
-            await asyncio.to_thread(own.parent.mkdir, mode=0o700, parents=True, exist_ok=True)
-            await asyncio.to_thread(own.mkdir, mode=0o700)
-        except FileExistsError:
-            return own, False
-        except OSError as error:
-            raise StorageFailed(
-                f"cannot make a folder for session {session_id}: {error.strerror}; mend that, or give a directory"
-            ) from error
-        return own, True
 
     async def adopt(self, workspace: str, session: Session, agent: str) -> None:
         """One that was opened another way: from now on it is seen and spoken to like any other."""
@@ -328,23 +237,22 @@ class Desk:
         must_be_open(record)
         mode = change.permission_mode
         if mode is not None:
-            self._must_be_allowed(principal, mode)
+            must_be_allowed(principal, mode)
         await self._set(record, change)
         if mode is not None:
-            await self._withdraw(principal, record)
-            if mode in GRANTED:
-                await self._allow(principal, record, mode)
+            await self._mode_grants.withdraw(principal, record)
+            await self._mode_grants.give(principal, record, mode)
         title = UNSET if change.title is None else change.title
         await self._records.save(record, replace(record.details, updated_at=self._clock.now_ms()), title)
         return record.info()
 
     async def _set(self, record: Record, change: SessionChange) -> None:
         before = record.details
-        asked = change.permission_mode or before.permission_mode
+        asked = change.permission_mode
         after = replace(
             before,
             agent_mode=change.agent_mode or before.agent_mode,
-            permission_mode="default" if change.permission_mode in GRANTED else asked,
+            permission_mode=until_granted(asked) if asked else before.permission_mode,
             model=change.model or before.model,
             variant=change.variant or before.variant,
         )
@@ -361,29 +269,6 @@ class Desk:
             name: getattr(after, name) for name in ("agent_mode", "permission_mode", "model", "variant")
         }
         await self._records.save(record, replace(record.details, **changed))
-
-    def _must_be_allowed(self, principal: Principal, mode: str) -> None:
-        if mode in GRANTED:
-            must_be_person(principal, "give")
-
-    async def _allow(self, principal: Principal, record: Record, mode: PermissionMode) -> None:
-        now = self._clock.now_ms()
-        new = NewGrant(
-            agent=exactly(record.details.agent),
-            tools=ALL_TOOLS,
-            kinds=GRANTED[mode],
-            duration=self._grants.longest,
-            reason=f"permissionMode {mode} of session {record.id}",
-        )
-        grant = await self._database.transact(
-            self._grants.give, principal, new, grant=new_grant_id(now), now_ms=now, session=record.id
-        )
-        await self._records.save(record, replace(record.details, permission_mode=mode, grant=grant.id))
-
-    async def _withdraw(self, principal: Principal, record: Record) -> None:
-        if (grant := record.details.grant) is not None:
-            await self._database.transact(self._grants.withdraw, principal, grant, self._clock.now_ms())
-            await self._records.save(record, replace(record.details, grant=None))
 
     # Ending.
 
@@ -402,7 +287,7 @@ class Desk:
 
     async def _settle(self, principal: Principal, record: Record) -> None:
         """What was granted or entrusted to it goes with it."""
-        await self._database.transact(self._grants.end_session, principal, record.id, self._clock.now_ms())
+        await self._mode_grants.end(principal, record)
         await self._sealing.destroy(record.workspace, record.details.sealed)
 
     async def _ended_elsewhere(self, record: Record) -> None:
@@ -410,10 +295,7 @@ class Desk:
         await self._turns.stop(record)
         await self._settle(_host_of(record.workspace), record)
         if record.status != "deleted":
-            mode = "default" if record.details.permission_mode in GRANTED else record.details.permission_mode
-            left = replace(
-                record.details, sealed=None, grant=None, permission_mode=mode, queue=(), begun=None
-            )
+            left = replace(without_grant(record.details), sealed=None, queue=(), begun=None)
             await self._records.save(record, left)
 
 

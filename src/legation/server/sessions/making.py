@@ -1,0 +1,146 @@
+"""A new session: its folder, its skills, its MCP servers, its agent. There is all of it, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from legation.clock import Clock
+from legation.errors import InvalidParams, StorageFailed
+from legation.server.sessions import mcp, skill_sources
+from legation.server.sessions.details import Details
+from legation.server.sessions.launching import Launching
+from legation.server.sessions.mode_grants import until_granted
+from legation.server.sessions.names import must_be_session_id
+from legation.server.sessions.record import Record
+from legation.server.sessions.records import Records
+from legation.server.sessions.sealing import Sealing
+from legation.server.sessions.skills import MayServe
+from legation.wire.acp.mcp import McpServer
+from legation.wire.api.sessions import NewSession
+from legation.wire.universal.facts import Metadata
+
+if TYPE_CHECKING:
+    from legation.server.sessions.attaching import Attaching
+
+FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
+"""The real path of a folder that somebody named, if sessions may work there."""
+
+WORK: Final = "work"  # of the data folder: folders of sessions that were given none
+
+
+class Making:
+    def __init__(
+        self,
+        *,
+        launching: Launching,
+        attaching: Callable[[], Attaching],
+        records: Records,
+        sealing: Sealing,
+        clock: Clock,
+        data_dir: Path,
+        folder_of: FolderOf,
+        may_serve: MayServe,
+    ) -> None:
+        """`may_serve` raises for what is never served, wherever it lies."""
+        self._launching = launching
+        self._attaching = attaching
+        self._records = records
+        self._sealing = sealing
+        self._clock = clock
+        self._data_dir = data_dir
+        self._folder_of = folder_of
+        self._may_serve = may_serve
+
+    async def create(self, workspace: str, session_id: str, new: NewSession) -> Record:
+        must_be_session_id(session_id)
+        servers = mcp.servers_of(new.mcp)
+        with self._records.claim(workspace, session_id):
+            agent = (await self._launching.entry(new.agent)).name
+            former = self._forked(workspace, agent, new.fork)
+            cwd, own = await self._place(workspace, session_id, new.directory, former)
+            try:
+                skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of, self._may_serve)
+                details = self._details(new, agent, skills, servers)
+                return await self._create(workspace, session_id, new, details, cwd, servers, former)
+            except BaseException:
+                if own:  # with the skills that were put there: the name may be another's next
+                    await asyncio.shield(asyncio.to_thread(rmtree, cwd, ignore_errors=True))
+                raise
+
+    async def _create(
+        self,
+        workspace: str,
+        session_id: str,
+        new: NewSession,
+        details: Details,
+        cwd: Path,
+        servers: tuple[McpServer, ...],
+        former: Record | None,
+    ) -> Record:
+        async with self._sealing.sealed(workspace, servers) as sealed:
+            return await self._attaching().create(
+                workspace,
+                session_id,
+                replace(details, sealed=sealed),
+                cwd,
+                servers,
+                title=new.title,
+                version=new.agent_version,
+                forks=former.meta.agent_session_id if former else None,
+            )
+
+    def _forked(self, workspace: str, agent: str, session_id: str | None) -> Record | None:
+        if session_id is None:
+            return None
+        former = self._records.get(workspace, session_id)
+        if former.details.agent != agent:
+            raise InvalidParams(
+                f"cannot fork session {session_id} for {agent}: it is of {former.details.agent}; name that agent",
+                {"path": "$.fork"},
+            )
+        return former
+
+    def _details(
+        self, new: NewSession, agent: str, skills: Sequence[str], servers: Sequence[McpServer]
+    ) -> Details:
+        """A mode that takes a grant is noted when that is given."""
+        now, asked = self._clock.now_ms(), new.permission_mode or "default"
+        agent_mode = new.agent_mode or "build"
+        return Details(
+            agent=agent,
+            given=Metadata(agent, agent_mode, new.model, asked, new.variant),
+            created_at=now,
+            updated_at=now,
+            agent_mode=agent_mode,
+            permission_mode=until_granted(asked),
+            model=new.model,
+            variant=new.variant,
+            mcp=tuple(server.name for server in servers),
+            skills=tuple(skills),
+        )
+
+    async def _place(
+        self, workspace: str, session_id: str, directory: str | None, former: Record | None
+    ) -> tuple[Path, bool]:
+        """Where it works, and whether that is a folder of its own that was made for it now."""
+        if directory is not None:
+            return await self._folder_of(directory), False
+        if former is not None:
+            return Path(former.meta.cwd), False
+        own = self._data_dir / WORK / workspace / session_id
+        try:
+            await asyncio.to_thread(own.parent.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(own.mkdir, mode=0o700)
+        except FileExistsError:
+            return own, False
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot make a folder for session {session_id}: {error.strerror}; mend that, or give a directory"
+            ) from error
+        return own, True

@@ -1,0 +1,72 @@
+"""Permission modes that let calls pass unasked: each is a grant of a person's, for its session alone.
+
+INV-S2  Such a mode lifts no `deny`, and goes with its session.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from legation.approvals.grants import ALL_TOOLS, Grants, exactly, must_be_person, new_grant_id
+from legation.clock import Clock
+from legation.server.sessions.details import Details
+from legation.server.sessions.record import Record
+from legation.server.sessions.records import Records
+from legation.store.database.transaction import Database
+from legation.wire.api.approvals import NewGrant
+from legation.wire.api.sessions import PermissionMode
+from legation.wire.principal import Principal
+
+# What each of these modes lets pass without asking, as kinds of calls; None: all. The other modes ask.
+GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}
+
+
+class ModeGrants:
+    def __init__(self, database: Database, grants: Grants, records: Records, clock: Clock) -> None:
+        self._database = database
+        self._grants = grants
+        self._records = records
+        self._clock = clock
+
+    async def give(self, principal: Principal, record: Record, mode: PermissionMode) -> None:
+        """Nothing where the mode takes no grant."""
+        if mode not in GRANTED:
+            return
+        now = self._clock.now_ms()
+        new = NewGrant(
+            agent=exactly(record.details.agent),
+            tools=ALL_TOOLS,
+            kinds=GRANTED[mode],
+            duration=self._grants.longest,
+            reason=f"permissionMode {mode} of session {record.id}",
+        )
+        grant = await self._database.transact(
+            self._grants.give, principal, new, grant=new_grant_id(now), now_ms=now, session=record.id
+        )
+        await self._records.save(record, replace(record.details, permission_mode=mode, grant=grant.id))
+
+    async def withdraw(self, principal: Principal, record: Record) -> None:
+        if (grant := record.details.grant) is not None:
+            await self._database.transact(self._grants.withdraw, principal, grant, self._clock.now_ms())
+            await self._records.save(record, replace(record.details, grant=None))
+
+    async def end(self, principal: Principal, record: Record) -> None:
+        """Of every grant of the session, also of those that were given call by call."""
+        await self._database.transact(self._grants.end_session, principal, record.id, self._clock.now_ms())
+
+
+def must_be_allowed(principal: Principal, mode: str) -> None:
+    if mode in GRANTED:
+        must_be_person(principal, "give")
+
+
+def until_granted(mode: PermissionMode) -> PermissionMode:
+    """What a session has of a mode as long as nobody has given its grant."""
+    return "default" if mode in GRANTED else mode
+
+
+def without_grant(details: Details) -> Details:
+    """As it is left when its grants have ended."""
+    return replace(details, grant=None, permission_mode=until_granted(details.permission_mode))
