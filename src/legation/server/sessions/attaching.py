@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -21,28 +21,20 @@ from legation.errors import CapabilityUnsupported, LegationError, RateLimited
 from legation.host.host import AcpHost
 from legation.host.offers import Offers
 from legation.host.session import Session
-from legation.host.stream import HOST_STREAM
 from legation.server.hosting import Hosting
 from legation.server.sessions import mcp
-from legation.server.sessions.choosing import BUILD, Opening, Wanted, choose, current_mode
-from legation.server.sessions.details import Details, Exit
+from legation.server.sessions.choosing import Opening, Running, Wanted, choose, current_mode
+from legation.server.sessions.details import Details
 from legation.server.sessions.launching import Launching
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.server.sessions.resting import may_rest
+from legation.server.sessions.watching import Ended, Watch
 from legation.store.vault import Vault
-from legation.wire import codec
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import NewSessionResponse
-from legation.wire.events import Event
-from legation.wire.hoststream import SessionUpdated
 
 MOST_RUNNING: Final = 256  # agents of one workspace
-STDERR_KEPT: Final = 4_000  # characters of the end of an agent's stderr, in the session's details
-# Ends of an agent that were not our doing.
-_BY_ITSELF: Final = ("crashed", "ended", "stopped")
-
-Ended: TypeAlias = Callable[[Record], Awaitable[None]]
 
 logger = logging.getLogger("legation.sessions")
 
@@ -52,34 +44,23 @@ class Attaching:
         self, hosting: Hosting, launching: Launching, vault: Vault, records: Records, ended: Ended
     ) -> None:
         """`ended` is called with a session that a client of ACP has ended."""
-        self._ended = ended
         self._hosting = hosting
         self._launching = launching
         self._vault = vault
         self._records = records
-        self.restarts: Counter[tuple[str, str]] = (
-            Counter()
-        )  # by workspace and agent: after one ended by itself
-        self._watched: set[str] = set()
-        self._own: set[tuple[str, str | None]] = (
-            set()
-        )  # agents of ours by workspace; a client's serve others too
-        self._noting: set[asyncio.Task[None]] = set()
+        # By workspace and agent: after one ended by itself.
+        self.restarts: Counter[tuple[str, str]] = Counter()
+        # Agents of ours by workspace; a client's serve others too.
+        self._own: set[tuple[str, str | None]] = set()
         self._starting: Counter[str] = Counter()  # agents of each workspace
-        self._closed = False
+        self._watch = Watch(records, self._let_go, ended)
 
     async def close(self) -> None:
-        self._closed = True
-        for task in self._noting:
-            task.cancel()
-        await asyncio.gather(*self._noting, return_exceptions=True)
+        await self._watch.close()
 
     async def host(self, workspace: str) -> AcpHost:
         host = await self._hosting.host(workspace)
-        if workspace not in self._watched:
-            self._watched.add(workspace)
-            stream = await host.log.stream(HOST_STREAM, workspace)
-            host.subscribe(None, stream.head, lambda event: self._on_event(workspace, event))
+        await self._watch.keep(workspace, host)
         return host
 
     # A new session.
@@ -120,7 +101,7 @@ class Attaching:
             nonlocal first_mode
             opening = Opening(agent, opened.session_id, Offers.of(opened), host.limits.start)
             first_mode = current_mode(opening.offers)
-            await choose(opening, wanted_of(details))
+            await choose(opening, Wanted.of(details))
             offers = opening.offers
             return replace(opened, modes=offers.modes, config_options=offers.options or opened.config_options)
 
@@ -233,8 +214,8 @@ class Attaching:
 
     async def _set_again(self, host: AcpHost, session: Session, record: Record) -> None:
         """An agent may not remember; what it no longer offers must not keep the session from going on."""
-        wanted = wanted_of(record.details)
-        for each in (Wanted(model=wanted.model), Wanted(variant=wanted.variant), replace_mode(wanted)):
+        wanted = Wanted.of(record.details)
+        for each in (Wanted(model=wanted.model), Wanted(variant=wanted.variant), wanted.mode_alone()):
             try:
                 await choose(Running(host, session), each)
             except LegationError as error:
@@ -264,44 +245,6 @@ class Attaching:
             host.forget_session(record.id)
             await _dispose_of(host, agent_id)
 
-    # What others do with it: an agent that ended by itself, a client of ACP that closed or deleted it.
-
-    def _on_event(self, workspace: str, event: Event) -> None:
-        if self._closed or event.type != SessionUpdated.event_type():
-            return
-        payload = codec.decode(event)
-        if not isinstance(payload, SessionUpdated):
-            return
-        record = self._records.known(workspace, payload.session_id)
-        if record is None or record.session is None:
-            return
-        if payload.status == "disconnected":
-            self._begin(self._note_exit(record, record.session))
-        elif payload.status in ("closed", "deleted") and not record.lock.locked():
-            self._begin(self._note_end(record))
-
-    def _begin(self, noting: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(noting)
-        self._noting.add(task)
-        task.add_done_callback(self._noting.discard)
-
-    async def _note_end(self, record: Record) -> None:
-        try:
-            await self._ended(record)
-        except LegationError as error:
-            logger.warning("cannot note the end of session %s: %s", record.id, error.message)
-
-    async def _note_exit(self, record: Record, session: Session) -> None:
-        try:
-            if session.status != "disconnected" or record.session is not session:
-                return
-            if (found := _exit_of(session)) is not None:
-                await self._records.save(record, replace(record.details, exit=found))
-            if record.working is None and not record.lock.locked():
-                await self._let_go(record, session)
-        except LegationError as error:
-            logger.warning("cannot note how the agent of session %s ended: %s", record.id, error.message)
-
     async def _let_go(self, record: Record, session: Session) -> None:
         """Without an agent there is nothing to keep in memory."""
         async with record.lock:
@@ -319,23 +262,6 @@ class Attaching:
             record.let_go()
 
 
-class Running:
-    """A session that its host has."""
-
-    def __init__(self, host: AcpHost, session: Session) -> None:
-        self._host, self._session = host, session
-
-    @property
-    def offers(self) -> Offers:
-        return self._session.offers
-
-    async def set_mode(self, mode: str) -> None:
-        await self._host.set_mode(self._session.id, mode)
-
-    async def set_option(self, option: str, value: str) -> None:
-        await self._host.set_config_option(self._session.id, option, value)
-
-
 async def _dispose_of(host: AcpHost, agent_id: str | None) -> None:
     """Sessions of one client of ACP share an agent: as long as another has it, it stays."""
     shared = any(each.agent_id == agent_id and each.status == "active" for each in host.get_sessions())
@@ -348,25 +274,3 @@ async def _forget_failed(host: AcpHost) -> None:
     for agent in host.get_agents():
         if agent.reason in ("spawn-failed", "initialize-failed"):
             await host.dispose_agent(agent.agent_id)
-
-
-def wanted_of(details: Details) -> Wanted:
-    return Wanted(details.mode, details.model, details.variant, details.first_mode)
-
-
-def replace_mode(wanted: Wanted) -> Wanted:
-    """The mode alone; one that builds is left as the agent has it."""
-    return Wanted(mode=None if wanted.mode == BUILD else wanted.mode, first_mode=wanted.first_mode)
-
-
-def _exit_of(session: Session) -> Exit | None:
-    reason, _, _ = (session.reason or "").partition(":")
-    if reason not in _BY_ITSELF or session.exit is None:
-        return None
-    tail = session.exit.stderr_tail
-    return Exit(
-        reason=reason,
-        code=session.exit.code,
-        signal=session.exit.signal,
-        stderr=None if tail is None else tail[-STDERR_KEPT:],
-    )

@@ -14,7 +14,10 @@ from legation.wire.acp.config import SelectChoice, SelectOption
 
 if TYPE_CHECKING:
     from legation.agents.driver import Driver
+    from legation.host.host import AcpHost
     from legation.host.offers import Offers
+    from legation.host.session import Session
+    from legation.server.sessions.details import Details
 
 PLAN: Final = "plan"
 BUILD: Final = "build"
@@ -47,6 +50,14 @@ class Wanted:
     variant: str | None = None
     first_mode: str | None = None
 
+    @classmethod
+    def of(cls, details: Details) -> Wanted:
+        return cls(details.mode, details.model, details.variant, details.first_mode)
+
+    def mode_alone(self) -> Wanted:
+        """One that builds is left as the agent has it."""
+        return Wanted(mode=None if self.mode == BUILD else self.mode, first_mode=self.first_mode)
+
 
 class Setting(Protocol):
     """An agent's session that can be set."""
@@ -71,6 +82,23 @@ class Opening:
     async def set_option(self, option: str, value: str) -> None:
         answer = await self._agent.set_config_option(self._session_id, option, value, self._limit)
         self.offers = self.offers.with_options(answer.config_options)
+
+
+class Running:
+    """A session that its host has."""
+
+    def __init__(self, host: AcpHost, session: Session) -> None:
+        self._host, self._session = host, session
+
+    @property
+    def offers(self) -> Offers:
+        return self._session.offers
+
+    async def set_mode(self, mode: str) -> None:
+        await self._host.set_mode(self._session.id, mode)
+
+    async def set_option(self, option: str, value: str) -> None:
+        await self._host.set_config_option(self._session.id, option, value)
 
 
 async def choose(session: Setting, wanted: Wanted) -> None:
