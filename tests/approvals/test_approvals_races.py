@@ -100,8 +100,10 @@ async def test_many_claims_at_once_have_one_holder(office: Office) -> None:
 # Kill -9.
 
 
-def act_until_killed(folder: Path, key: str, waiter: str, seconds: float) -> None:
-    """The child asks, answers, consumes, acts and traces, over and over, until it is killed somewhere in that."""
+def act_until_killed(folder: Path, key: str, waiter: str, effects: int, seconds: float) -> None:
+    """The child asks, answers, consumes, acts and traces, over and over, until it is killed somewhere in that:
+    so long after it has had so many effects."""
+    wanted = effects + len((folder / "effects").read_text().split())
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.approvals.waiter_to_kill", str(folder), key, waiter],
         stdout=subprocess.PIPE,
@@ -110,6 +112,10 @@ def act_until_killed(folder: Path, key: str, waiter: str, seconds: float) -> Non
     )
     assert child.stdout
     assert child.stdout.readline() == b"acting\n"
+    give_up = time.monotonic() + LIMIT
+    while len((folder / "effects").read_text().split()) < wanted:
+        assert time.monotonic() < give_up, "the child does not act"
+        time.sleep(0.001)
     time.sleep(seconds)  # the random point: what is waited for is the kill itself
     child.kill()
     child.stdout.read()
@@ -170,7 +176,8 @@ async def test_d15_after_kill_9_each_is_superseded_or_used_exactly_once(
     seen: Counter[str] = Counter()
     for number in range(12):
         waiter = f"ins_{number}"
-        await asyncio.to_thread(act_until_killed, tmp_path, key, waiter, chance.uniform(0, 0.08))
+        effects, seconds = chance.randrange(4), chance.uniform(0, 0.03)
+        await asyncio.to_thread(act_until_killed, tmp_path, key, waiter, effects, seconds)
         seen += await after_the_restart(tmp_path, sealer, waiter, comes_back=comes_back)
     assert seen["used"], seen
     assert seen.total() > seen["used"], "no kill came between: the test shows nothing"
