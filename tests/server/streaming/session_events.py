@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from starlette.requests import Request
 from tests.server.stream_client import LIMIT, frames, get
-from tests.wire.universal.logs import Entry
+from tests.wire.universal.logs import ACTIVE, Entry, call, change, chunk, output, turn
 from tests.wire.universal.logs import log as log_of
 
 from legation.clock import Clock, SystemClock
@@ -29,6 +29,16 @@ from legation.wire.api.sessions import NewMessage
 from legation.wire.events import Draft
 from legation.wire.principal import Principal
 from legation.wire.universal.facts import Metadata, SessionFacts
+
+SCHEMAS: list[Schema] = ["sandbox-agent", "universal"]
+A_TURN = turn(
+    chunk("Let me "),
+    chunk("look."),
+    call("c1", kind="execute", rawInput={"command": "make"}),
+    change("c1", status="in_progress", content=output("a")),
+    change("c1", status="completed", content=output("a", "b")),
+    chunk("Done."),
+)
 
 SESSION = "demo"
 FACTS = SessionFacts(SESSION, "rehearsal", "native-1", Metadata("rehearsal", "build", None, "default"))
@@ -170,3 +180,7 @@ def number_of(event: Mapping[str, Any]) -> int:
 
 def numbers(events: Sequence[Mapping[str, Any]]) -> list[int]:
     return [number_of(event) for event in events]
+
+
+def turns(count: int) -> list[Draft]:
+    return [*drafts(ACTIVE), *(each for _ in range(count) for each in drafts(*A_TURN))]

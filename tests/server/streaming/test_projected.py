@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.server.session_events import FACTS, drafts, whole_fold
+from tests.server.streaming.session_events import FACTS, drafts, whole_fold
 from tests.wire.universal.logs import ACTIVE, Entry, asked, call, change, chunk, output, turn
 
 from legation.clock import SystemClock
