@@ -9,12 +9,10 @@ INV-7  Diagnostics name variables, never values.       INV-8  A permission is an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
 import msgspec
 
@@ -29,7 +27,8 @@ from legation.host.ending import Ending
 from legation.host.fs import create_default_fs_handler
 from legation.host.handlers import FsHandler
 from legation.host.listeners import Listener, Listeners
-from legation.host.meta import SessionMeta, absolute, read_meta
+from legation.host.meta import absolute
+from legation.host.openings import Openings, Prepare
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
@@ -43,9 +42,8 @@ from legation.host.recovery import Recovery
 from legation.host.reverse import Reverse
 from legation.host.router import Router
 from legation.host.session import Session
-from legation.host.sessions import Sessions, must_be_free, must_not_be_anothers, new_session
+from legation.host.sessions import Sessions, must_not_be_anothers
 from legation.host.stream import HOST_STREAM, HostStream
-from legation.host.takeup import TakeUp
 from legation.host.turn import PromptResult
 from legation.proc import ProcessLauncher
 from legation.store.log import EventLog
@@ -57,12 +55,9 @@ from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationResponse
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.permission import PermissionOutcome
-from legation.wire.acp.sessions import ListSessionsResponse, NewSessionResponse
+from legation.wire.acp.sessions import ListSessionsResponse
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, SessionUpdated
 from legation.wire.payload import Payload
-
-Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSessionResponse]]
-"""Given what the agent has opened; returns what it is like then."""
 
 SHOWN = 40  # characters of an id that the caller made up, in a message
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
@@ -100,7 +95,8 @@ class AcpHost:
         self._launcher = self.options.launcher or ProcessLauncher(registry=self._places.registry)
         self._reverse = Reverse(self._fs(), self.options.terminal, self.options.questions)
         self._ending = Ending(self._reverse.terminal, self.limits.start, self._stream)
-        self._recovery = Recovery(self._sessions, self._ending, self._take_up_again, self._stream)
+        self._openings = Openings(self._sessions, self.log, self.options.workspace, self._around_sessions())
+        self._recovery = Recovery(self._sessions, self._ending, self._openings.again, self._stream)
         self._entered = True
         return self
 
@@ -205,31 +201,17 @@ class AcpHost:
         """`session_id` is Legation's id of it; without one it is the agent's. `prepare` sets up what the agent has
         opened before anybody knows of it: where it raises, there is no session. `forks` is what the agent calls a
         session with whose history it begins."""
-        agent, live, mcp = self._agent(agent_id), self._live(agent_id), tuple(mcp_servers)
-        meta = SessionMeta.wanted(agent.definition, cwd, mcp, additional_directories)
-        with ExitStack() as claims:
-            if session_id is not None:
-                claims.enter_context(self._sessions.claim(session_id))
-            begin = live.new_session if forks is None else partial(live.fork_session, forks)
-            opened = await begin(
-                meta.cwd, mcp, self.limits.start, additional_directories=meta.additional_directories
-            )
-            if prepare is not None:
-                opened = await prepare(live, opened)
-            if session_id is None:
-                claims.enter_context(self._sessions.claim(opened.session_id))
-            agent.router.must_be_free(opened.session_id)
-            meta = msgspec.structs.replace(
-                meta, agent_session_id=opened.session_id, title=title, details=details
-            )
-            stream = await self._log_stream(session_id or opened.session_id)
-            session = await new_session(stream, meta, self._around_sessions())
-            self._sessions.add(session)
-        active = session.attach(agent_id, live, opened, mcp)
-        agent.serve(session, live)
-        if active:
-            await active
-        return session.snapshot()
+        return await self._openings.create(
+            self._agent(agent_id),
+            cwd,
+            tuple(mcp_servers),
+            additional_directories,
+            session_id=session_id,
+            title=title,
+            details=details,
+            prepare=prepare,
+            forks=forks,
+        )
 
     def _around_sessions(self) -> session_module.Surroundings:
         return session_module.Surroundings(
@@ -258,11 +240,8 @@ class AcpHost:
         additional_directories: Sequence[Path | str] = (),
     ) -> SessionUpdated:
         """The agent tells the whole history again; it replaces the recorded one, under fresh numbers."""
-        agent, known = self._agent(agent_id), self._sessions.find(session_id)
-        with ExitStack() as claims:
-            self._claim(claims, agent_id, session_id, to_load=True)
-            meta = _meta_to_take_up(agent, session_id, known, cwd, mcp_servers, additional_directories)
-            return await self._take_up(agent, session_id, meta, tuple(mcp_servers)).load()
+        agent, mcp = self._agent(agent_id), tuple(mcp_servers)
+        return await self._openings.load(agent, session_id, cwd, mcp, additional_directories)
 
     async def resume_session(
         self,
@@ -274,38 +253,8 @@ class AcpHost:
         additional_directories: Sequence[Path | str] = (),
     ) -> SessionUpdated:
         """The agent goes on where it was; what is recorded stays."""
-        agent, known = self._agent(agent_id), self._sessions.find(session_id)
-        with ExitStack() as claims:
-            self._claim(claims, agent_id, session_id, to_load=False)
-            meta = _meta_to_take_up(agent, session_id, known, cwd, mcp_servers, additional_directories)
-            return await self._take_up(agent, session_id, meta, tuple(mcp_servers)).resume()
-
-    def _claim(self, claims: ExitStack, agent_id: str, session_id: str, *, to_load: bool) -> None:
-        known = self._sessions.find(session_id)
-        if known is None:
-            claims.enter_context(self._sessions.claim(session_id))
-        else:
-            must_be_free(agent_id, known, to_load=to_load)
-
-    def _take_up(
-        self, agent: Agent, session_id: str, meta: SessionMeta, mcp: tuple[McpServer, ...]
-    ) -> TakeUp:
-        async def make() -> Session:
-            return Session(await self._log_stream(session_id), meta, self._around_sessions())
-
-        return TakeUp(
-            agent=agent,
-            known=self._sessions.find(session_id),
-            make=make,
-            add=self._sessions.add,
-            meta=meta,
-            mcp=mcp,
-            limit=self.limits.start,
-            host=self._stream,
-        )
-
-    def _take_up_again(self, agent: Agent, session: Session) -> TakeUp:
-        return self._take_up(agent, session.id, session.meta, session.mcp)
+        agent, mcp = self._agent(agent_id), tuple(mcp_servers)
+        return await self._openings.resume(agent, session_id, cwd, mcp, additional_directories)
 
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock]) -> PromptResult:
         return await self.session(session_id).prompt(tuple(prompt))
@@ -374,31 +323,12 @@ class AcpHost:
     async def restore_sessions(self) -> list[SessionUpdated]:
         """The sessions of earlier hosts on the same store, disconnected until they are resumed or loaded."""
         self._must_be_open()
-        restored: list[SessionUpdated] = []
-        for info in await self.log.streams(self.options.workspace):
-            meta = read_meta(info.meta)
-            if info.state != "open" or meta is None or info.name in self._sessions:
-                continue
-            restored.append((await self._restored(info.name, meta)).snapshot())
-        return restored
+        return await self._openings.restore_all()
 
     async def restore_session(self, session_id: str) -> Session:
         """One of them; the one that is known already."""
         self._must_be_open()
-        if (known := self._sessions.find(session_id)) is not None:
-            return known
-        stream = await self.log.find(session_id, self.options.workspace)
-        meta = read_meta(stream.info().meta) if stream else None
-        if stream is None or meta is None or stream.info().state != "open":
-            raise NotFound(f"cannot find session {session_id}; check its id")
-        return await self._restored(session_id, meta)
-
-    async def _restored(self, name: str, meta: SessionMeta) -> Session:
-        with self._sessions.claim(name):
-            session = Session(await self._log_stream(name), meta, self._around_sessions())
-            self._sessions.add(session)
-        session.show()
-        return session
+        return await self._openings.restore(session_id)
 
     def forget_session(self, session_id: str) -> None:
         """Of one that no agent has: its record stays, and `restore_session` knows it again while it is open."""
@@ -474,26 +404,6 @@ class AcpHost:
 
     def _stream_of(self, session_id: str | None) -> Session | HostStream:
         return self._stream if session_id is None else self.session(session_id)
-
-
-def _meta_to_take_up(
-    agent: Agent,
-    session_id: str,
-    known: Session | None,
-    cwd: Path | str | None,
-    mcp: Sequence[McpServer],
-    directories: Sequence[Path | str],
-) -> SessionMeta:
-    """A known session stays where it is unless the caller says otherwise, and keeps its title."""
-    if known is None:
-        meta = SessionMeta.wanted(agent.definition, cwd, mcp, directories)
-        return msgspec.structs.replace(meta, agent_session_id=session_id)
-    place = cwd if cwd is not None else known.meta.cwd
-    meta = SessionMeta.wanted(agent.definition, place, mcp, directories or known.meta.additional_directories)
-    kept = {
-        name: getattr(known.meta, name) for name in ("agent_session_id", "title", "updated_at", "details")
-    }
-    return msgspec.structs.replace(meta, **kept)
 
 
 def create_acp_host(options: HostOptions | Mapping[str, object] | None = None) -> AcpHost:

@@ -1,0 +1,182 @@
+"""How a host comes by its sessions: new ones, ones that an agent already has, ones of an earlier host.
+
+INV-O1  While a session of a name is being made, nobody else makes one of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from legation.agents.driver import Driver
+from legation.errors import NotFound
+from legation.host.agent import Agent
+from legation.host.meta import SessionMeta, read_meta
+from legation.host.session import Session, Surroundings
+from legation.host.sessions import Sessions, must_be_free, new_session
+from legation.host.takeup import TakeUp
+from legation.store.log import EventLog
+from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.sessions import NewSessionResponse
+from legation.wire.hoststream import SessionUpdated
+
+Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSessionResponse]]
+"""Given what the agent has opened; returns what it is like then."""
+
+
+class Openings:
+    def __init__(self, sessions: Sessions, log: EventLog, workspace: str, around: Surroundings) -> None:
+        self._sessions = sessions
+        self._log = log
+        self._workspace = workspace
+        self._around = around
+
+    async def create(
+        self,
+        agent: Agent,
+        cwd: Path | str | None,
+        mcp: tuple[McpServer, ...],
+        directories: Sequence[Path | str],
+        *,
+        session_id: str | None,
+        title: str | None,
+        details: Mapping[str, object] | None,
+        prepare: Prepare | None,
+        forks: str | None,
+    ) -> SessionUpdated:
+        live, limit = agent.running(), self._around.limits.start
+        meta = SessionMeta.wanted(agent.definition, cwd, mcp, directories)
+        with ExitStack() as claims:
+            if session_id is not None:
+                claims.enter_context(self._sessions.claim(session_id))
+            begin = live.new_session if forks is None else partial(live.fork_session, forks)
+            opened = await begin(meta.cwd, mcp, limit, additional_directories=meta.additional_directories)
+            if prepare is not None:
+                opened = await prepare(live, opened)
+            if session_id is None:
+                claims.enter_context(self._sessions.claim(opened.session_id))
+            agent.router.must_be_free(opened.session_id)
+            meta = msgspec.structs.replace(
+                meta, agent_session_id=opened.session_id, title=title, details=details
+            )
+            stream = await self._log.stream(session_id or opened.session_id, self._workspace)
+            session = await new_session(stream, meta, self._around)
+            self._sessions.add(session)
+        active = session.attach(agent.id, live, opened, mcp)
+        agent.serve(session, live)
+        if active:
+            await active
+        return session.snapshot()
+
+    # Ones that an agent already has.
+
+    async def load(
+        self,
+        agent: Agent,
+        session_id: str,
+        cwd: Path | str | None,
+        mcp: tuple[McpServer, ...],
+        directories: Sequence[Path | str],
+    ) -> SessionUpdated:
+        with self._free(agent, session_id, to_load=True):
+            meta = self._meta(agent, session_id, cwd, mcp, directories)
+            return await self._take_up(agent, session_id, meta, mcp).load()
+
+    async def resume(
+        self,
+        agent: Agent,
+        session_id: str,
+        cwd: Path | str | None,
+        mcp: tuple[McpServer, ...],
+        directories: Sequence[Path | str],
+    ) -> SessionUpdated:
+        with self._free(agent, session_id, to_load=False):
+            meta = self._meta(agent, session_id, cwd, mcp, directories)
+            return await self._take_up(agent, session_id, meta, mcp).resume()
+
+    def again(self, agent: Agent, session: Session) -> TakeUp:
+        """By the next process of its agent."""
+        return self._take_up(agent, session.id, session.meta, session.mcp)
+
+    @contextmanager
+    def _free(self, agent: Agent, session_id: str, *, to_load: bool) -> Iterator[None]:
+        known = self._sessions.find(session_id)
+        if known is not None:
+            must_be_free(agent.id, known, to_load=to_load)
+            yield
+        else:
+            with self._sessions.claim(session_id):
+                yield
+
+    def _meta(
+        self,
+        agent: Agent,
+        session_id: str,
+        cwd: Path | str | None,
+        mcp: tuple[McpServer, ...],
+        directories: Sequence[Path | str],
+    ) -> SessionMeta:
+        """A known session stays where it is unless the caller says otherwise, and keeps its title."""
+        known = self._sessions.find(session_id)
+        if known is None:
+            meta = SessionMeta.wanted(agent.definition, cwd, mcp, directories)
+            return msgspec.structs.replace(meta, agent_session_id=session_id)
+        kept = known.meta
+        place = cwd if cwd is not None else kept.cwd
+        meta = SessionMeta.wanted(agent.definition, place, mcp, directories or kept.additional_directories)
+        return msgspec.structs.replace(
+            meta,
+            agent_session_id=kept.agent_session_id,
+            title=kept.title,
+            updated_at=kept.updated_at,
+            details=kept.details,
+        )
+
+    def _take_up(
+        self, agent: Agent, session_id: str, meta: SessionMeta, mcp: tuple[McpServer, ...]
+    ) -> TakeUp:
+        return TakeUp(
+            agent=agent,
+            known=self._sessions.find(session_id),
+            make=partial(self._made, session_id, meta),
+            add=self._sessions.add,
+            meta=meta,
+            mcp=mcp,
+            limit=self._around.limits.start,
+            host=self._around.host,
+        )
+
+    async def _made(self, session_id: str, meta: SessionMeta) -> Session:
+        return Session(await self._log.stream(session_id, self._workspace), meta, self._around)
+
+    # Ones of an earlier host.
+
+    async def restore_all(self) -> list[SessionUpdated]:
+        restored: list[SessionUpdated] = []
+        for info in await self._log.streams(self._workspace):
+            meta = read_meta(info.meta)
+            if info.state != "open" or meta is None or info.name in self._sessions:
+                continue
+            restored.append((await self._restored(info.name, meta)).snapshot())
+        return restored
+
+    async def restore(self, session_id: str) -> Session:
+        if (known := self._sessions.find(session_id)) is not None:
+            return known
+        stream = await self._log.find(session_id, self._workspace)
+        meta = read_meta(stream.info().meta) if stream else None
+        if stream is None or meta is None or stream.info().state != "open":
+            raise NotFound(f"cannot find session {session_id}; check its id")
+        return await self._restored(session_id, meta)
+
+    async def _restored(self, name: str, meta: SessionMeta) -> Session:
+        with self._sessions.claim(name):
+            session = await self._made(name, meta)
+            self._sessions.add(session)
+        session.show()
+        return session
