@@ -25,22 +25,13 @@ from legation.agents.codex.items import (
     UserMessage,
 )
 from legation.agents.codex.messages import (
-    ConfigNews,
     DeltaNews,
-    DeprecationNews,
-    ErrorNews,
-    GuardianNews,
     ItemNews,
-    LimitsNews,
-    McpServerNews,
-    NameNews,
     PatchNews,
-    PlanNews,
     ProgressNews,
-    ReroutedNews,
     SummaryPartNews,
-    WarningNews,
 )
+from legation.agents.codex.notices import NOTICES, Updates
 from legation.agents.codex.peer import Heard
 from legation.agents.codex.toolcalls import tool_call, tool_end
 from legation.agents.native import META
@@ -51,14 +42,9 @@ from legation.wire.acp.updates import (
     AgentThoughtChunk,
     CompactionUpdate,
     Notice,
-    Plan,
-    PlanEntry,
-    SessionInfoUpdate,
-    SessionUpdate,
     UserMessageChunk,
 )
 
-Updates = tuple[SessionUpdate, ...]
 _N = TypeVar("_N")
 
 # Known, and nothing to tell: of each, why.
@@ -81,7 +67,6 @@ SILENT: Final[Mapping[str, str]] = {
     "skills/changed": "read by Codex when it needs them",
     "remoteControl/status/changed": "remote control is not used",
 }
-_PLAN_STATUSES: Final[Mapping[str, str]] = {"inProgress": "in_progress"}
 _OUTPUT_KEPT: Final = 64 * 1024  # characters of the output of a command that runs: the newest
 _GROWTH: Final = 1.25  # output is shown again when it has grown so much: all of it is told at the end anyway
 
@@ -89,13 +74,11 @@ _GROWTH: Final = 1.25  # output is shown again when it has grown so much: all of
 class Translation:
     def __init__(self, thread_id: str) -> None:
         self._root = thread_id
-        self._open: dict[
-            tuple[str, str], ThreadItem
-        ] = {}  # by thread: ids are the model's, and may be the same
+        # By thread: ids are the model's, and may be the same.
+        self._open: dict[tuple[str, str], ThreadItem] = {}
         self._in_pieces: set[str] = set()
-        self._output: dict[
-            str, tuple[str, int, int]
-        ] = {}  # of a running command: the last of it, how long it is, and how much of that was shown
+        # Of a running command: the last of it, how long it is, and how much of that was shown.
+        self._output: dict[str, tuple[str, int, int]] = {}
         self._begun_by: dict[str, str] = {}  # a sub-agent's thread -> the tool call that began it
         self._reports: dict[str, list[str]] = {}  # what a sub-agent said, by that tool call
 
@@ -261,54 +244,6 @@ class Translation:
     def _marked(self, thread_id: str, call: ToolCall) -> ToolCall:
         return call if thread_id == self._root else msgspec.structs.replace(call, meta=_of(thread_id))
 
-    # Notices.
-
-    def _plan(self, thread_id: str, news: PlanNews) -> Updates:
-        if thread_id != self._root:
-            return ()
-        entries = (
-            PlanEntry(
-                content=each.step, priority="medium", status=_PLAN_STATUSES.get(each.status, each.status)
-            )
-            for each in news.plan
-        )
-        return (Plan(entries=tuple(entries)),)
-
-    def _error(self, thread_id: str, news: ErrorNews) -> Updates:
-        """One that ends the turn is told by the turn's end."""
-        if not news.will_retry and thread_id == self._root:
-            return ()
-        title = "The model did not answer; it is asked again" if news.will_retry else "A sub-agent failed"
-        said = ": ".join(filter(None, (news.error.message, news.error.additional_details)))
-        return (Notice(severity="warning", title=title, description=said),)
-
-    def _warning(self, _: str, news: WarningNews | GuardianNews) -> Updates:
-        return (Notice(severity="warning", title=news.message),)
-
-    def _mcp_server(self, _: str, news: McpServerNews) -> Updates:
-        if news.status != "failed":
-            return ()
-        what = f"MCP server {news.name} did not start"
-        return (Notice(severity="warning", title=what, description=news.error),)
-
-    def _renamed(self, thread_id: str, news: NameNews) -> Updates:
-        return (SessionInfoUpdate(title=news.thread_name),) if thread_id == self._root else ()
-
-    def _rerouted(self, _: str, news: ReroutedNews) -> Updates:
-        title = f"{news.to_model} answers instead of {news.from_model}"
-        return (Notice(severity="warning", title=title),)
-
-    def _old_or_odd(self, _: str, news: ConfigNews | DeprecationNews) -> Updates:
-        return (Notice(severity="info", title=news.summary, description=news.details),)
-
-    def _limits(self, _: str, news: LimitsNews) -> Updates:
-        """Said after each answer of the model; of interest when one is reached."""
-        limits = news.rate_limits
-        if limits.rate_limit_reached_type is None:
-            return ()
-        title = f"A limit of the account is reached: {limits.limit_name or limits.rate_limit_reached_type}"
-        return (Notice(severity="warning", title=title),)
-
 
 def _content(tool_call_id: str, text: str) -> ToolCallUpdate:
     return ToolCallUpdate(tool_call_id=tool_call_id, content=(Content(content=Text(text=text)),))
@@ -316,6 +251,10 @@ def _content(tool_call_id: str, text: str) -> ToolCallUpdate:
 
 def _of(thread_id: str) -> dict[str, object]:
     return {META: {"subAgent": thread_id}}
+
+
+def _noticed(tell: Callable[[Any, bool], Updates]) -> Callable[[Translation, str, Any], Updates]:
+    return lambda self, thread_id, news: tell(news, thread_id == self._root)
 
 
 _Reader = tuple[type[Any], Callable[[Translation, str, Any], Updates]]
@@ -330,14 +269,5 @@ READERS: Final[Mapping[str, _Reader]] = {
     "item/commandExecution/outputDelta": (DeltaNews, Translation._output_piece),
     "item/fileChange/patchUpdated": (PatchNews, Translation._patch),
     "item/mcpToolCall/progress": (ProgressNews, Translation._progress),
-    "turn/plan/updated": (PlanNews, Translation._plan),
-    "thread/name/updated": (NameNews, Translation._renamed),
-    "mcpServer/startupStatus/updated": (McpServerNews, Translation._mcp_server),
-    "account/rateLimits/updated": (LimitsNews, Translation._limits),
-    "error": (ErrorNews, Translation._error),
-    "warning": (WarningNews, Translation._warning),
-    "guardianWarning": (GuardianNews, Translation._warning),
-    "configWarning": (ConfigNews, Translation._old_or_odd),
-    "deprecationNotice": (DeprecationNews, Translation._old_or_odd),
-    "model/rerouted": (ReroutedNews, Translation._rerouted),
+    **{method: (shape, _noticed(tell)) for method, (shape, tell) in NOTICES.items()},
 }
