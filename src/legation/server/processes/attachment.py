@@ -176,4 +176,9 @@ class _Client:
 
     async def _put(self, message: dict[str, object]) -> None:
         async with asyncio.timeout(STALL_LIMIT), self._turn:
-            await self._send(message)
+            try:
+                await self._send(message)
+            except (
+                RuntimeError
+            ) as error:  # so uvicorn says that it has given it up meanwhile: no ping was answered
+                raise ConnectionAbortedError("the connection is closed") from error
