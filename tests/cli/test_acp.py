@@ -341,6 +341,26 @@ async def test_a_server_that_goes_away_is_an_error_and_one_that_comes_back_is_us
             assert await client.process.wait() == 0
 
 
+async def test_a_request_that_finds_another_server_is_answered_by_that_one(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with serving(home) as server:
+        async with raw(home) as client:
+            client.send(b"hello")
+            assert (await client.line())["error"]["code"] == -32700  # it has found its server
+            server.stop(signal.SIGKILL)
+            with serving(home):
+                client.send(HELLO)
+                assert "result" in await client.answer(0)
+
+
+async def test_a_wrong_token_is_said(server: Running) -> None:
+    done = await asyncio.to_thread(
+        legation, server.home, "acp", "--agent", "rehearsal", "--url", server.server_file().url,
+        stdin=json.dumps(HELLO) + "\n", LEGATION_TOKEN="wrong",
+    )  # fmt: skip
+    assert "cannot accept this credential" in json.loads(done.stdout)["error"]["message"]
+
+
 async def test_a_flood_arrives_whole_and_in_order(server: Running, tmp_path: Path) -> None:
     async with raw(server.home) as client:
         client.send(HELLO, request(1, "session/new", cwd=str(tmp_path), mcpServers=[]))

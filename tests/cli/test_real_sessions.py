@@ -45,6 +45,13 @@ def test_a_session_from_its_beginning_to_its_end(up: Path) -> None:
     assert "\nhello\n" in legation(up, "events", "last").stdout
 
 
+def test_an_agent_that_is_none_has_the_exit_code_of_the_other_commands(up: Path) -> None:
+    done = legation(up, "sessions", "new", "rehersal", "hi")
+    assert done.returncode == STATUS[Code.NOT_FOUND].exit
+    assert "did you mean rehearsal?" in done.stderr
+    assert done.returncode == legation(up, "agents", "doctor", "rehersal").returncode
+
+
 def test_whoever_sits_at_the_terminal_is_asked(up: Path) -> None:
     steps = rehearse("ask write a.txt one", "ask write b.txt two", "elicit Name? who:string")
     terminal = AtTerminal(up, "sessions", "new", "rehearsal", steps, "--id", "mine")
@@ -58,6 +65,16 @@ def test_whoever_sits_at_the_terminal_is_asked(up: Path) -> None:
     assert '"who": "Ada"' in terminal.text
     (row,) = json_lines(legation(up, "sessions", "--json").stdout)
     assert sorted(path.name for path in Path(row["directory"]).glob("*.txt")) == ["a.txt", "b.txt"]
+
+
+def test_an_answer_that_does_not_fit_is_asked_for_again(up: Path) -> None:
+    terminal = AtTerminal(up, "sessions", "new", "rehearsal", rehearse("elicit Sure? ok:boolean"))
+    terminal.until("nothing: no answer): ")
+    terminal.type("perhaps\n")
+    terminal.until("; correct the answers\n\nasked: Sure?\n  ok (Yes | No; nothing: no answer): ")
+    terminal.type("Yes\n")
+    assert terminal.end() == 0
+    assert '"ok": true' in terminal.text
 
 
 def test_an_answer_given_elsewhere_takes_the_question_back(up: Path) -> None:

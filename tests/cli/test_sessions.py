@@ -125,6 +125,42 @@ def test_a_new_one_says_its_id_alone(run: Command, server: CannedSessions) -> No
     assert again.returncode == STATUS[Code.CONFLICT].exit
 
 
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_a_new_one_without_a_word_to_say_is_not_begun(
+    run: Command, server: CannedSessions, prompt: str
+) -> None:
+    done = run("sessions", "new", "claude", prompt)
+    assert done.returncode == STATUS[Code.INVALID_PARAMS].exit
+    assert "leave the prompt out" in done.stderr
+    assert server.desk.bodies == []
+
+
+def test_folders_above_are_sent_as_the_server_takes_them(run: Command, server: CannedSessions) -> None:
+    assert run("sessions", "new", "claude", "--directory", "../x", "--skill", "..").returncode == 0
+    (made,) = server.desk.bodies
+    assert isinstance(made, NewSession)
+    assert made.directory is not None
+    assert made.directory.endswith("/x")
+    assert ".." not in made.directory
+    assert made.skills is not None
+    assert ".." not in made.skills.sources[0].source
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_what_is_piped_and_no_text_is_not_sent(home: Path, server: CannedSessions, locale: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "legation", "sessions", "send", "ses_1"],
+        input=b"caf\xe9",
+        capture_output=True,
+        env=environment(home, LEGATION_URL=server.url, LEGATION_TOKEN=TOKEN) | {"LANG": locale},
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == STATUS[Code.INVALID_PARAMS].exit
+    assert b"not UTF-8" in done.stderr
+    assert server.desk.bodies == []
+
+
 def test_a_new_one_is_given_mcp_servers_from_a_file_and_skills_from_folders(
     run: Command, server: CannedSessions, tmp_path: Path
 ) -> None:
@@ -312,6 +348,30 @@ def test_a_question_is_answered_at_the_terminal(
     terminal.type(typed)
     assert terminal.end() == 0
     assert server.desk.bodies[1:] == [("q1", replied)]
+
+
+def test_who_closes_the_terminals_input_is_told_how_to_answer_elsewhere(
+    home: Path, server: CannedSessions
+) -> None:
+    server.ask("apr_1")
+    server.desk.on_message = [starts("x"), ASKED]
+    terminal = at_terminal(home, server, "sessions", "send", "ses_1", "x")
+    terminal.until("[c]ancel the turn: ")
+    terminal.type("\x04")
+    terminal.until("it waits for an answer: legation approvals show apr_1")
+    server.answered_elsewhere("apr_1", "ses_1", [ANSWERED, stops()])
+    assert terminal.end() == 0
+
+
+def test_what_was_answered_long_ago_is_no_question_and_no_warning(
+    run: Command, server: CannedSessions
+) -> None:
+    asked = QuestionAsked(id="q1", message="Which colour?", mode="form", requested_schema={})
+    answered = QuestionAnswered(id="q1", outcome="accepted", by="me")
+    over = SessionStatus(status="closed")
+    server.run(lambda: server.desk.happen("ses_1", [*turn("x", ASKED, asked, ANSWERED, answered), over]))
+    done = run("sessions", "tail", "ses_1")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_ctrl_c_cancels_the_turn_and_the_end_is_still_shown(home: Path, server: CannedSessions) -> None:

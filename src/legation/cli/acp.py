@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from legation.cli.connection import server_path
 from legation.cli.flags import PlaceFlags, settings_of
 from legation.errors import InvalidParams
 
@@ -40,10 +41,9 @@ def acp(
 
 
 def _folder(cwd: Path) -> str:
-    folder = cwd.absolute()
-    if not folder.is_dir():
-        raise InvalidParams(f"cannot work in {folder}: it is no folder; choose one with --cwd")
-    return str(folder)
+    if not cwd.is_dir():
+        raise InvalidParams(f"cannot work in {cwd.absolute()}: it is no folder; choose one with --cwd")
+    return server_path(cwd)
 
 
 def _ready_agent(data_dir: Path, *, remote: bool) -> str:

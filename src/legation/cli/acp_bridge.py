@@ -48,9 +48,9 @@ class Bridge:
         self._path = f"/v1/acp/stdio-{uuid4()}"
         self._target: Target | None = None
         self._http: httpx2.AsyncClient | None = None
-        self._waiting: dict[
-            bytes, bytes
-        ] = {}  # requests without an answer: the id in one spelling, and as it came
+        # Requests without an answer: the id in one spelling, and as it came.
+        self._waiting: dict[bytes, bytes] = {}
+        self._sending: bytes | None = None  # the one of them that `_post` answers for: no server has it yet
         self._answered = asyncio.Event()
         self._last = ""
         self._opened = asyncio.Event()  # the server has taken a message
@@ -87,8 +87,10 @@ class Bridge:
                 self._say_error(b"null", ErrorCode.PARSE_ERROR, "this line is no message of JSON-RPC")
                 continue
             if message.method and message.id:
-                self._waiting[id_key(bytes(message.id))] = bytes(message.id)
+                self._sending = id_key(bytes(message.id))
+                self._waiting[self._sending] = bytes(message.id)
             await self._post(message, self._placed(message, line))
+            self._sending = None
 
     async def _post(self, message: Message, body: bytes) -> None:
         headers = {
@@ -241,9 +243,9 @@ class Bridge:
             _note(why)
 
     def _fail_all(self, why: str) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for raw_id in waiting.values():
-            self._say_error(raw_id, ErrorCode.INTERNAL_ERROR, why)
+        """But not the one that is being sent: told to ask again, the client would have it done twice."""
+        for key in self._waiting.keys() - {self._sending}:
+            self._say_error(self._waiting.pop(key), ErrorCode.INTERNAL_ERROR, why)
         self._answered.set()
 
     def _say_error(self, raw_id: bytes, code: int, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from legation.cli.flags import PlaceFlags, settings_of
@@ -9,7 +10,14 @@ from legation.errors import ConfigInvalid
 from legation.settings import Settings, variable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from legation.client import Legation
+
+
+def server_path(path: Path) -> str:
+    """As the server takes it: absolute, and without `..`. Whether it is there, and where links lead, is for it to say."""
+    return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links, here
 
 
 def connect(flags: PlaceFlags | None) -> Legation:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from legation.cli.connection import connect
+from legation.cli.connection import connect, server_path
 from legation.cli.flags import Json, PlaceFlags
 from legation.cli.sessions_setup import read_mcp, skills_of
 from legation.cli.table import say_json, show, when
@@ -96,11 +98,13 @@ def new(
     prompt
         What to do. Without it the session waits.
     """
-    with connect(settings) as server:
+    if prompt is not None and not prompt.strip():
+        raise InvalidParams("cannot begin with nothing to say; say what to do, or leave the prompt out")
+    with connect(settings) as server, _agents_that_are_none():
         session = server.sessions.create(
             agent,
             session_id=id,
-            directory=None if directory is None else str(directory.absolute()),
+            directory=None if directory is None else server_path(directory),
             agent_mode=mode,
             permission_mode=permission_mode,
             model=model,
@@ -249,6 +253,17 @@ def _found(server: Legation, session: str) -> Session[Caller]:
         ) from None
 
 
+@contextmanager
+def _agents_that_are_none() -> Iterator[None]:
+    """Over HTTP they are bad parameters, as sandbox-agent has it; here they have the exit code of other commands."""
+    try:
+        yield
+    except InvalidParams as error:
+        if error.data and error.data.get("type") == "unsupported_agent":
+            raise NotFound(error.message) from None
+        raise
+
+
 def _send(
     session: Session[Caller], text: str, *, detach: bool, json: bool, settings: PlaceFlags | None
 ) -> int:
@@ -261,7 +276,10 @@ def _send(
 
 
 def _piped() -> str:
-    text = "" if sys.stdin.isatty() else sys.stdin.read()
+    try:
+        text = "" if sys.stdin.isatty() else sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise InvalidParams("cannot send what is piped: it is not UTF-8 text; convert it") from None
     if not text.strip():
         raise InvalidParams("cannot send nothing; say what to do, or pipe it to standard input")
     return text

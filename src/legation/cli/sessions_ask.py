@@ -11,12 +11,14 @@ import os
 import sys
 import termios
 from collections.abc import Awaitable, Callable, Container
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 
 from legation.cli.approver import unified_diff
 from legation.cli.terminal import Terminal, line, paint_diff, plain
-from legation.errors import LegationError, NotFound
+from legation.errors import InvalidParams, LegationError, NotFound
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
 from legation.wire.universal.questions import Field, fields_of
 
@@ -58,6 +60,7 @@ class Asker:
         self._one_at_a_time = asyncio.Lock()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._asking: set[str] = set()  # whose answer is not on its way yet
+        self._answered: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -76,31 +79,36 @@ class Asker:
     def saw(self, payload: object) -> None:
         """An event of the session, already shown."""
         if isinstance(payload, PermissionAsked):
-            self._ask_about(payload.id, self._permission(payload))
+            self._ask_about(payload.id, partial(self._permission, payload))
         elif isinstance(payload, QuestionAsked):
-            self._ask_about(payload.id, self._question(payload))
-        elif isinstance(payload, PermissionAnswered | QuestionAnswered) and payload.id in self._asking:
-            self._tasks[payload.id].cancel()
+            self._ask_about(payload.id, partial(self._question, payload))
+        elif isinstance(payload, PermissionAnswered | QuestionAnswered):
+            self._answered.add(payload.id)
+            if payload.id in self._asking:
+                self._tasks[payload.id].cancel()
 
     def cancel_turn(self) -> None:
-        self._begin("", self._session.cancel())
+        self._begin("", self._session.cancel)
 
-    def _ask_about(self, id_: str, asking: Awaitable[None]) -> None:
+    def _ask_about(self, id_: str, ask: Callable[[], Awaitable[None]]) -> None:
         self._asking.add(id_)
-        self._begin(id_, asking)
+        self._begin(id_, ask)
         self._tasks[id_].add_done_callback(lambda _: self._asking.discard(id_))
 
-    def _begin(self, id_: str, asking: Awaitable[None]) -> None:
-        self._tasks[id_] = asyncio.create_task(self._told(asking))
+    def _begin(self, id_: str, ask: Callable[[], Awaitable[None]]) -> None:
+        self._tasks[id_] = asyncio.create_task(self._told(ask))
 
-    async def _told(self, asking: Awaitable[None]) -> None:
+    async def _told(self, ask: Callable[[], Awaitable[None]]) -> None:
         """An answer that comes too late, or from one who may not: the following goes on."""
         try:
-            await asking
+            await ask()
         except LegationError as error:
             self._out.say(f"legation: {line(error.message)}", "yellow")
         except (Closed, OSError, termios.error):
-            self._tty = None
+            self._tty, self._out = None, Terminal(sys.stderr)
+            with suppress(LegationError, OSError):
+                self._out.say()
+                await ask()  # says how to answer elsewhere, now that there is no terminal
 
     async def _permission(self, asked: PermissionAsked) -> None:
         if not await self._waits(asked.id):
@@ -131,18 +139,31 @@ class Asker:
         if self._tty is None:
             self._out.say("legation: the agent waits for an answer: follow the session at a terminal")
             return
+        while asked.id not in self._answered:
+            self._asking.add(asked.id)
+            answers = await self._put(asked)
+            self._asking.discard(asked.id)
+            try:
+                await self._answer(asked.id, answers)
+            except InvalidParams as error:  # it does not fit what was asked for: once more
+                self._out.say(f"legation: {line(error.message)}", "yellow")
+            else:
+                return
+
+    async def _answer(self, question: str, answers: list[list[str]] | None) -> None:
+        if answers is None:
+            await self._session.reject(question)
+        else:
+            await self._session.reply(question, answers)
+
+    async def _put(self, asked: QuestionAsked) -> list[list[str]] | None:
         async with self._one_at_a_time:
             self._pause()
             self._out.say()
             self._out.say(f"asked: {_indented(asked.message)}", "bold")
             if asked.url is not None:
                 self._out.say(f"  see {line(asked.url)}")
-            answers = await self._fill_in(fields_of(asked.requested_schema))
-        self._asking.discard(asked.id)
-        if answers is None:
-            await self._session.reject(asked.id)
-        else:
-            await self._session.reply(asked.id, answers)
+            return await self._fill_in(fields_of(asked.requested_schema))
 
     async def _fill_in(self, fields: tuple[Field, ...]) -> list[list[str]] | None:
         """None: it is not to be answered."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from legation.cli.connection import server_path
 from legation.errors import InvalidParams
 from legation.wire.api.sessions import LocalMcp, RemoteMcp, Skills, SkillSource
 
@@ -54,4 +55,4 @@ def _server(path: Path, name: str, server: _Server) -> LocalMcp | RemoteMcp:
 def skills_of(folders: Sequence[Path]) -> Skills | None:
     if not folders:
         return None
-    return Skills(sources=[SkillSource(type="local", source=str(folder.absolute())) for folder in folders])
+    return Skills(sources=[SkillSource(type="local", source=server_path(folder)) for folder in folders])

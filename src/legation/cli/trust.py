@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from legation.cli.connection import connect
+from legation.cli.connection import connect, server_path
 from legation.cli.flags import Json, PlaceFlags
 from legation.cli.table import say_json, show, when
 from legation.cli.terminal import Terminal, line
@@ -40,7 +40,7 @@ def trust(folder: Path | None = None, /, *, json: Json = False, settings: PlaceF
     if folder is None:
         return _list(json=json, settings=settings)
     with connect(settings) as server:
-        given = server.trust.give(str(folder.absolute()))
+        given = server.trust.give(server_path(folder))
     if json:
         say_json(given)
         return 0
@@ -86,7 +86,7 @@ def remove(folder: Path, /, *, settings: PlaceFlags | None = None) -> int:
 
 def _find(folder: Path, trusted: list[TrustView]) -> TrustView:
     """By its words first: where it is gone, or on another machine, nothing here says where a link led."""
-    for path in (str(folder.absolute()), os.path.realpath(folder)):
+    for path in (server_path(folder), os.path.realpath(folder)):
         for each in trusted:
             if each.folder == path:
                 return each

@@ -83,7 +83,7 @@ class Confinement:
         if real is None or not any(_beneath(real, folder) for folder in self.allowed):
             raise Forbidden(
                 f"cannot use {shown(said)}: it is, or leads, outside the allowed folders; choose a path in "
-                "them, or have the folder added"
+                "them, or have the folder added to the server's setting `folders`"
             )
         self.forbidden.check_name(real)
         return real
