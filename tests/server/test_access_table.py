@@ -118,7 +118,7 @@ DECIDED: dict[Route, str] = {
     **{
         (method, left_out + below): "open"
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
-        for left_out in ("/v1/desktop", "/opencode")
+        for left_out in ("/v1/desktop", "/v1/config", "/opencode")
         for below in ("", "/{a}", "/{a}/{b}", "/{a}/{b}/{c}", "/{a}/{b}/{c}/{d}")
     },
     ("GET", "/v1/processes"): "operate",

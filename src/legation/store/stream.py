@@ -211,6 +211,8 @@ class Stream:
             self._tail, self._tail_bytes, self._before_tail = [], 0, self._visible
             self._floor = self._head + 1
             self.end()
+        else:
+            self._wake()  # whoever reads until it is closed has nothing else to be woken by
 
     def _trim_soon(self) -> None:
         """After those who were just woken have taken theirs: else they would read it from the disk again."""

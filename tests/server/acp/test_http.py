@@ -129,6 +129,17 @@ async def test_delete_is_at_once_and_ends_the_process_group(server: Running, cli
             await asyncio.sleep(0.05)  # the kernel tells nobody; bounded
 
 
+async def test_delete_ends_the_bodies_of_those_who_read(client: Client) -> None:
+    await client.initialize()
+    read = b""
+    async with client.http.stream("GET", client.path, timeout=LIMIT) as response:
+        async for chunk in response.aiter_raw():
+            if not read:
+                assert await client.delete() == 204
+            read += chunk
+    assert b": ping" not in read  # at once: a reader that is not woken finds out with the next keep-alive
+
+
 def runs(known: kernel.Process) -> bool:
     found = kernel.process(known.pid)
     return found is not None and found.identity == known.identity and not found.dead
@@ -263,6 +274,19 @@ async def test_a_crash_answers_at_once_with_reason_code_and_stderr(client: Clien
     assert (await client.play(session, "recall", "say after"))["stopReason"] == "end_turn"
     await client.until_text(session, "after")
     assert "prompts before this one: 1" in client.text(session)
+
+
+async def test_the_end_of_a_process_is_told_once_however_many_sessions_it_had(client: Client) -> None:
+    await client.initialize()
+    client.follow()
+    sessions = [await client.new() for _ in range(3)]
+    for round_ in (1, 2):  # another process, another end
+        assert "error" in await client.prompting(sessions[0], "crash 7")
+        for number, session in enumerate(sessions):
+            await client.play(session, f"say {round_}.{number}")
+            await client.until_text(session, f"{round_}.{number}")
+        told = [each for each in client.messages if each.get("method") == "_adapter/agent_exited"]
+        assert len(told) == round_
 
 
 async def test_a_killed_agent_says_so(client: Client) -> None:

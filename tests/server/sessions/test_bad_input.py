@@ -148,6 +148,7 @@ async def test_what_is_left_out_says_so(talk: Talk) -> None:
     for path in (
         "/v1/desktop",
         "/v1/desktop/status?verbose=true",
+        "/v1/config/mcp?directory=%2Ftmp&mcpName=files",
         "/opencode/session/a/message",
         "/opencode?directory=%2Ftmp",
     ):

@@ -82,10 +82,10 @@ async def test_modes_that_are_options_and_modes_of_the_agents_own(talk: Talk) ->
     assert (await talk.info("s"))["agentMode"] == "docs"
 
 
-async def test_a_mode_that_there_is_not_names_those_there_are(talk: Talk) -> None:
+async def test_a_mode_that_there_is_not_names_those_that_can_be_chosen(talk: Talk) -> None:
     answer = await talk.create("s", agentMode="dance")
-    assert "default, plan, bypass" in wrong(answer, 400)
-    assert answer.json()["data"]["type"] == "mode_not_supported"
+    assert "choose from default, plan" in wrong(answer, 400)
+    assert answer.json()["data"] == {"type": "mode_not_supported", "offered": ["default", "plan"]}
 
 
 async def test_a_mode_in_which_the_agent_does_not_ask_is_refused(talk: Talk) -> None:

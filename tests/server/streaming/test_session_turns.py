@@ -188,6 +188,30 @@ async def test_a_message_that_waits_for_others_has_a_body_of_its_own_turn_alone(
     assert '"turn":"trn_2"' in found[-1]
 
 
+@pytest.mark.parametrize("schema", SCHEMAS)
+async def test_a_message_that_waits_outlives_the_agent_that_crashes_in_anothers_turn(
+    server: Server, stream: Stream, schema: Schema
+) -> None:
+    await stream.append(drafts(ACTIVE, *turn(name="trn_1")[:2]))
+    begins: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def on_send(_: NewMessage) -> asyncio.Future[int]:
+        return begins
+
+    server.desk.on_send = on_send
+    async with asyncio.timeout(LIMIT):
+        reader, writer, _, _ = await post(server.port, f"{MESSAGES}?schema={schema}", {"message": "go"})
+        await stream.append(drafts(*turn(name="trn_1")[-2:]))
+        begins.set_result(stream.head)
+        await stream.append(drafts(SessionStatus(status="disconnected", reason="crashed: exit code 3")))
+        await stream.append(drafts(ACTIVE, *turn(chunk("mine"), name="trn_2")))
+        found = [frame["data"] async for frame in frames(reader) if "data" in frame]
+        writer.close()
+    assert "crashed" not in "".join(found)
+    assert '"mine"' in "".join(found)
+    assert '"turn":"trn_2"' in found[-1]
+
+
 async def test_a_message_that_waits_ends_with_its_session(server: Server, stream: Stream) -> None:
     await stream.append(drafts(ACTIVE, *turn(name="trn_1")[:2]))
 

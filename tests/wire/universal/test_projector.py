@@ -394,6 +394,18 @@ def test_a_session_whose_agent_we_stopped_goes_on(reason: str) -> None:
     assert details == [f"disconnected: {reason}", "active"]
 
 
+def test_what_is_shown_of_our_own_events_is_not_said_to_be_the_agents() -> None:
+    stopped = SessionStatus(status="disconnected", reason="disposed: exit code 0")
+    restart = Diagnostic(code=DiagnosticCode.AGENT_RESTART_SCHEDULED, message="soon")
+    found = check(
+        log(ACTIVE, stopped, restart, SessionReset(reason="loaded"), Draft("of-tomorrow", b"{}"), ACTIVE)
+    )
+    ends = [event for event in found if event["type"] == "item.completed"]
+    assert [(event["source"], event["synthetic"]) for event in ends] == [("daemon", True)] * 4
+    (said,) = (each for each in check(log(ACTIVE, tagged("plan"))) if each["type"] == "item.completed")
+    assert said["source"] == "agent"
+
+
 def test_a_session_that_comes_back_after_its_end_is_started_again() -> None:
     gone = SessionStatus(status="disconnected", reason="crashed: exit code 3")
     found = check(log(ACTIVE, CRASH, gone, ACTIVE, *turn(), SessionStatus(status="closed")))

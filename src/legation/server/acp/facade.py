@@ -92,6 +92,8 @@ class Facade:
         self._sessions = OpenedSessions(agent, seat)
         self._followers: dict[str, Follower] = {}
         self._exits: dict[str, asyncio.Future[AgentExited]] = {}
+        self._told_exit: AgentExited | None = None
+        self._host: AcpHost | None = None  # of those that are followed
         self._methods: Mapping[str, Method] = {
             AgentMethod.INITIALIZE: self._initialize,
             AgentMethod.AUTHENTICATE: self._authenticate,
@@ -191,6 +193,7 @@ class Facade:
         former = self._followers.pop(session.id, None)
         if former is not None:
             await former.stop()
+        self._host = await self._seat.host()
         follower = Follower(session.id, session.stream, self._outlet, self._note)
         self._followers[session.id] = follower
         self._follows(session.id)
@@ -280,7 +283,20 @@ class Facade:
     def _note(self, session_id: str, payload: object) -> None:
         if isinstance(payload, AgentExited):
             self._exit(session_id).set_result(payload)
+            if not self._is_new_exit(session_id):
+                return
         self._noted(session_id, payload)
+
+    def _is_new_exit(self, session_id: str) -> bool:
+        """Every session of a process has its exit in its log; a client hears of it once."""
+        exited: AgentExited | None = None
+        if self._host is not None:
+            with suppress(NotFound):  # forgotten meanwhile: told twice is better than not at all
+                exited = self._host.session(session_id).exit
+        if exited is not None and exited is self._told_exit:
+            return False
+        self._told_exit = exited
+        return True
 
     def _exit(self, session_id: str) -> asyncio.Future[AgentExited]:
         found = self._exits.get(session_id)

@@ -154,7 +154,7 @@ def _mode_of(offers: Offers, name: str, first: str | None) -> tuple[SelectOption
     value = _mode(name, offered, first or current)
     if value is None:
         must_ask(name)  # what to use instead is the better advice, whether or not the agent names such a mode
-        _refuse("mode", [each for each, _ in offered], "mode_not_supported")
+        _refuse("mode", [each for each, _ in offered if asks(each)], "mode_not_supported")
     if value != current:
         must_ask(value)
     return option, value

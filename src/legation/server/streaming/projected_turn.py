@@ -19,8 +19,9 @@ from legation.wire.universal.rows import Row
 
 # Whoever reads a turn answers what it asks, and then reads the session's events. An error, and what cannot be parsed,
 # ends nothing here: if the turn or the session ends of it, that is told.
-ENDS_SESSION: Final = frozenset(("session.ended",))
 ENDS: Final = frozenset(("turn.ended", "session.ended", "permission.requested", "question.requested"))
+# In a `session.ended`, and in no text that stands in one: there these quotes are escaped.
+_TERMINATED: Final = b'"data":{"reason":"terminated"'
 
 
 # The message is taken: whoever is cut off goes on from here, and does not send it again.
@@ -49,7 +50,8 @@ class Cursor:
 
 class TurnReader(Reader):
     """`boundary` is the last event of the log before the message. A message that waits for others has a turn later:
-    `begins` is the boundary then, and until it is known only the session's end is of interest."""
+    `begins` is the boundary then, and until it is known only the session's end is of interest. The end of an agent in
+    another's turn is none of that: the next agent takes the message."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class TurnReader(Reader):
         self._boundary = boundary
         self._begins = begins
         self._judged_upto = 0
+        self._begun = False
         self._last: int | None = None  # the event of the log that ends it
 
     def __enter__(self) -> Self:
@@ -141,8 +144,12 @@ class TurnReader(Reader):
             self._judge(rows)
 
     def _judge(self, rows: Sequence[Row]) -> None:
-        ends = ENDS_SESSION if self._waits() else ENDS
+        waits = self._waits()
         for each in rows:
-            if self._last is None and each.cause > self._boundary and each.type in ends:
-                self._last = each.cause
+            if self._last is None and each.cause > self._boundary:
+                self._begun |= not waits and each.type == "turn.started"
+                if each.type == "session.ended" and not self._begun and _TERMINATED not in each.raw:
+                    self._boundary = each.cause
+                elif each.type == "session.ended" or (not waits and each.type in ENDS):
+                    self._last = each.cause
             self._judged_upto = each.cause

@@ -15,6 +15,7 @@ from legation.server.http.routes import Routes
 
 LEFT_OUT: Final = {
     "/v1/desktop": "the desktop of sandbox-agent; start a program with /v1/processes instead",
+    "/v1/config": "the MCP and skills files of sandbox-agent; give `mcp` and `skills` to POST /v1/sessions/{id}",
     "/opencode": "the OpenCode-compatible API of sandbox-agent; use /v1/sessions, or /v1/acp",
 }
 

@@ -22,7 +22,7 @@ from legation.wire.acp.updates import (
     UserMessageChunk,
 )
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
-from legation.wire.events import Event
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
 from legation.wire.lifecycle import (
     AgentExited,
     PermissionAnswered,
@@ -51,6 +51,7 @@ SILENT: Final = frozenset(("turn-state", "agent-exited", "session-status"))
 """Events that may show nothing of their own: a turn's state repeats what the prompt and the asks say, an agent's
 exit is told with the end of the session, and `session.started` says that the session became active."""
 
+_OF_AGENTS: Final = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))  # what any other says is Legation's own
 _UNREADABLE: Final = frozenset((DiagnosticCode.AGENT_STRAY_LINE, DiagnosticCode.AGENT_LINE_TOO_LONG))
 _NO_TROUBLE: Final = frozenset(
     (
@@ -247,7 +248,8 @@ class Projector:
     def _show(self, kind: shapes.ItemKind, *words: shapes.Part) -> None:
         whole = shapes.Json(embedded(self._out.cause.raw))
         role: shapes.Role = "assistant" if kind == "unknown" else "system"
-        self._out.whole_item(kind, role, (*words, whole), native_id=self._out.cause.type)
+        cause = self._out.cause.type
+        self._out.whole_item(kind, role, (*words, whole), native_id=cause, synthetic=cause not in _OF_AGENTS)
 
 
 _TAKES: Final[dict[type, Callable[[Projector, Any], None]]] = {
