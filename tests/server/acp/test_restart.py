@@ -79,3 +79,34 @@ async def test_a_session_that_no_agent_knows_any_more_is_an_error_and_no_hang(tm
             async with asyncio.timeout(30):
                 answer = await client.call("session/prompt", prompt(session, "say after"))
             assert "error" in answer
+
+
+async def test_what_a_killed_server_had_taken_is_answered_once_by_the_next(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with serving(home) as server:
+        async with http_to(server) as http:
+            client = Client(http, "mine", tmp_path)
+            await client.initialize()
+            client.follow()
+            session = await client.new()
+            await client.play(session, "say answered")
+            params = prompt(session, "ask write a.txt", "say on")
+            late = {"jsonrpc": "2.0", "id": "late", "method": "session/prompt", "params": params}
+            sent = await http.post(client.path, json=late, headers={"prefer": "Respond-Async"})
+            assert sent.status_code == 202
+            asked = await client.until("session/request_permission")
+            last = client.heard[-1][0]
+            await client.leave()
+        server.stop(signal.SIGKILL)
+    for _ in range(2):  # the second time there is nothing left to say
+        with serving(home) as server:
+            async with http_to(server) as http:
+                again = Client(http, "mine", tmp_path)
+                again.follow(last)
+                withdrawn = await again.until("$/cancel_request")
+                assert withdrawn["params"] == {"requestId": asked["id"]}
+                await again.play(session, "say after")
+                await again.until_text(session, "after")
+                [error] = [said for said in again.messages if "error" in said]
+                assert (error["id"], error["error"]["data"]["code"]) == ("late", "legation/unavailable")
+                await again.leave()

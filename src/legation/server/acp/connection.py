@@ -1,6 +1,7 @@
 """One client connection, by its server id: messages in, each request answered once, everything told in one order.
 
-INV-C1  Every request is answered, whatever becomes of agent, client and server: by its result, or by an error.
+INV-C1  Every request is answered, whatever becomes of agent, client and server: by its result, or by an error. What
+        a killed server leaves without an answer is answered when its client comes back (see `unanswered`).
 INV-C2  A request goes on when the one who sent it hangs up; the answer stands in the stream.
 """
 
@@ -10,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +25,7 @@ from legation.server.acp.facade import Facade, FolderOf, Opened, Reply
 from legation.server.acp.failures import Refused, logger, rpc_error
 from legation.server.acp.messages import error_line, key_of, kind_of, notification_line, result_line
 from legation.server.acp.offer import offers, what_counts
-from legation.server.acp.outlet import Kept, Outlet
+from legation.server.acp.outlet import Kept, Outlet, Taken
 from legation.server.acp.seat import Seat
 from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode
 from legation.wire.lifecycle import (
@@ -44,6 +45,12 @@ AGENT_EXITED: Final = "_adapter/agent_exited"  # as sandbox-agent tells its clie
 
 
 MakeSeat = Callable[[Callable[[], bool]], Seat]  # given whether the client has terminals
+
+
+class _Running(NamedTuple):
+    message: Message
+    answer: asyncio.Future[bytes]
+    after: int  # what had been said when it came
 
 
 class Connection:
@@ -82,7 +89,8 @@ class Connection:
             follows=lambda session_id: clients.add(workspace, session_id, self),
             noted=self._noted,
         )
-        self._running: dict[asyncio.Task[None], tuple[Message, asyncio.Future[bytes]]] = {}
+        self._running: dict[asyncio.Task[None], _Running] = {}
+        self._noting = asyncio.Lock()
         self._telling: set[asyncio.Task[None]] = set()
         self._closed: str | None = None
 
@@ -148,24 +156,38 @@ class Connection:
             answer.set_result(self._refusal(message, refused))
         else:
             task = asyncio.create_task(self._answer(message, answer), name=f"legation-acp-{message.method}")
-            self._running[task] = message, answer
+            self._running[task] = _Running(message, answer, self.outlet.stream.head)
             task.add_done_callback(partial(self._done, answer))
         return answer
 
+    async def note_taken(self) -> None:
+        """Returns when the disk knows of every request that has come: the next server answers what this one does not."""
+        async with self._noting:
+            running = [each for each in self._running.values() if not each.answer.done()]
+            taken = tuple(Taken(id=bytes(each.message.id).decode(), after=each.after) for each in running)
+            if set(taken) <= set(self.kept.taken):
+                return
+            self.kept = msgspec.structs.replace(self.kept, taken=taken)
+            try:
+                await self.outlet.keep(self.kept)
+            except LegationError as error:  # a failing disk keeps no request from its agent
+                logger.warning("a request is not on the disk: %s", error.code)
+
     def _is_full(self, message: Message) -> bool:
-        held = [message, *[each for each, _ in self._running.values()]]
+        held = [message, *[each.message for each in self._running.values()]]
         size = sum([memoryview(each.params).nbytes for each in held])
         return len(held) > REQUESTS_AT_ONCE or size > REQUEST_BYTES
 
     def _done(self, answer: asyncio.Future[bytes], task: asyncio.Task[None]) -> None:
-        message, _ = self._running.pop(task)
+        running = self._running.pop(task)
         if not answer.done():  # it was cancelled before its first step
-            answer.set_result(self._refusal(message, _cancelled()))
+            answer.set_result(self._refusal(running.message, _cancelled()))
 
     async def _answer(self, message: Message, answer: asyncio.Future[bytes]) -> None:
         params = bytes(message.params)
         then = None
         try:
+            await self.note_taken()
             reply = await self._facade.request(message.method, params)
             line, then = self._line(message, reply), reply.then
         except asyncio.CancelledError:
@@ -197,7 +219,7 @@ class Connection:
     def _cancel(self, raw_id: bytes) -> None:
         """A prompt is ended by its agent, and answers; anything else is given up."""
         wanted = id_key(raw_id)
-        for task, (message, _) in self._running.items():
+        for task, (message, _, _) in self._running.items():
             if key_of(message) == wanted:
                 if message.method == AgentMethod.SESSION_PROMPT:
                     self._own(self._notification(Message(AgentMethod.SESSION_CANCEL, params=message.params)))
@@ -248,7 +270,7 @@ class Connection:
         if self._closed is not None:
             return
         self._closed = why
-        for message, answer in list(self._running.values()):
+        for message, answer, _ in list(self._running.values()):
             if not answer.done():
                 line = self._refusal(message, Unavailable(why))
                 self.outlet.say(line)

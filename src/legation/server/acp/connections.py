@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import msgspec
+
 from legation.approvals.approval import Approval
 from legation.approvals.attendance import Attendance
 from legation.approvals.inbox import Inbox
@@ -29,6 +31,7 @@ from legation.server.acp.failures import logger
 from legation.server.acp.outlet import OPENED, PREFIX, Kept, Outlet, read_kept, stream_name
 from legation.server.acp.resting import rest_idle
 from legation.server.acp.seat import Seat
+from legation.server.acp.unanswered import last_words
 from legation.server.acp.waiting import Waiting
 from legation.server.sessions.launching import Launching
 from legation.store.log import EventLog
@@ -207,7 +210,18 @@ class Connections:
         if stream is None or stream.info().state != "open":
             return None
         kept = read_kept(stream.info().meta)
-        return None if kept is None else self._make(key, kept, stream)
+        return None if kept is None else self._make(key, await self._settled(stream, kept), stream)
+
+    async def _settled(self, stream: Stream, kept: Kept) -> Kept:
+        """One of a server that has ended: what that owed its client is said, once."""
+        if not kept.taken:
+            return kept
+        outlet, settled = Outlet(self._log, stream), msgspec.structs.replace(kept, taken=())
+        receipt = outlet.say(*await last_words(stream, kept.taken))
+        if receipt is not None:
+            await receipt
+        await outlet.keep(settled)
+        return settled
 
     async def _new(self, key: Key, agent: str | None) -> Connection:
         workspace, server_id = key
@@ -274,8 +288,11 @@ class Connections:
         stream = await self._log.find(stream_name(server_id), workspace)
         if stream is None or stream.info().state != "open":
             return None
-        connection = self._known.get(key)
-        kept = connection.kept if connection else read_kept(stream.info().meta)
+        async with self._alone(key):
+            connection = self._known.get(key)
+            kept = connection.kept if connection else read_kept(stream.info().meta)
+            if kept is not None and connection is None:
+                kept = await self._settled(stream, kept)
         return (stream, kept.since) if kept else None
 
     async def _appears(self, key: Key, wait: float) -> None:

@@ -22,6 +22,13 @@ MESSAGE: Final = "acp-message"
 OPENED: Final = "acp-opened"
 
 
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of the client's: its id as it was written, and the number after which its answer stands."""
+
+    id: str
+    after: int
+
+
 class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What is kept of a connection, to take it up after a restart. No secret is in it."""
 
@@ -30,6 +37,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     created_at_ms: int
     since: int = 0  # the number before its client's first message: what came earlier is of another client
     client_capabilities: dict[str, object] = {}
+    taken: tuple[Taken, ...] = ()  # requests that have no answer yet, or had none when the last one came
 
 
 def stream_name(server_id: str) -> str:

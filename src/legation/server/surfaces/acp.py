@@ -78,7 +78,10 @@ async def post_acp_message(
     connections = await _connections(call)
     connection = await connections.connection(principal.workspace, server_id, agent)
     coming = connection.receive(message, principal)
-    if coming is None or (prefer is not None and "respond-async" in prefer):
+    if coming is None:
+        return Response(status_code=202)
+    if prefer is not None and "respond-async" in prefer.lower():
+        await connection.note_taken()
         return Response(status_code=202)
     return PatientReply(coming)
 

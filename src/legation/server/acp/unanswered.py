@@ -1,0 +1,48 @@
+"""What a server that was killed owes its client: answers to what it had taken, and an end to what it had asked.
+
+INV-U1  A request that was taken is answered once: by the server that took it, or by the one after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from legation.agents.messages import id_key, read_message
+from legation.errors import Unavailable
+from legation.server.acp.failures import rpc_error
+from legation.server.acp.messages import error_line, key_of, kind_of, notification_line
+from legation.server.acp.outlet import MESSAGE, Taken
+from legation.store.stream import Stream
+from legation.wire.acp.rpc import CANCEL_REQUEST
+
+# How the many begin among the messages that neither ask nor answer: notifications, as we write them.
+_TELLS: Final = b'{"jsonrpc":"2.0","method":'
+_WHY: Final = "cannot answer: the server ended before it could; see what the session says, then ask again"
+
+
+async def last_words(stream: Stream, taken: Sequence[Taken]) -> list[bytes]:
+    """Nobody reads or writes the stream meanwhile."""
+    open_requests = {id_key(each.id.encode()): each.id.encode() for each in taken}
+    asked: list[
+        msgspec.Raw
+    ] = []  # answered or not: their answers are not in the log, and nobody waits for one
+    after = min((each.after for each in taken), default=stream.head)
+    async for batch in stream.subscribe(after, follow=False).batches():
+        for event in batch:
+            if event.type != MESSAGE or event.raw.startswith(_TELLS):
+                continue
+            message = read_message(event.raw)
+            if message is None:
+                continue
+            if kind_of(message) == "response":
+                open_requests.pop(key_of(message), None)
+            elif message.id:
+                asked.append(message.id)
+    if not open_requests:
+        return []
+    withdrawn = [notification_line(CANCEL_REQUEST, {"requestId": each}) for each in asked]
+    error = rpc_error(Unavailable(_WHY))
+    return [*withdrawn, *(error_line(raw_id, error) for raw_id in open_requests.values())]
