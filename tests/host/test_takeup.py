@@ -10,6 +10,7 @@ from tests.host.rig import Hand, events, go, of_type, play, rig, until_status, u
 
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited
+from legation.host.meta import read_meta
 from legation.host.options import Backoff
 from legation.host.session import Session
 from legation.store.jsonl import JsonlBackend
@@ -114,3 +115,20 @@ async def test_what_a_killed_host_left_open_is_closed_when_its_session_is_taken_
         types = [event.type for event in await events(made.host.session(restored.session_id))]
         assert types.count("permission-answered") == types.count("permission-asked") == 1
         assert types.count("prompt-finished") == types.count("prompt-started") == 1
+
+
+async def test_what_is_noted_of_a_session_while_it_is_taken_up_stays(tmp_path: Path) -> None:
+    source = 'session(); resume = serve("session/resume"); read(); send(id=resume, result={}); stay()'
+    async with rig(tmp_path) as made:
+        session = await made.script(ABLE + source)
+        assert session.agent_id
+        taking_up = asyncio.create_task(made.host.resume_session(session.agent_id, session.id))
+        while session.status != "resuming":
+            await asyncio.sleep(0)
+        await session.keep_details({"queue": ["accepted"]}, "Renamed")
+        await made.host.tell_agent(session.agent_id, "_go", {})
+        assert (await taking_up).title == "Renamed"
+        stored = read_meta(session.stream.info().meta)
+        assert stored is not None
+        assert (stored.title, stored.details) == ("Renamed", {"queue": ["accepted"]})
+        assert session.meta == stored

@@ -240,6 +240,11 @@ class Conversation:
         with suppress(TransportClosed, AgentExited):  # the agent is ending, and the turn with it
             await self._session.agent.cancel(self._session.meta.agent_session_id)
 
+    async def idle(self) -> None:
+        """Returns when no turn runs."""
+        while self._turn is not None and self._running is not None:
+            await asyncio.wait({self._running})
+
     async def settle(self) -> None:
         """The turn is over, as far as that depends on us and on time, and nobody need answer any more."""
         if self._running:

@@ -44,6 +44,12 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
             mcp_servers=tuple(McpServerNames.from_server(server) for server in mcp),
         )
 
+    def noted_as(self, other: SessionMeta) -> SessionMeta:
+        """The same place, and what was noted of the session since."""
+        return msgspec.structs.replace(
+            self, title=other.title, updated_at=other.updated_at, details=other.details
+        )
+
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 

@@ -173,7 +173,13 @@ class Session:
             self.updates(setup_events(news))
 
     async def keep(self, meta: SessionMeta) -> None:
-        await self.stream.set_meta(meta.encode())
+        """Strict: where it works, and with what. What is noted of it meanwhile stays: a message may be accepted, or a
+        title given, while an agent takes the session up."""
+        noted: SessionMeta | None = None
+        while noted is not self.meta:
+            noted = self.meta
+            meta = meta.noted_as(noted)
+            await self.stream.set_meta(meta.encode())
         self.meta, self.folders = meta, meta.folders()
 
     async def keep_details(
@@ -304,6 +310,9 @@ class Session:
 
     async def prompt(self, prompt: tuple[ContentBlock, ...]) -> PromptResult:
         return await self.talk.prompt(prompt)
+
+    async def idle(self) -> None:
+        await self.talk.idle()
 
     async def steer(self, prompt: tuple[ContentBlock, ...]) -> None:
         await self.talk.steer(prompt)

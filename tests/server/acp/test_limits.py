@@ -46,6 +46,27 @@ async def test_connections_that_are_opened_at_once_are_no_more_than_those_one_af
     assert (await call(talk, "another", "initialize", HELLO)).status_code == 200
 
 
+async def test_a_connection_that_takes_long_to_end_takes_no_other_of_its_name_along(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await opened(talk, "c")
+    closing, close = asyncio.Event(), client.close
+
+    async def slow() -> None:
+        await closing.wait()
+        await close()
+
+    monkeypatch.setattr(client, "close", slow)
+    monkeypatch.setattr(connections, "END_LIMIT", 0.05)
+    assert (await talk.call("DELETE", "/v1/acp/c")).status_code == 204
+    refused = await call(talk, "c", "initialize", HELLO)
+    closing.set()
+    monkeypatch.undo()
+    assert (refused.status_code, "still ending" in refused.text) == (409, True)
+    again = await opened(talk, "c")
+    assert again.outlet.stream.info().state == "open"
+
+
 async def test_requests_that_are_large_together_are_refused(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

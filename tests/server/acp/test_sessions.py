@@ -30,6 +30,26 @@ async def test_what_is_sent_there_is_told_to_the_client(client: Client) -> None:
     assert (await client.play(session, "say here"))["stopReason"] == "end_turn"
 
 
+async def test_what_is_sent_there_waits_for_the_turn_of_the_client(client: Client) -> None:
+    await client.initialize()
+    client.follow()
+    session = await client.new()
+    turn = client.prompting(session, "ask write a.txt x", "say of the client")
+    asked = await client.until("session/request_permission")
+    body, told = {"message": rehearse("say from elsewhere")}, b""
+    path = f"/v1/sessions/{session}/messages/stream"
+    async with client.http.stream("POST", path, json=body, timeout=LIMIT) as answer:
+        async for chunk in answer.aiter_raw():
+            if not told:  # it is accepted, and the client's turn runs
+                options = {each["kind"]: each["optionId"] for each in asked["params"]["options"]}
+                chosen = {"outcome": "selected", "optionId": options["allow_once"]}
+                await client.answer(asked, {"outcome": chosen})
+            told += chunk
+    assert (await turn)["result"]["stopReason"] == "end_turn"
+    assert b"from elsewhere" in told
+    assert b"of the client" not in told
+
+
 async def test_it_goes_on_there_after_the_client_has_gone(client: Client) -> None:
     await client.initialize()
     session = await client.new()

@@ -9,6 +9,10 @@ import pytest
 from tests.server.rig import BOTH
 from tests.server.sessions.talk import Talk, open_talk
 
+from legation.errors import SessionClosed
+from legation.server.sessions.mode_grants import ModeGrants
+from legation.server.sessions.records import Records
+
 pytestmark = pytest.mark.heavy
 
 
@@ -154,6 +158,23 @@ async def test_a_mode_can_be_left_and_entered(talk: Talk) -> None:
     assert written(talk, "b.txt")
 
 
+async def test_changes_at_once_leave_no_grant_that_nobody_can_withdraw(talk: Talk) -> None:
+    await opened(talk)
+
+    async def change(**body: str) -> None:
+        assert (await talk.call("PATCH", "/v1/sessions/s", body)).status_code == 200
+
+    await asyncio.gather(
+        *[change(permissionMode="bypass") for _ in range(3)], change(model="rehearsal-terse")
+    )
+    info = await talk.info("s")
+    assert (info["permissionMode"], info["model"]) == ("bypass", "rehearsal-terse")
+    await change(permissionMode="default")
+    rows = await talk.rig.rows("select id from approval_grant where revoked_at is null")
+    assert rows == []
+    await talk.asked("s", "ask write a.txt x")
+
+
 async def test_a_mode_that_lets_calls_pass_takes_a_person(talk: Talk) -> None:
     operator = await talk.rig.bearer(talk.rig.people["operator"])
     for mode in ("bypass", "acceptEdits"):
@@ -168,3 +189,19 @@ async def test_what_was_granted_ends_with_the_session(talk: Talk) -> None:
     [row] = await talk.rig.rows("select revoked_at, session_id from approval_grant")
     assert row["session_id"] == "s"
     assert row["revoked_at"] is not None
+
+
+async def test_a_mode_that_comes_too_late_is_not_granted_to_a_session_that_ended(talk: Talk) -> None:
+    """It was open when the change began."""
+    await opened(talk)
+    services = talk.rig.services
+    records = Records(services.log)
+    await records.load(["local"])
+    before = records.get("local", "s")
+    await talk.call("POST", "/v1/sessions/s/terminate")
+    before.let_go(closed=True)
+    owner = await talk.rig.principal(talk.rig.people["owner"])
+    modes = ModeGrants(services.database, services.grants, records, services.clock)
+    with pytest.raises(SessionClosed):
+        await modes.give(owner, before, "bypass")
+    assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []

@@ -2,12 +2,24 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from tests.host.rig import of_type, rig, until_type
+from tests.host.test_storage import Disk
 from tests.server.sessions.talk import LIMIT, Talk, script
 
+from legation.errors import StorageFailed
+from legation.host.session import Session
 from legation.proc.kernel import process
-from legation.server.sessions.turns import MOST_QUEUED
+from legation.server.sessions.details import Details, Message
+from legation.server.sessions.record import Record
+from legation.server.sessions.records import Records
+from legation.server.sessions.turns import MOST_QUEUED, Turns
+from legation.wire.universal.facts import Metadata
 
 pytestmark = pytest.mark.heavy
 
@@ -197,3 +209,81 @@ async def test_only_a_turn_that_runs_can_be_steered_and_only_where_the_agent_can
     assert "takes nothing while a turn runs" in answer.text
     assert answer.status_code == 422, answer.text
     assert (await talk.call("POST", steer, {"message": "  "})).status_code == 400
+
+
+@dataclass
+class Desk:
+    """The turns of one session, on a disk that can fail."""
+
+    disk: Disk
+    session: Session
+    record: Record
+    turns: Turns
+
+    async def send(self, text: str) -> None:
+        await self.turns.send(self.record, Message(text=script(f"say {text}")))
+
+    async def done(self) -> None:
+        if self.record.working is not None:
+            await asyncio.wait({self.record.working})
+
+    async def heard(self) -> str:
+        chunks = await of_type(self.session, "agent-message-chunk")
+        return "".join(json.loads(event.raw)["content"]["text"] for event in chunks)
+
+
+@asynccontextmanager
+async def at_desk(place: Path) -> AsyncIterator[Desk]:
+    disk = Disk(place / "log")
+    async with rig(place, backend=disk) as made:
+        session = await made.rehearse()
+        given = Metadata("rehearsal", "build", None, "default", None)
+        details = Details(agent="rehearsal", given=given, created_at=0, updated_at=0)
+        record = Record("local", session.id, session.meta, details, head=session.stream.head, closed=False)
+        record.session = session
+        records = Records(made.log)
+        records.add(record)
+
+        async def ensure(_record: Record) -> Session:
+            return session
+
+        turns = Turns(records, ensure, made.log, made.log.clock)
+        yield Desk(disk, session, record, turns)
+        await turns.close()
+
+
+async def test_a_message_that_a_full_disk_holds_up_goes_on_waiting(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
+        await desk.send("one")
+        desk.disk.broken = True  # before its turn begins
+        await desk.done()
+        info = desk.record.info()
+        assert (info.busy, info.queued) == (False, 1)
+        desk.disk.broken = False
+        await desk.send("two")
+        await desk.done()
+        assert await desk.heard() == "onetwo"
+
+
+async def test_a_message_that_could_not_be_accepted_is_not_taken_later(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
+        desk.disk.broken = True
+        with pytest.raises(StorageFailed):
+            await desk.send("one")
+        desk.disk.broken = False
+        await desk.done()
+        await desk.send("two")
+        await desk.done()
+        assert await desk.heard() == "two"
+
+
+async def test_a_cancel_at_the_end_of_a_turn_does_not_hit_the_next(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
+        await desk.send("one")
+        await until_type(desk.session, "prompt-finished")
+        while desk.record.working is not None:  # at every step that is left
+            await desk.turns.cancel(desk.record)
+            await asyncio.sleep(0)
+        await desk.send("two")
+        await desk.done()
+        assert await desk.heard() == "onetwo"

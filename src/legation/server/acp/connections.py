@@ -274,8 +274,13 @@ class Connections:
 
     async def _ended(self, key: Key) -> None:
         ending = self._ending.get(key)
-        if ending is not None:
-            await asyncio.wait({ending}, timeout=END_LIMIT)
+        if ending is None:
+            return
+        _, late = await asyncio.wait({ending}, timeout=END_LIMIT)
+        if late:  # its end would close the stream that both have
+            raise Conflict(
+                f"cannot open {key[1]}: the one of that name is still ending; try again, or use another server id"
+            )
 
     def _forget(self, key: Key, task: asyncio.Task[None]) -> None:
         if self._ending.get(key) is task:

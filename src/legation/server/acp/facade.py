@@ -66,7 +66,7 @@ Greeted = Callable[[Mapping[str, object]], Awaitable[None]]
 
 class Facade:
     """Of one connection. `folder_of` says where a folder that a client named really is, if sessions may work there.
-    `opened` learns of each new session and its agent, `greeted` what the client can, `follows` which sessions it
+    `opened` learns of each session that is used and its agent, `greeted` what the client can, `follows` which sessions it
     follows, `noted` what happens in them."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Facade:
         self._greeted = greeted
         self._follows = follows
         self._noted = noted
-        self._sessions = OpenedSessions(agent, seat)
+        self._sessions = OpenedSessions(agent, seat, opened)
         self._followers: dict[str, Follower] = {}
         self._exits: dict[str, asyncio.Future[AgentExited]] = {}
         self._told_exit: AgentExited | None = None

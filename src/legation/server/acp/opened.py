@@ -34,9 +34,12 @@ async def _let_go(session: Session) -> None:
 
 
 class OpenedSessions:
-    def __init__(self, agent: str, seat: Seat) -> None:
+    """`opened` learns of each that is used here, before anything becomes of it."""
+
+    def __init__(self, agent: str, seat: Seat, opened: Callable[[Session, str], Awaitable[None]]) -> None:
         self._agent = agent
         self._seat = seat
+        self._opened = opened
         # Of whoever waits for one: a client may name as many sessions that there are not as it likes.
         self._taking_up: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -53,6 +56,7 @@ class OpenedSessions:
                 f"cannot use session {session_id} here: its agent is {session.meta.agent_definition_id}; "
                 "connect with that"
             )
+        await self._opened(session, self._agent)
         return session
 
     async def usable(self, session_id: str, place: Place | None = None, *, reopen: bool = False) -> Session:
@@ -62,6 +66,8 @@ class OpenedSessions:
             session = await self.known(session_id)
             if session is None and not reopen:
                 raise NotFound(f"cannot find session {session_id}; check its id")
+            if session is None:
+                await self._must_not_be_ours(session_id)
             if session is not None:
                 await _let_go(session)
             if session is not None and session.status in ("active", "resuming", "starting"):
@@ -73,6 +79,14 @@ class OpenedSessions:
                     f"cannot use session {session_id}: it is {session.status}; load it, or start another"
                 )
             return await self._take_up(session_id, place)
+
+    async def _must_not_be_ours(self, session_id: str) -> None:
+        """One that was ended for good is no agent's: under our name it knows none, and what one that takes any name
+        would tell must not replace the history."""
+        host = await self._seat.host()
+        stream = await host.log.find(session_id, host.options.workspace)
+        if stream is not None and stream.info().state != "open":
+            raise SessionClosed(f"cannot load session {session_id}: it has ended; start another")
 
     async def _take_up(self, session_id: str, place: Place | None) -> Session:
         agent, host = await self._seat.ready(), await self._seat.host()
@@ -88,7 +102,9 @@ class OpenedSessions:
             mcp_servers=mcp,
             additional_directories=(place.additional_directories or ()) if place else (),
         )
-        return host.session(session_id)
+        session = host.session(session_id)
+        await self._opened(session, self._agent)
+        return session
 
     def _way(self, host: AcpHost, agent: AgentUpdated, session: Session | None) -> Way:
         can = agent.capabilities or {}

@@ -184,15 +184,24 @@ class Desk:
         return SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
 
     async def adopt(self, workspace: str, session: Session, agent: str) -> None:
-        """One that was opened another way: from now on it is seen and spoken to like any other."""
+        """One that was opened, or taken up, another way: from now on it is seen and spoken to like any other."""
+        record = self._records.known(workspace, session.id)
+        if session.status == "deleted" or (record is not None and record.session is session):
+            return
+        if record is None:
+            record = self._foreign(workspace, session, agent)
+        record.session = session
+        if session.meta.details != record.details.plain():
+            await self._records.save(record, record.details)
+        await self._attaching.host(workspace)  # from where its end is heard
+
+    def _foreign(self, workspace: str, session: Session, agent: str) -> Record:
         now = self._clock.now_ms()
         given = Metadata(agent, "build", None, "default", None)
         details = Details(agent=agent, given=given, created_at=now, updated_at=now)
         record = Record(workspace, session.id, session.meta, details, head=session.stream.head, closed=False)
-        record.session = session
         self._records.add(record)
-        await self._records.save(record, details)
-        await self._attaching.host(workspace)  # from where its end is heard
+        return record
 
     # Speaking.
 
@@ -234,16 +243,17 @@ class Desk:
     async def change(self, principal: Principal, session_id: str, change: SessionChange) -> SessionInfo:
         """In mid-session; only what is given changes, and only if all of it can."""
         record = self._records.get(principal.workspace, session_id)
-        must_be_open(record)
         mode = change.permission_mode
         if mode is not None:
             must_be_allowed(principal, mode)
-        await self._set(record, change)
-        if mode is not None:
-            await self._mode_grants.withdraw(principal, record)
-            await self._mode_grants.give(principal, record, mode)
-        title = UNSET if change.title is None else change.title
-        await self._records.save(record, replace(record.details, updated_at=self._clock.now_ms()), title)
+        async with record.changing:
+            must_be_open(record)
+            await self._set(record, change)
+            if mode is not None:
+                await self._mode_grants.withdraw(principal, record)
+                await self._mode_grants.give(principal, record, mode)
+            title = UNSET if change.title is None else change.title
+            await self._records.save(record, replace(record.details, updated_at=self._clock.now_ms()), title)
         return record.info()
 
     async def _set(self, record: Record, change: SessionChange) -> None:

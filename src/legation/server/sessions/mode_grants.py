@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from legation.approvals.grants import ALL_TOOLS, Grants, exactly, must_be_person, new_grant_id
 from legation.clock import Clock
 from legation.server.sessions.details import Details
-from legation.server.sessions.record import Record
+from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.store.database.transaction import Database
 from legation.wire.api.approvals import NewGrant
@@ -42,10 +42,16 @@ class ModeGrants:
             duration=self._grants.longest,
             reason=f"permissionMode {mode} of session {record.id}",
         )
-        grant = await self._database.transact(
-            self._grants.give, principal, new, grant=new_grant_id(now), now_ms=now, session=record.id
+        grant = new_grant_id(now)
+        # Noted first: one that nobody knows of could not be withdrawn after a kill.
+        await self._records.save(record, replace(record.details, grant=grant))
+        await self._database.transact(
+            self._grants.give, principal, new, grant=grant, now_ms=now, session=record.id
         )
-        await self._records.save(record, replace(record.details, permission_mode=mode, grant=grant.id))
+        if record.ended:  # meanwhile, and what it had was settled before this was given
+            await self.end(principal, record)
+            must_be_open(record)
+        await self._records.save(record, replace(record.details, permission_mode=mode))
 
     async def withdraw(self, principal: Principal, record: Record) -> None:
         if (grant := record.details.grant) is not None:

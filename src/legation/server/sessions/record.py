@@ -22,6 +22,7 @@ class Record:
     """`session` is the host's, for as long as there is something to keep in memory."""
 
     __slots__ = (
+        "_changing",
         "_closed",
         "_folders",
         "_head",
@@ -44,6 +45,7 @@ class Record:
         self.cancelling = False  # the turn that is about to begin
         self._meta, self._head, self._closed = meta, head, closed
         self._lock: asyncio.Lock | None = None
+        self._changing: asyncio.Lock | None = None
         self._folders = [Path(os.path.realpath(each)) for each in (meta.cwd, *meta.additional_directories)]
 
     @property
@@ -60,6 +62,13 @@ class Record:
         if self._lock is None:
             self._lock = asyncio.Lock()
         return self._lock
+
+    @property
+    def changing(self) -> asyncio.Lock:
+        """Held by whoever changes how the session is set: one after the other, or a grant of the first is lost."""
+        if self._changing is None:
+            self._changing = asyncio.Lock()
+        return self._changing
 
     @property
     def status(self) -> Status:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, RateLimited
 from legation.ids import new_id
-from legation.server.sessions.details import Begun, Message
+from legation.server.sessions.details import Begun, Details, Message
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.store.log import EventLog
@@ -73,12 +73,17 @@ class Turns:
                 {"retryAfter": 1},
             )
         begins: asyncio.Future[int] | None = None
-        if len(queue) > 1 or record.details.begun is not None:
+        if len(queue) > 1 or record.details.begun is not None or _is_busy(record):
             begins = self._begins[id(message)] = asyncio.get_running_loop().create_future()
         try:
             await self._records.save(
                 record, replace(record.details, queue=queue, updated_at=self._clock.now_ms())
             )
+        except LegationError:  # who sent it is told so, and may send it again
+            self._begins.pop(id(message), None)
+            left = tuple(each for each in record.details.queue if each is not message)
+            record.details = replace(record.details, queue=left)
+            raise
         finally:
             self._work_on(record)
         return begins
@@ -114,6 +119,8 @@ class Turns:
     async def _work(self, record: Record) -> None:
         try:
             while record.details.queue and not record.ended:
+                if record.session is not None:
+                    await record.session.idle()  # a client of ACP may have the word
                 await self._next(record)
         except LegationError as error:
             logger.error("cannot go on with session %s: %s", record.id, error.message)
@@ -125,44 +132,67 @@ class Turns:
     async def _next(self, record: Record) -> None:
         message, *rest = record.details.queue
         begun = Begun(message=message, after=record.head)
-        begins = self._begins.pop(id(message), None)
-        if begins is not None and not begins.done():
-            begins.set_result(begun.after)
-        await self._records.save(record, replace(record.details, queue=tuple(rest), begun=begun))
         try:
-            await self._turn(record, blocks_of(message))
+            await self._records.save(record, replace(record.details, queue=tuple(rest), begun=begun))
+        except LegationError:  # the disk has it among those that wait, and there it stays
+            record.details = _put_back(record.details, message)
+            raise
+        try:
+            taken = await self._turn(record, message)
+            after = replace(record.details, begun=None) if taken else _put_back(record.details, message)
+            await self._records.save(record, replace(after, updated_at=self._clock.now_ms()))
         finally:
-            record.cancelling = False
-        await self._records.save(record, replace(record.details, begun=None, updated_at=self._clock.now_ms()))
+            record.cancelling = False  # not before: whoever cancels until then means this one
 
-    async def _turn(self, record: Record, prompt: tuple[ContentBlock, ...]) -> None:
+    async def _turn(self, record: Record, message: Message) -> bool:
+        """False: another has the word, and it must wait."""
         try:
             session = await self._ensure(record)
         except LegationError as error:
             logger.warning("session %s: %s", record.id, error.message)
-            await self._tell_failed(record, prompt, error.message)
-            return
+            await self._tell_failed(record, message, error.message)
+            return True
         if record.cancelling:
-            await self._tell_failed(record, prompt, WHY_CANCELLED)
-            return
+            await self._tell_failed(record, message, WHY_CANCELLED)
+            return True
+        if session.busy:
+            return False
+        self._tell_begun(record, message)
         try:
-            await session.prompt(prompt)
+            await session.prompt(blocks_of(message))
         except LegationError as error:  # the log has it
             logger.info("session %s: %s", record.id, error.message)
+        return True
 
-    async def _tell_failed(self, record: Record, prompt: tuple[ContentBlock, ...], why: str) -> None:
+    def _tell_begun(self, record: Record, message: Message) -> None:
+        begins = self._begins.pop(id(message), None)
+        if begins is not None and not begins.done():
+            begins.set_result(record.head)
+
+    async def _tell_failed(self, record: Record, message: Message, why: str) -> None:
         """A turn that no agent has seen."""
         stream = await self._log.stream(record.id, record.workspace)
         turn = new_id("trn", now_ms=self._clock.now_ms())
         error = RpcError(ErrorCode.INTERNAL_ERROR, why)
         payloads = (
-            PromptStarted(turn=turn, prompt=prompt),
+            PromptStarted(turn=turn, prompt=blocks_of(message)),
             PromptFinished(turn=turn, stop_reason="cancelled", error=error),
             TurnState(turn=turn, state="idle", reason="cancelled"),
         )
+        self._tell_begun(record, message)
         await stream.append([codec.draft(payload) for payload in payloads])
         record.note_head(stream.head)
 
 
 def blocks_of(message: Message) -> tuple[ContentBlock, ...]:
     return (Text(text=message.text), *message.links)
+
+
+def _is_busy(record: Record) -> bool:
+    """A turn runs, whoever's: a client of ACP has its own."""
+    return record.session is not None and record.session.busy
+
+
+def _put_back(details: Details, message: Message) -> Details:
+    """Before those that wait."""
+    return replace(details, queue=(message, *details.queue), begun=None)

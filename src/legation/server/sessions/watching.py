@@ -49,9 +49,11 @@ class Watch:
 
     async def keep(self, workspace: str, host: AcpHost) -> None:
         """Idempotent. It lasts as long as the host."""
-        if workspace not in self._kept:
+        if workspace in self._kept:
+            return
+        stream = await host.log.stream(HOST_STREAM, workspace)
+        if workspace not in self._kept:  # by another meanwhile; and whoever was cut off above has not kept it
             self._kept.add(workspace)
-            stream = await host.log.stream(HOST_STREAM, workspace)
             host.subscribe(None, stream.head, lambda event: self._on_event(workspace, event))
 
     def _on_event(self, workspace: str, event: Event) -> None:
@@ -63,7 +65,7 @@ class Watch:
         record = self._records.known(workspace, payload.session_id)
         if record is None or record.session is None:
             return
-        if payload.status == "disconnected":
+        if payload.status == "disconnected" and payload.agent_id is not None:  # else it never had one here
             self._begin(self._note_exit(record, record.session))
         elif payload.status in ("closed", "deleted") and not record.lock.locked():
             self._begin(self._note_end(record))
