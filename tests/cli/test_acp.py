@@ -353,6 +353,23 @@ async def test_a_request_that_finds_another_server_is_answered_by_that_one(tmp_p
                 assert "result" in await client.answer(0)
 
 
+async def test_a_server_elsewhere_answers_when_it_is_back_what_it_was_killed_over(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with serving(home) as server:
+        place, token = server.server_file().url, legation(home, "tokens", "new", "editor").stdout.strip()
+        async with raw(home, "--url", place, LEGATION_TOKEN=token) as client:
+            client.send(HELLO, request(1, "session/new", cwd=str(tmp_path), mcpServers=[]))
+            session = (await client.answer(1))["result"]["sessionId"]
+            text = {"type": "text", "text": rehearse("say going", "stall 60")}
+            client.send(request(2, "session/prompt", sessionId=session, prompt=[text]))
+            while "going" not in json.dumps(await client.line()):
+                pass
+            server.stop(signal.SIGKILL)
+            with serving(home, "--port", place.rpartition(":")[2]):
+                lost = await client.answer(2)
+                assert "cannot" in lost["error"]["message"]
+
+
 async def test_a_wrong_token_is_said(server: Running) -> None:
     done = await asyncio.to_thread(
         legation, server.home, "acp", "--agent", "rehearsal", "--url", server.server_file().url,

@@ -32,14 +32,14 @@ Json = dict[str, Any]
 
 
 @contextmanager
-def serving(home: Path, **env: str) -> Iterator[Running]:
+def serving(home: Path, *args: str, **env: str) -> Iterator[Running]:
     """With rules: running and reading pass, edits ask a person, what has no kind asks a supervisor."""
     home.mkdir(exist_ok=True)
     policy = home / "policy.yaml"
     policy.write_text(POLICY)
     # Tests keep their folders beside the server's home, wherever that is.
     given = {"LEGATION_POLICY": str(policy), "LEGATION_FOLDERS": home.anchor, **env}
-    with running(home, "server", **given) as server:
+    with running(home, "server", *args, **given) as server:
         server.line()
         yield server
 
