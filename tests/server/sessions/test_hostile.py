@@ -9,10 +9,13 @@ import httpx2
 import pytest
 from tests.server.sessions.talk import Talk, open_talk, script
 
+from legation.approvals.grants import new_grant_id
 from legation.errors import Unavailable
 from legation.server.sessions import attaching
 from legation.server.sessions.desk import UNSETTLED, Desk
 from legation.server.sessions.unsettled import Owner, Unsettled
+from legation.wire.api.approvals import NewGrant
+from legation.wire.principal import Principal
 
 SECRET = "sk-test-5e1f0c77a9d24b"
 MCP = {"files": {"type": "local", "command": "files-mcp", "env": {"KEY": SECRET}}}
@@ -154,18 +157,21 @@ async def test_what_was_cut_off_while_it_ended_is_ended_at_the_next_start(
     async with asyncio.timeout(110):
         async with open_talk(tmp_path, request) as talk:
             await talk.created("s", agent="mirror", mcp=MCP, permissionMode="bypass")
+            await talk.created("t", agent="mirror")
+            await grant_to(talk, "t")  # as by an "always"
 
             async def killed(_desk: Desk, _principal: object, _record: object) -> None:
                 raise Unavailable("cannot go on: the test ends it here")
 
             with monkeypatch.context() as patched:
                 patched.setattr(Desk, "_settle", killed)
-                assert (await talk.call("POST", "/v1/sessions/s/terminate")).status_code == 503
+                for each in ("s", "t"):
+                    assert (await talk.call("POST", f"/v1/sessions/{each}/terminate")).status_code == 503
             assert len(await owners(talk)) == 1
         async with open_talk(tmp_path, request) as talk:
             assert await owners(talk) == []
             grants = (await talk.call("GET", "/grants")).json()
-            assert [each["active"] for each in grants] == [False]
+            assert [each["active"] for each in grants] == [False, False]
 
 
 async def test_a_session_that_is_not_made_leaves_no_skills_for_the_next_of_its_name(talk: Talk) -> None:
@@ -174,6 +180,15 @@ async def test_a_session_that_is_not_made_leaves_no_skills_for_the_next_of_its_n
     refused = await talk.create("s", skills=local(talk.work / "one"), model="no such model")
     assert refused.status_code == 400, refused.text
     assert not (talk.rig.services.settings.data_dir / "work/local/s").exists()
+
+
+async def grant_to(talk: Talk, session: str) -> None:
+    services, now = talk.rig.services, talk.rig.clock.now_ms()
+    person = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset({"approve"}), level=2)
+    new = NewGrant(agent="mirror", tools="*", duration=3600)
+    await services.database.transact(
+        services.grants.give, person, new, grant=new_grant_id(now), now_ms=now, session=session
+    )
 
 
 async def owners(talk: Talk) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Final
 from legation.errors import TimedOut
 from legation.host.host import AcpHost
 from legation.server.sessions.launching import Launch
+from legation.server.sessions.starting import start
 from legation.wire.hoststream import AgentUpdated
 
 RESTART_WAIT: Final = 60.0  # seconds for an agent that the host starts again: the agent's time
@@ -50,13 +51,10 @@ class Seat:
             return found
 
     async def _spawned(self, host: AcpHost) -> AgentUpdated:
-        launch = await self._define()
-        found = await host.spawn_agent(launch.definition, terminals=self._terminals())
+        found = await start(host, await self._define(), terminals=self._terminals())
         self._agent_id = found.agent_id
         if self._left:  # the client went away while it started
             await host.dispose_agent(found.agent_id)
-        elif launch.key_method in {str(each.get("id")) for each in found.auth_methods or ()}:
-            await host.authenticate(found.agent_id, str(launch.key_method))
         return found
 
     async def _settled(self, host: AcpHost) -> AgentUpdated | None:

@@ -29,6 +29,7 @@ from legation.server.sessions.launching import Launching
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.server.sessions.resting import may_rest
+from legation.server.sessions.starting import start
 from legation.server.sessions.watching import Ended, Watch
 from legation.store.vault import Vault
 from legation.wire.acp.mcp import McpServer
@@ -130,20 +131,9 @@ class Attaching:
         self, host: AcpHost, workspace: str, agent: str, cwd: Path, version: str | None = None
     ) -> str:
         launch = await self._launching.launch(workspace, agent, cwd, version)
-        try:
-            spawned = await host.spawn_agent(launch.definition)
-        except BaseException:
-            await asyncio.shield(_forget_failed(host))
-            raise
-        self._own.add((workspace, spawned.agent_id))
-        offered = {str(each.get("id")) for each in spawned.auth_methods or ()}
-        if launch.key_method in offered:
-            try:
-                await host.authenticate(spawned.agent_id, str(launch.key_method))
-            except BaseException:
-                await asyncio.shield(host.dispose_agent(spawned.agent_id))
-                raise
-        return spawned.agent_id
+        started = await start(host, launch)
+        self._own.add((workspace, started.agent_id))
+        return started.agent_id
 
     @contextmanager
     def _room(self, workspace: str) -> Iterator[None]:
@@ -171,7 +161,7 @@ class Attaching:
             session = record.session = await host.restore_session(record.id)
             if session.status == "active":
                 return session
-            await _dispose_of(host, session.agent_id)
+            await self._dispose_of(host, record.workspace, session.agent_id)
             with self._room(record.workspace):
                 agent_id = await self._spawned(
                     host, record.workspace, record.details.agent, Path(record.meta.cwd)
@@ -243,7 +233,7 @@ class Attaching:
             await host.close_session(record.id)
             record.let_go(closed=True)
             host.forget_session(record.id)
-            await _dispose_of(host, agent_id)
+            await self._dispose_of(host, record.workspace, agent_id)
 
     async def _let_go(self, record: Record, session: Session) -> None:
         """Without an agent there is nothing to keep in memory."""
@@ -253,24 +243,15 @@ class Attaching:
 
     async def _stop_and_let_go(self, record: Record, session: Session) -> None:
         host = await self.host(record.workspace)
-        if session.agent_id is not None:
-            await host.dispose_agent(session.agent_id)
-            self._own.discard((record.workspace, session.agent_id))
+        await self._dispose_of(host, record.workspace, session.agent_id)
         await session.saved()
         if session.status == "disconnected":  # nobody has taken it up meanwhile
             host.forget_session(record.id)
             record.let_go()
 
-
-async def _dispose_of(host: AcpHost, agent_id: str | None) -> None:
-    """Sessions of one client of ACP share an agent: as long as another has it, it stays."""
-    shared = any(each.agent_id == agent_id and each.status == "active" for each in host.get_sessions())
-    if agent_id is not None and not shared:
-        await host.dispose_agent(agent_id)
-
-
-async def _forget_failed(host: AcpHost) -> None:
-    """Agents that never came to life: whoever wanted one is told, and nothing is to be known of it."""
-    for agent in host.get_agents():
-        if agent.reason in ("spawn-failed", "initialize-failed"):
-            await host.dispose_agent(agent.agent_id)
+    async def _dispose_of(self, host: AcpHost, workspace: str, agent_id: str | None) -> None:
+        """Sessions of one client of ACP share an agent: as long as another has it, it stays."""
+        others = (each for each in host.get_sessions() if each.agent_id == agent_id)
+        if agent_id is not None and not any(each.status == "active" for each in others):
+            await host.dispose_agent(agent_id)
+            self._own.discard((workspace, agent_id))

@@ -125,8 +125,10 @@ class Desk:
         """Of a server that was killed while it made a session, or ended one."""
         named = {record.details.sealed.owner for record in self._records if record.details.sealed}
         await self._sealing.settle(named)
+        granted = await self._mode_grants.sessions(await self._database.read(_workspaces))
         for record in self._records:
-            if record.ended and (record.details.sealed or record.details.grant):
+            has_grants = (record.workspace, record.id) in granted
+            if record.ended and (record.details.sealed or record.details.grant or has_grants):
                 await self._settle(_host_of(record.workspace), record)
                 await self._records.save(record, replace(record.details, sealed=None, grant=None))
 

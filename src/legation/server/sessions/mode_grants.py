@@ -5,11 +5,12 @@ INV-S2  Such a mode lifts no `deny`, and goes with its session.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from legation.approvals.grants import ALL_TOOLS, Grants, exactly, must_be_person, new_grant_id
+from legation.approvals.grants import ALL_TOOLS, Grants, exactly, live, must_be_person, new_grant_id
 from legation.clock import Clock
 from legation.server.sessions.details import Details
 from legation.server.sessions.record import Record, must_be_open
@@ -57,6 +58,12 @@ class ModeGrants:
         if (grant := record.details.grant) is not None:
             await self._database.transact(self._grants.withdraw, principal, grant, self._clock.now_ms())
             await self._records.save(record, replace(record.details, grant=None))
+
+    async def sessions(self, workspaces: Sequence[str]) -> set[tuple[str, str]]:
+        """Those with grants of their own that count, by workspace and id."""
+        now = self._clock.now_ms()
+        found = {each: await self._database.read(live, each, now) for each in workspaces}
+        return {(each, grant.session_id) for each in found for grant in found[each] if grant.session_id}
 
     async def end(self, principal: Principal, record: Record) -> None:
         """Of every grant of the session, also of those that were given call by call."""
