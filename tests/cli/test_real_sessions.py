@@ -1,6 +1,7 @@
 """`legation sessions` with a real `legation up` and the rehearsal agent."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def test_a_session_from_its_beginning_to_its_end(up: Path) -> None:
     assert legation(up, "sessions", "send", "mine", "more").returncode == STATUS[Code.SESSION_CLOSED].exit
     assert "mine" in legation(up, "events").stdout
     assert "\nhello\n" in legation(up, "events", "last").stdout
+
+
+def test_each_of_two_equal_messages_is_followed_to_the_end_of_its_own_turn(up: Path) -> None:
+    legation(up, "sessions", "new", "rehearsal", "--id", "mine")
+    legation(up, "sessions", "send", "mine", rehearse("stall 4"), "--detach")
+    with ThreadPoolExecutor() as pool:
+        sent = [pool.submit(legation, up, "sessions", "send", "mine", "again", "--json") for _ in range(2)]
+        ends = [json_lines(each.result().stdout)[-1] for each in sent]
+    assert {end["type"] for end in ends} == {"prompt-finished"}
+    assert len({end["raw"]["turn"] for end in ends}) == 2
 
 
 def test_an_agent_that_is_none_has_the_exit_code_of_the_other_commands(up: Path) -> None:

@@ -31,6 +31,7 @@ from legation.server.surfaces import streams
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
+from legation.wire.acp.content import Text
 from legation.wire.api.sessions import (
     NewMessage,
     NewSession,
@@ -41,6 +42,7 @@ from legation.wire.api.sessions import (
     SessionList,
 )
 from legation.wire.codec import Known, draft
+from legation.wire.lifecycle import PromptStarted
 
 Steps = list[Known]
 
@@ -126,7 +128,13 @@ async def read(call: Call, known: str) -> Response:
 async def send(call: Call, known: str, body: NewMessage) -> None:
     """Send."""
     desk(call).bodies.append(body.message)
-    desk(call).happen(known, desk(call).on_message)
+    desk(call).happen(known, [_named(each, body) for each in desk(call).on_message])
+
+
+def _named(step: Known, body: NewMessage) -> Known:
+    """The prompt that the message becomes has its id."""
+    said = isinstance(step, PromptStarted) and Text(text=body.message) in step.prompt
+    return msgspec.structs.replace(step, message=body.message_id) if said else step
 
 
 @routes.post("/v1/sessions/{known}/cancel", access=needs("operate"), errors=(NotFound,), listed=False)

@@ -156,6 +156,7 @@ CALLS: dict[str, tuple[Use, tuple[str, str, object], bytes]] = {
                     {"path": "a.py", "mime": None, "filename": None},
                     {"path": "b", "mime": "text/x", "filename": None},
                 ],
+                "messageId": None,
             },
         ),
         DONE,

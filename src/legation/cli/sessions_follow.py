@@ -16,9 +16,9 @@ from legation.cli.sessions_ask import Asker
 from legation.cli.terminal import Terminal, line
 from legation.cli.view import View, view_of
 from legation.errors import STATUS, Code, ConfigInvalid
+from legation.ids import new_id
 from legation.settings import variable
 from legation.wire import codec
-from legation.wire.acp.content import Text
 from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus
 
 if TYPE_CHECKING:
@@ -59,8 +59,9 @@ async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: View) -> Pr
         after = await head(server, id_)
         async with _asking(server, session, view) as asker:
             with _interrupts(asker):
-                await session.send(text)
-                return await _until_finished(server, id_, after, text, view, asker)
+                message = new_id("msg")
+                await session.send(text, message_id=message)
+                return await _until_finished(server, id_, after, message, view, asker)
 
 
 async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: View) -> None:
@@ -79,16 +80,16 @@ async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: View) -> N
 
 
 async def _until_finished(
-    server: AsyncLegation, id_: str, after: int, text: str, view: View, asker: Asker
+    server: AsyncLegation, id_: str, after: int, message: str, view: View, asker: Asker
 ) -> PromptFinished | None:
-    """Messages wait for each other: other turns may come before the one that begins with our text."""
-    said, turn = Text(text=text), None
+    """Messages wait for each other: other turns may come before that of ours."""
+    turn: str | None = None
     async with server.streams.follow(id_, after) as events:
         async for event in events:
             view.show(event)
             payload = codec.decode(event)
             asker.saw(payload)
-            if isinstance(payload, PromptStarted) and turn is None and said in payload.prompt:
+            if isinstance(payload, PromptStarted) and payload.message == message:
                 turn = payload.turn
             elif isinstance(payload, PromptFinished) and payload.turn == turn:
                 return payload

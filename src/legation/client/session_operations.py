@@ -39,6 +39,7 @@ from legation.wire.api.sessions import (
     SessionInfo,
     SessionList,
     Skills,
+    Words,
 )
 from legation.wire.api.shape import Page
 from legation.wire.universal.shapes import Permission, Question
@@ -119,15 +120,19 @@ def change_session(
     return replace(sending("PATCH", session_path(session), body, SessionInfo), wait=ASK_AGENT_READ)
 
 
-def send_message(session: str, text: str, attachments: Iterable[Attachment | str] = ()) -> Operation[None]:
-    """Returns when the server has it; `events` tells what becomes of it. An attachment is a path on the server."""
+def send_message(
+    session: str, text: str, attachments: Iterable[Attachment | str] = (), *, message_id: str | None = None
+) -> Operation[None]:
+    """Returns when the server has it; `events` tells what becomes of it. An attachment is a path on the server. The
+    `prompt-started` in the session's stream has the `message_id`."""
     path = f"{session_path(session)}/messages"
-    return _told(path, new_message(text, attachments), ASK_AGENT_READ)
+    return _told(path, new_message(text, attachments, message_id), ASK_AGENT_READ)
 
 
 def steer_turn(session: str, text: str, attachments: Iterable[Attachment | str] = ()) -> Operation[None]:
     """Say something to the turn that runs; a `Conflict` where none does. Claude Code and Codex take it, others may not."""
-    return _told(f"{session_path(session)}/steer", new_message(text, attachments), ASK_AGENT_READ)
+    body = Words(message=text, attachments=_files(attachments))
+    return _told(f"{session_path(session)}/steer", body, ASK_AGENT_READ)
 
 
 def list_session_events(
@@ -172,9 +177,14 @@ def terminate_session(session: str) -> Operation[None]:
     return Operation("POST", f"{session_path(session)}/terminate", nothing, wait=ASK_AGENT_READ)
 
 
-def new_message(text: str, attachments: Iterable[Attachment | str]) -> NewMessage:
-    files = tuple(Attachment(path=each) if isinstance(each, str) else each for each in attachments)
-    return NewMessage(message=text, attachments=files)
+def new_message(
+    text: str, attachments: Iterable[Attachment | str], message_id: str | None = None
+) -> NewMessage:
+    return NewMessage(message=text, attachments=_files(attachments), message_id=message_id)
+
+
+def _files(attachments: Iterable[Attachment | str]) -> tuple[Attachment, ...]:
+    return tuple(Attachment(path=each) if isinstance(each, str) else each for each in attachments)
 
 
 def _told(path: str, body: msgspec.Struct, wait: float | None = None) -> Operation[None]:

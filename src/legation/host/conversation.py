@@ -187,7 +187,7 @@ class Conversation:
 
     # The client speaks.
 
-    async def prompt(self, prompt: tuple[ContentBlock, ...]) -> PromptResult:
+    async def prompt(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> PromptResult:
         """Returns when the turn is over and all of it is on the disk. Only a crash or a stuck agent raises.
         If the caller is cancelled, so is the turn: it goes on until the agent has ended it."""
         if self._turn:
@@ -197,7 +197,8 @@ class Conversation:
         self._session.must_be_usable("prompt")
         turn = Turn(new_id("trn", now_ms=self._clock.now_ms()), self._clock, self._limits.idle)
         self._session.record(
-            PromptStarted(turn=turn.id, prompt=prompt), TurnState(turn=turn.id, state="running")
+            PromptStarted(turn=turn.id, prompt=prompt, message=message),
+            TurnState(turn=turn.id, state="running"),
         )
         self._turn = turn
         self.tool_calls.clear()

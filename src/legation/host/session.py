@@ -308,8 +308,8 @@ class Session:
     def question(self, request: CreateElicitationRequest) -> Awaitable[CreateElicitationResponse]:
         return self.talk.question(request)
 
-    async def prompt(self, prompt: tuple[ContentBlock, ...]) -> PromptResult:
-        return await self.talk.prompt(prompt)
+    async def prompt(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> PromptResult:
+        return await self.talk.prompt(prompt, message=message)
 
     async def idle(self) -> None:
         await self.talk.idle()

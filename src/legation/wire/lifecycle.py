@@ -39,10 +39,11 @@ class TurnState(Payload):
 
 
 class PromptStarted(Payload):
-    """A prompt was handed to the agent."""
+    """A prompt was handed to the agent. `message` names the one of the sessions API that it comes from."""
 
     turn: str
     prompt: tuple[ContentBlock, ...]
+    message: str | None = None
 
 
 class PromptFinished(Payload):

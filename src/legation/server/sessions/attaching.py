@@ -161,7 +161,7 @@ class Attaching:
             session = record.session = await host.restore_session(record.id)
             if session.status == "active":
                 return session
-            await self._dispose_of(host, record.workspace, session.agent_id)
+            await self._dispose_of(host, record, session.agent_id)
             with self._room(record.workspace):
                 agent_id = await self._spawned(
                     host, record.workspace, record.details.agent, Path(record.meta.cwd)
@@ -233,7 +233,7 @@ class Attaching:
             await host.close_session(record.id)
             record.let_go(closed=True)
             host.forget_session(record.id)
-            await self._dispose_of(host, record.workspace, agent_id)
+            await self._dispose_of(host, record, agent_id)
 
     async def _let_go(self, record: Record, session: Session) -> None:
         """Without an agent there is nothing to keep in memory."""
@@ -243,15 +243,18 @@ class Attaching:
 
     async def _stop_and_let_go(self, record: Record, session: Session) -> None:
         host = await self.host(record.workspace)
-        await self._dispose_of(host, record.workspace, session.agent_id)
+        await self._dispose_of(host, record, session.agent_id)
         await session.saved()
         if session.status == "disconnected":  # nobody has taken it up meanwhile
             host.forget_session(record.id)
             record.let_go()
 
-    async def _dispose_of(self, host: AcpHost, workspace: str, agent_id: str | None) -> None:
+    async def _dispose_of(self, host: AcpHost, record: Record, agent_id: str | None) -> None:
         """Sessions of one client of ACP share an agent: as long as another has it, it stays."""
-        others = (each for each in host.get_sessions() if each.agent_id == agent_id)
-        if agent_id is not None and not any(each.status == "active" for each in others):
+        shared = any(
+            each.agent_id == agent_id and each.status == "active" and each.session_id != record.id
+            for each in host.get_sessions()
+        )
+        if agent_id is not None and not shared:
             await host.dispose_agent(agent_id)
-            self._own.discard((workspace, agent_id))
+            self._own.discard((record.workspace, agent_id))

@@ -19,6 +19,7 @@ from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
 from legation.clock import Clock
 from legation.errors import InvalidParams
+from legation.ids import new_id
 from legation.server.hosting import Hosting
 from legation.server.sessions.answering import Answering
 from legation.server.sessions.attachments import links_to
@@ -47,6 +48,7 @@ from legation.wire.api.sessions import (
     SessionChange,
     SessionCreated,
     SessionInfo,
+    Words,
 )
 from legation.wire.principal import Principal
 from legation.wire.universal.facts import Metadata, SessionFacts
@@ -210,9 +212,10 @@ class Desk:
     async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int] | None:
         """Accepted when this returns. Where others are before it: what the log has when its turn begins."""
         record = self._records.get(workspace, session_id)
-        return await self._turns.send(record, await _read(record, message))
+        message_id = message.message_id or new_id("msg", now_ms=self._clock.now_ms())
+        return await self._turns.send(record, await _read(record, message, message_id))
 
-    async def steer(self, workspace: str, session_id: str, message: NewMessage) -> None:
+    async def steer(self, workspace: str, session_id: str, message: Words) -> None:
         """To the turn that runs, where its agent takes something in meanwhile."""
         record = self._records.get(workspace, session_id)
         await self._turns.steer(record, await _read(record, message))
@@ -316,12 +319,12 @@ def _host_of(workspace: str) -> Principal:
     return Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
 
 
-async def _read(record: Record, message: NewMessage) -> Message:
+async def _read(record: Record, message: Words, message_id: str = "") -> Message:
     must_be_open(record)
     if not message.message.strip() and not message.attachments:
         raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
     links = await asyncio.to_thread(links_to, message.attachments, record.folders)
-    return Message(text=message.message, links=links)
+    return Message(id=message_id, text=message.message, links=links)
 
 
 def _workspaces() -> Transaction[list[str]]:

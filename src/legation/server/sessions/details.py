@@ -22,10 +22,11 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Message(Kept):
-    """One that was accepted."""
+    """One that was accepted. Those of releases that gave them no id have none."""
 
     text: str
     links: tuple[ResourceLink, ...] = ()
+    id: str = ""
 
     @property
     def size(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from legation.server.sessions.details import Begun
 from legation.server.sessions.record import Record
 from legation.server.sessions.records import Records
 from legation.store.log import EventLog
@@ -28,7 +29,7 @@ async def _mend(records: Records, record: Record, stream: Stream) -> None:
 
     begun, queue = record.details.begun, record.details.queue
     assert begun is not None
-    if not await _was_prompted(stream, begun.after):
+    if not await _was_prompted(stream, begun):
         queue = (begun.message, *queue)
     if ends := await left_open(stream, begun.after):
         status = SessionStatus(status="disconnected", reason=WHY)
@@ -37,8 +38,11 @@ async def _mend(records: Records, record: Record, stream: Stream) -> None:
     await records.save(record, replace(record.details, begun=None, queue=queue))
 
 
-async def _was_prompted(stream: Stream, after: int) -> bool:
-    async for event in stream.subscribe(after, follow=False):
+async def _was_prompted(stream: Stream, begun: Begun) -> bool:
+    """Others may have prompted it too: clients of ACP."""
+    async for event in stream.subscribe(begun.after, follow=False):
         if event.type == PromptStarted.event_type():
-            return True
+            payload = codec.decode(event)
+            if isinstance(payload, PromptStarted) and payload.message == (begun.message.id or None):
+                return True
     return False

@@ -46,7 +46,7 @@ class Turns:
         self._log = log
         self._clock = clock
         self._closed = False
-        self._begins: dict[int, asyncio.Future[int]] = {}  # by the message's identity: two may say the same
+        self._begins: dict[str, asyncio.Future[int]] = {}  # by the message's id
 
     def go_on(self) -> None:
         """With what waited when the last server ended."""
@@ -74,13 +74,13 @@ class Turns:
             )
         begins: asyncio.Future[int] | None = None
         if len(queue) > 1 or record.details.begun is not None or _is_busy(record):
-            begins = self._begins[id(message)] = asyncio.get_running_loop().create_future()
+            begins = self._begins[message.id] = asyncio.get_running_loop().create_future()
         try:
             await self._records.save(
                 record, replace(record.details, queue=queue, updated_at=self._clock.now_ms())
             )
         except LegationError:  # who sent it is told so, and may send it again
-            self._begins.pop(id(message), None)
+            self._begins.pop(message.id, None)
             left = tuple(each for each in record.details.queue if each is not message)
             record.details = replace(record.details, queue=left)
             raise
@@ -110,7 +110,7 @@ class Turns:
             working.cancel()
             await asyncio.wait({working})
         for message in record.details.queue:
-            self._begins.pop(id(message), None)
+            self._begins.pop(message.id, None)
 
     def _work_on(self, record: Record) -> None:
         if record.working is None and not self._closed:
@@ -159,13 +159,13 @@ class Turns:
             return False
         self._tell_begun(record, message)
         try:
-            await session.prompt(blocks_of(message))
+            await session.prompt(blocks_of(message), message=message.id or None)
         except LegationError as error:  # the log has it
             logger.info("session %s: %s", record.id, error.message)
         return True
 
     def _tell_begun(self, record: Record, message: Message) -> None:
-        begins = self._begins.pop(id(message), None)
+        begins = self._begins.pop(message.id, None)
         if begins is not None and not begins.done():
             begins.set_result(record.head)
 
@@ -175,7 +175,7 @@ class Turns:
         turn = new_id("trn", now_ms=self._clock.now_ms())
         error = RpcError(ErrorCode.INTERNAL_ERROR, why)
         payloads = (
-            PromptStarted(turn=turn, prompt=blocks_of(message)),
+            PromptStarted(turn=turn, prompt=blocks_of(message), message=message.id or None),
             PromptFinished(turn=turn, stop_reason="cancelled", error=error),
             TurnState(turn=turn, state="idle", reason="cancelled"),
         )

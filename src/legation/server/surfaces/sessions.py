@@ -31,6 +31,7 @@ from legation.wire.api.sessions import (
     SessionCreated,
     SessionInfo,
     SessionList,
+    Words,
 )
 
 STARTING = (AgentError, CapabilityUnsupported, RateLimited, TimedOut, Unavailable, StorageFailed)
@@ -87,7 +88,7 @@ async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: 
     access=needs("operate"),
     errors=(NotFound, Conflict, SessionClosed, CapabilityUnsupported),
 )
-async def steer_turn(call: Call, id: str, body: NewMessage) -> None:  # noqa: A002
+async def steer_turn(call: Call, id: str, body: Words) -> None:  # noqa: A002
     """Say something to the turn that runs, without ending it. Answers when the agent has it.
 
     Without a turn it is a conflict. Few agents take something in meanwhile (Claude Code and Codex do); others get messages in turn."""

@@ -14,6 +14,7 @@ from legation.wire.api.shape import Answer, Request
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Where = Annotated[str, Meta(min_length=1, max_length=4096)]
 AgentMode = Annotated[str, Meta(min_length=1, max_length=64)]  # build, plan, or one that the agent names
+MessageId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,128}$")]
 PermissionMode = Literal["default", "plan", "bypass", "acceptEdits"]
 PermissionReplyWord = Literal["once", "always", "reject"]
 ALWAYS: Final = "allowed for the rest of the session"  # what an agent hears whose call was answered so
@@ -116,9 +117,15 @@ class Attachment(Request, kw_only=True):
     filename: str | None = None
 
 
-class NewMessage(Request, kw_only=True):
+class Words(Request, kw_only=True):
     message: Annotated[str, Meta(min_length=1)]
     attachments: tuple[Attachment, ...] = ()
+
+
+class NewMessage(Words, kw_only=True):
+    """`message_id` is your name for it: the `prompt-started` of its turn says it again. Without one it gets `msg_...`."""
+
+    message_id: MessageId | None = None
 
 
 class QuestionAnswers(Request, kw_only=True):

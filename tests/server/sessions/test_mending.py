@@ -1,0 +1,55 @@
+"""What a killed server left: whichever prompts stand in the log, a message is played once."""
+
+from dataclasses import dataclass
+
+import pytest
+from msgspec.structs import replace
+
+from legation.host.meta import SessionMeta
+from legation.server.sessions.details import Begun, Details, Message
+from legation.server.sessions.mending import mend
+from legation.server.sessions.record import Record
+from legation.server.sessions.records import Records
+from legation.store.log import EventLog
+from legation.store.memory import MemoryBackend
+from legation.wire import codec
+from legation.wire.lifecycle import PromptStarted
+from legation.wire.universal.facts import Metadata
+
+OURS = Message(id="msg_1", text="go on")
+OLD = Message(text="go on")  # of a release without ids
+
+
+@dataclass(frozen=True)
+class Case:
+    message: Message
+    prompted: tuple[str | None, ...]  # the names of the messages of the prompts in the log
+    waits: bool
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(OURS, (), waits=True),
+        Case(OURS, ("msg_1",), waits=False),
+        Case(OURS, (None,), waits=True),  # a client of ACP's
+        Case(OURS, (None, "msg_1"), waits=False),
+        Case(OLD, (), waits=True),
+        Case(OLD, (None,), waits=False),
+    ],
+)
+async def test_a_message_waits_unless_its_own_prompt_stands_in_the_log(case: Case) -> None:
+    async with EventLog(MemoryBackend()) as log:
+        stream = await log.stream("s")
+        records = Records(log)
+        given = Metadata("rehearsal", "build", None, "default")
+        details = Details(agent="rehearsal", given=given, created_at=1, updated_at=1)
+        meta = SessionMeta(cwd="/w", agent_definition_id="rehearsal", agent_session_id="a")
+        record = Record("local", "s", meta, details, head=0, closed=False)
+        records.add(record)
+        await records.save(record, replace(details, begun=Begun(message=case.message, after=0)))
+        for number, name in enumerate(case.prompted):
+            await stream.append([codec.draft(PromptStarted(turn=f"trn_{number}", prompt=(), message=name))])
+        await mend(records, log)
+        assert record.details.begun is None
+        assert record.details.queue == ((case.message,) if case.waits else ())
