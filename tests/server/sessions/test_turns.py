@@ -37,6 +37,28 @@ async def test_messages_are_taken_in_their_order(talk: Talk) -> None:
     assert types == ["running", "idle"] * 4
 
 
+async def test_a_message_that_is_sent_again_by_its_id_is_played_once_and_ids_are_the_sessions_own(
+    talk: Talk,
+) -> None:
+    for session in ("s", "t"):
+        await talk.created(session)
+        await talk.send(session, "say going", "stall 60", messageId="mine")
+        await talk.until(session, "agent-message-chunk")
+        await talk.send(session, "say more", messageId="more")
+        for again in ("mine", "more"):
+            body = {"message": "again", "messageId": again}
+            for path in ("messages", "messages/stream"):
+                refused = await talk.call("POST", f"/v1/sessions/{session}/{path}", body)
+                assert (refused.status_code, again in refused.text) == (409, True)
+        await talk.call("POST", f"/v1/sessions/{session}/cancel")
+        _, started = await talk.until(session, "prompt-started", where=lambda said: said["message"] == "more")
+        await talk.until(session, "prompt-finished", where=lambda said: said["turn"] == started["turn"])  # noqa: B023
+        assert await talk.heard(session) == "goingmore"
+    for odd in ("", "a b", "ü", "x" * 129):
+        body = {"message": "hi", "messageId": odd}
+        assert (await talk.call("POST", "/v1/sessions/s/messages", body)).status_code == 400
+
+
 async def test_no_more_messages_wait_than_may(talk: Talk) -> None:
     await talk.created("s")
     await talk.send("s", "stall 60")

@@ -41,6 +41,7 @@ from legation.wire.principal import Principal
 REQUESTS_AT_ONCE: Final = 256
 REQUEST_BYTES: Final = 256 * 1024 * 1024
 NOTIFICATIONS_AT_ONCE: Final = 256
+LONGEST_ID: Final = 1024  # characters of a request's id that is kept; any client's are a fraction of that
 AGENT_EXITED: Final = "_adapter/agent_exited"  # as sandbox-agent tells its clients
 
 
@@ -164,7 +165,8 @@ class Connection:
         """Returns when the disk knows of every request that has come: the next server answers what this one does not."""
         async with self._noting:
             running = [each for each in self._running.values() if not each.answer.done()]
-            taken = tuple(Taken(id=bytes(each.message.id).decode(), after=each.after) for each in running)
+            ids = [(bytes(each.message.id).decode(), each.after) for each in running]
+            taken = tuple(Taken(id=name, after=after) for name, after in ids if len(name) <= LONGEST_ID)
             if set(taken) <= set(self.kept.taken):
                 return
             self.kept = msgspec.structs.replace(self.kept, taken=taken)

@@ -46,7 +46,8 @@ class Turns:
         self._log = log
         self._clock = clock
         self._closed = False
-        self._begins: dict[str, asyncio.Future[int]] = {}  # by the message's id
+        # By workspace, session and message: ids of messages are their senders' choice.
+        self._begins: dict[tuple[str, str, str], asyncio.Future[int]] = {}
 
     def go_on(self) -> None:
         """With what waited when the last server ended."""
@@ -66,6 +67,7 @@ class Turns:
         """Returns when it is accepted, on the disk: None if it is next, else what resolves when its turn begins, to the
         last number that the log has by then."""
         must_be_open(record)
+        _must_be_new(record, message)
         queue = (*record.details.queue, message)
         if len(queue) > MOST_QUEUED or sum(each.size for each in queue) > MOST_QUEUED_SIZE:
             raise RateLimited(
@@ -74,13 +76,13 @@ class Turns:
             )
         begins: asyncio.Future[int] | None = None
         if len(queue) > 1 or record.details.begun is not None or _is_busy(record):
-            begins = self._begins[message.id] = asyncio.get_running_loop().create_future()
+            begins = self._begins[_key(record, message)] = asyncio.get_running_loop().create_future()
         try:
             await self._records.save(
                 record, replace(record.details, queue=queue, updated_at=self._clock.now_ms())
             )
         except LegationError:  # who sent it is told so, and may send it again
-            self._begins.pop(message.id, None)
+            self._begins.pop(_key(record, message), None)
             left = tuple(each for each in record.details.queue if each is not message)
             record.details = replace(record.details, queue=left)
             raise
@@ -110,7 +112,7 @@ class Turns:
             working.cancel()
             await asyncio.wait({working})
         for message in record.details.queue:
-            self._begins.pop(message.id, None)
+            self._begins.pop(_key(record, message), None)
 
     def _work_on(self, record: Record) -> None:
         if record.working is None and not self._closed:
@@ -165,7 +167,7 @@ class Turns:
         return True
 
     def _tell_begun(self, record: Record, message: Message) -> None:
-        begins = self._begins.pop(message.id, None)
+        begins = self._begins.pop(_key(record, message), None)
         if begins is not None and not begins.done():
             begins.set_result(record.head)
 
@@ -186,6 +188,20 @@ class Turns:
 
 def blocks_of(message: Message) -> tuple[ContentBlock, ...]:
     return (Text(text=message.text), *message.links)
+
+
+def _key(record: Record, message: Message) -> tuple[str, str, str]:
+    return record.workspace, record.id, message.id
+
+
+def _must_be_new(record: Record, message: Message) -> None:
+    """Whoever was cut off and sends it again does not have it played twice."""
+    begun = record.details.begun
+    known = [*record.details.queue, *([begun.message] if begun else [])]
+    if any(each.id == message.id for each in known):
+        raise Conflict(
+            f"cannot take message {message.id}: there is one of that id, which waits or is played; give another id"
+        )
 
 
 def _is_busy(record: Record) -> bool:

@@ -73,13 +73,13 @@ async def change_session(call: Call, id: str, body: SessionChange) -> SessionInf
 @routes.post(
     "/v1/sessions/{id}/messages",
     access=needs("operate"),
-    errors=(NotFound, SessionClosed, RateLimited, StorageFailed),
+    errors=(NotFound, Conflict, SessionClosed, RateLimited, StorageFailed),
 )
 async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: A002
     """Say something to the agent. Answers when the message is accepted; the events say what becomes of it.
 
     While a turn runs it waits, and messages are taken in their order. Without a running agent one is started and goes
-    on where the session was."""
+    on where the session was. A second message with a `messageId` that waits or is played is a conflict."""
     await _desk(call).send(call.principal.workspace, id, body)
 
 
