@@ -11,7 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -150,6 +150,21 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"ok"})
 
 
+async def served(sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(*sock.getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    async with asyncio.timeout(LIMIT):
+        await reader.readuntil(b"ok")
+    return reader, writer
+
+
+async def gone(server: Serving) -> None:
+    """The server's side of each connection is closed: else the loop may end before it is."""
+    async with asyncio.timeout(LIMIT):
+        while server.server_state.connections:
+            await asyncio.sleep(0.001)
+
+
 async def test_a_request_that_does_not_end_is_cancelled_after_the_grace(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -181,6 +196,9 @@ async def test_it_is_ready_only_when_it_listens_and_tells_the_bodies_first() -> 
     server = Serving(echo, ready, lambda: told.append("exit"))
     async with running(server, sock):
         assert told == ["ready"]
+        _, writer = await served(sock)  # after the first, which is accepted by now
+        writer.close()
+        await gone(server)
     assert told == ["ready", "exit"]
 
 
@@ -195,13 +213,13 @@ async def test_it_is_ready_only_when_it_listens_and_tells_the_bodies_first() -> 
 )
 async def test_an_endless_head_is_refused(head: bytes) -> None:
     sock = listen("127.0.0.1", 0)
-    async with running(Serving(echo), sock), asyncio.timeout(LIMIT):
+    server = Serving(echo)
+    async with running(server, sock), asyncio.timeout(LIMIT):
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(head)
         assert (await reader.read(12)) == b"HTTP/1.1 400"
-        with suppress(ConnectionError):
-            await reader.read()  # until the server has closed its side: else the loop may end before it has
         writer.close()
+        await gone(server)
 
 
 async def test_whoever_sends_no_request_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

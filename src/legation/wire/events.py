@@ -9,7 +9,7 @@ import msgspec
 
 from legation.wire import jsontext
 
-VERSION = 1
+VERSION = 2
 """Of the public contract: the event types and their fields. See docs/reference/events.md."""
 
 UNRECOGNIZED = "unrecognized-update"

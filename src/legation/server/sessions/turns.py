@@ -198,7 +198,7 @@ def _must_be_new(record: Record, message: Message) -> None:
     """Whoever was cut off and sends it again does not have it played twice."""
     begun = record.details.begun
     known = [*record.details.queue, *([begun.message] if begun else [])]
-    if any(each.id == message.id for each in known):
+    if message.id and any(each.id == message.id for each in known):
         raise Conflict(
             f"cannot take message {message.id}: there is one of that id, which waits or is played; give another id"
         )
