@@ -28,7 +28,7 @@ from legation.host.fs import create_default_fs_handler
 from legation.host.handlers import FsHandler
 from legation.host.listeners import Listener, Listeners
 from legation.host.meta import absolute
-from legation.host.openings import Openings, Prepare
+from legation.host.openings import Openings, Place, Prepare
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
@@ -203,9 +203,7 @@ class AcpHost:
         session with whose history it begins."""
         return await self._openings.create(
             self._agent(agent_id),
-            cwd,
-            tuple(mcp_servers),
-            additional_directories,
+            Place(cwd, tuple(mcp_servers), additional_directories),
             session_id=session_id,
             title=title,
             details=details,
@@ -240,8 +238,8 @@ class AcpHost:
         additional_directories: Sequence[Path | str] = (),
     ) -> SessionUpdated:
         """The agent tells the whole history again; it replaces the recorded one, under fresh numbers."""
-        agent, mcp = self._agent(agent_id), tuple(mcp_servers)
-        return await self._openings.load(agent, session_id, cwd, mcp, additional_directories)
+        place = Place(cwd, tuple(mcp_servers), additional_directories)
+        return await self._openings.load(self._agent(agent_id), session_id, place)
 
     async def resume_session(
         self,
@@ -253,8 +251,8 @@ class AcpHost:
         additional_directories: Sequence[Path | str] = (),
     ) -> SessionUpdated:
         """The agent goes on where it was; what is recorded stays."""
-        agent, mcp = self._agent(agent_id), tuple(mcp_servers)
-        return await self._openings.resume(agent, session_id, cwd, mcp, additional_directories)
+        place = Place(cwd, tuple(mcp_servers), additional_directories)
+        return await self._openings.resume(self._agent(agent_id), session_id, place)
 
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock]) -> PromptResult:
         return await self.session(session_id).prompt(tuple(prompt))

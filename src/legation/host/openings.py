@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,19 @@ Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSession
 """Given what the agent has opened; returns what it is like then."""
 
 
+class Place(NamedTuple):
+    """Where a session works, and with what; a caller that says nothing leaves it as it is."""
+
+    cwd: Path | str | None
+    mcp: tuple[McpServer, ...]
+    directories: Sequence[Path | str]
+
+    def meta(self, agent: Agent, known: SessionMeta | None = None) -> SessionMeta:
+        cwd = known.cwd if known and self.cwd is None else self.cwd
+        directories = self.directories or (known.additional_directories if known else ())
+        return SessionMeta.wanted(agent.definition, cwd, self.mcp, directories)
+
+
 class Openings:
     def __init__(self, sessions: Sessions, log: EventLog, workspace: str, around: Surroundings) -> None:
         self._sessions = sessions
@@ -39,9 +52,7 @@ class Openings:
     async def create(
         self,
         agent: Agent,
-        cwd: Path | str | None,
-        mcp: tuple[McpServer, ...],
-        directories: Sequence[Path | str],
+        place: Place,
         *,
         session_id: str | None,
         title: str | None,
@@ -50,12 +61,14 @@ class Openings:
         forks: str | None,
     ) -> SessionUpdated:
         live, limit = agent.running(), self._around.limits.start
-        meta = SessionMeta.wanted(agent.definition, cwd, mcp, directories)
+        meta = place.meta(agent)
         with ExitStack() as claims:
             if session_id is not None:
                 claims.enter_context(self._sessions.claim(session_id))
             begin = live.new_session if forks is None else partial(live.fork_session, forks)
-            opened = await begin(meta.cwd, mcp, limit, additional_directories=meta.additional_directories)
+            opened = await begin(
+                meta.cwd, place.mcp, limit, additional_directories=meta.additional_directories
+            )
             if prepare is not None:
                 opened = await prepare(live, opened)
             if session_id is None:
@@ -67,7 +80,7 @@ class Openings:
             stream = await self._log.stream(session_id or opened.session_id, self._workspace)
             session = await new_session(stream, meta, self._around)
             self._sessions.add(session)
-        active = session.attach(agent.id, live, opened, mcp)
+        active = session.attach(agent.id, live, opened, place.mcp)
         agent.serve(session, live)
         if active:
             await active
@@ -75,29 +88,13 @@ class Openings:
 
     # Ones that an agent already has.
 
-    async def load(
-        self,
-        agent: Agent,
-        session_id: str,
-        cwd: Path | str | None,
-        mcp: tuple[McpServer, ...],
-        directories: Sequence[Path | str],
-    ) -> SessionUpdated:
+    async def load(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
         with self._free(agent, session_id, to_load=True):
-            meta = self._meta(agent, session_id, cwd, mcp, directories)
-            return await self._take_up(agent, session_id, meta, mcp).load()
+            return await self._taken_up(agent, session_id, place).load()
 
-    async def resume(
-        self,
-        agent: Agent,
-        session_id: str,
-        cwd: Path | str | None,
-        mcp: tuple[McpServer, ...],
-        directories: Sequence[Path | str],
-    ) -> SessionUpdated:
+    async def resume(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
         with self._free(agent, session_id, to_load=False):
-            meta = self._meta(agent, session_id, cwd, mcp, directories)
-            return await self._take_up(agent, session_id, meta, mcp).resume()
+            return await self._taken_up(agent, session_id, place).resume()
 
     def again(self, agent: Agent, session: Session) -> TakeUp:
         """By the next process of its agent."""
@@ -113,29 +110,16 @@ class Openings:
             with self._sessions.claim(session_id):
                 yield
 
-    def _meta(
-        self,
-        agent: Agent,
-        session_id: str,
-        cwd: Path | str | None,
-        mcp: tuple[McpServer, ...],
-        directories: Sequence[Path | str],
-    ) -> SessionMeta:
-        """A known session stays where it is unless the caller says otherwise, and keeps its title."""
+    def _taken_up(self, agent: Agent, session_id: str, place: Place) -> TakeUp:
+        """A known session stays where it is unless the caller says otherwise, and keeps what was noted of it."""
         known = self._sessions.find(session_id)
         if known is None:
-            meta = SessionMeta.wanted(agent.definition, cwd, mcp, directories)
-            return msgspec.structs.replace(meta, agent_session_id=session_id)
-        kept = known.meta
-        place = cwd if cwd is not None else kept.cwd
-        meta = SessionMeta.wanted(agent.definition, place, mcp, directories or kept.additional_directories)
-        return msgspec.structs.replace(
-            meta,
-            agent_session_id=kept.agent_session_id,
-            title=kept.title,
-            updated_at=kept.updated_at,
-            details=kept.details,
-        )
+            meta = msgspec.structs.replace(place.meta(agent), agent_session_id=session_id)
+        else:
+            name = known.meta.agent_session_id
+            meta = place.meta(agent, known.meta).noted_as(known.meta)
+            meta = msgspec.structs.replace(meta, agent_session_id=name)
+        return self._take_up(agent, session_id, meta, place.mcp)
 
     def _take_up(
         self, agent: Agent, session_id: str, meta: SessionMeta, mcp: tuple[McpServer, ...]

@@ -27,6 +27,9 @@ async def test_what_is_sent_there_is_told_to_the_client(client: Client) -> None:
     body = {"message": rehearse("say from elsewhere")}
     assert (await client.http.post(f"/v1/sessions/{session}/messages", json=body)).status_code == 204
     await client.until_text(session, "from elsewhere")
+    async with asyncio.timeout(LIMIT):
+        while (await client.http.get(f"/v1/sessions/{session}")).json()["busy"]:
+            await asyncio.sleep(0.02)
     assert (await client.play(session, "say here"))["stopReason"] == "end_turn"
 
 
