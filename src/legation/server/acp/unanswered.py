@@ -25,10 +25,9 @@ _WHY: Final = "cannot answer: the server ended before it could; see what the ses
 
 async def last_words(stream: Stream, taken: Sequence[Taken]) -> list[bytes]:
     """Nobody reads or writes the stream meanwhile."""
-    open_requests = {id_key(each.id.encode()): each.id.encode() for each in taken}
-    asked: list[
-        msgspec.Raw
-    ] = []  # answered or not: their answers are not in the log, and nobody waits for one
+    owed = {id_key(each.id.encode()): each for each in taken}
+    # What the client was asked, answered or not: its answers are not in the log, and nobody waits for one any more.
+    asked: list[msgspec.Raw] = []
     after = min((each.after for each in taken), default=stream.head)
     async for batch in stream.subscribe(after, follow=False).batches():
         for event in batch:
@@ -37,12 +36,14 @@ async def last_words(stream: Stream, taken: Sequence[Taken]) -> list[bytes]:
             message = read_message(event.raw)
             if message is None:
                 continue
-            if kind_of(message) == "response":
-                open_requests.pop(key_of(message), None)
-            elif message.id:
+            if kind_of(message) == "request":
                 asked.append(message.id)
-    if not open_requests:
+            elif (
+                found := owed.get(key_of(message))
+            ) and event.seq > found.after:  # else of an older one of that id
+                del owed[key_of(message)]
+    if not owed:
         return []
     withdrawn = [notification_line(CANCEL_REQUEST, {"requestId": each}) for each in asked]
     error = rpc_error(Unavailable(_WHY))
-    return [*withdrawn, *(error_line(raw_id, error) for raw_id in open_requests.values())]
+    return [*withdrawn, *(error_line(each.id.encode(), error) for each in owed.values())]
