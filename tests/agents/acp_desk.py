@@ -61,7 +61,9 @@ def start_of(kind: Kind) -> Start:
 
 
 def scripted_model() -> ScriptedModel:
-    return ScriptedModel(wires=(AnthropicWire(), OpenAiChatWire(), OpenAiResponsesWire(), GeminiWire()))
+    """They may look for news where no switch keeps them from that: they are refused, and that is all."""
+    wires = (AnthropicWire(), OpenAiChatWire(), OpenAiResponsesWire(), GeminiWire())
+    return ScriptedModel(wires=wires, may_knock=True)
 
 
 def variables(model: ScriptedModel) -> dict[str, str]:

@@ -88,7 +88,6 @@ async def at_work(
 
         monkeypatch.setattr(talk.rig.services.launching.catalogue, "start", start)
         yield At(kind, talk, model)
-        model.problems.clear()  # what it looked for besides, and was refused
 
 
 @BOTH
@@ -149,7 +148,6 @@ async def hosted(kind: Kind, place: Path, **options: Any) -> AsyncIterator[tuple
         if kind.sign_in:
             await made.host.authenticate(agent.agent_id, kind.sign_in)
         yield await made.open(agent.agent_id), model
-        model.problems.clear()
 
 
 async def test_a_file_request_that_was_not_offered_is_answered_and_the_turn_goes_on(tmp_path: Path) -> None:

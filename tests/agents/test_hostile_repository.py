@@ -49,8 +49,6 @@ async def asked(kind: Kind, repository: HostileRepository, place: Path, *, trust
         assert (result.stop_reason, result.error) == ("end_turn", None)
         found = len(await of_type(session, "permission-asked"))
         await made.host.dispose_agent(agent.agent_id)
-        # An agent may look for news where no switch keeps it from that: it is refused, and that is all.
-        model.problems.clear()
     return found
 
 
