@@ -89,14 +89,15 @@ CHATTY = "#!/bin/sh\necho this is no protocol\nexec sleep 600\n"
 
 
 @pytest.mark.parametrize(
-    ("program", "said"), [(SILENT, "initialize"), (DYING, "I cannot"), (CHATTY, "initialize")]
+    ("program", "said", "bound"),
+    [(SILENT, "initialize", 1.0), (DYING, "I cannot", 60.0), (CHATTY, "initialize", 1.0)],
 )
 async def test_an_agent_that_does_not_work_is_broken_within_bounds(
-    machine: Machine, program: str, said: str
+    machine: Machine, program: str, said: str, bound: float
 ) -> None:
     machine.installed("codex-acp", CODEX, "bin/codex-acp", program)
     async with asyncio.timeout(30):
-        health = await examine(machine.catalogue(), "codex-acp", timeout=1.0)
+        health = await examine(machine.catalogue(), "codex-acp", timeout=bound)
     assert (health.verdict, health.next) == ("broken", "legation agents verify codex-acp")
     assert said in health.says
 
