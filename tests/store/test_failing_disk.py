@@ -24,7 +24,7 @@ def test_a_full_disk_pauses_the_agent_and_loses_nothing(kind: str, tmp_path: Pat
         capture_output=True,
         env={"PATH": os.environ["PATH"]},
         cwd=ROOT,
-        timeout=60,
+        timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()

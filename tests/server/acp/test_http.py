@@ -119,9 +119,8 @@ async def test_delete_is_at_once_and_ends_the_process_group(server: Running, cli
     await client.until_text(session, "up")
     agents = below(server.process.pid)
     assert len(agents) > 1  # it has children of its own
-    started = time.monotonic()
     assert await client.delete() == 204
-    assert time.monotonic() - started < 2  # the SDK gives up after that
+    assert any(map(runs, agents))  # they take no hint: nobody waited until they were killed
     answer = await prompting
     assert answer["error"]["data"]["code"] == "legation/unavailable"
     async with asyncio.timeout(30):
