@@ -17,6 +17,8 @@ from legation.wire.api.approvals import NewGrant
 
 pytestmark = pytest.mark.heavy
 
+REVIEWED = "action: human_approval, reviewers: [FIN@x.org]"
+
 
 @pytest.fixture
 async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
@@ -374,10 +376,7 @@ async def test_a_rule_with_reviewers_is_decided_by_them_alone(office: Office, tm
     await office.sql(
         "insert into app_user (id, name, email, created_at) values ('usr_9', 'Fin', 'fin@x.org', 0)"
     )
-    text = POLICY.replace(
-        "tools: mail.send, action: human_approval",
-        "tools: mail.send, action: human_approval, reviewers: [FIN@x.org]",
-    )
+    text = POLICY.replace("tools: mail.send, action: human_approval", f"tools: mail.send, {REVIEWED}")
     async with open_door(office, tmp_path, text) as rig:
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
@@ -385,6 +384,22 @@ async def test_a_rule_with_reviewers_is_decided_by_them_alone(office: Office, tm
             await rig.inbox.resolve(PERSON, approval.id, YES)
         await rig.inbox.resolve(replace(PERSON, id="tok_9", kind="token", user="usr_9"), approval.id, YES)
         assert (await running).passed
+
+
+async def test_a_grant_lifts_no_rule_that_names_its_reviewers(office: Office, tmp_path: Path) -> None:
+    """Else anybody who may give grants would decide in their place."""
+    from legation.approvals.grants import Grants
+
+    text = POLICY.replace("tools: mail.send, action: human_approval", f"tools: mail.send, {REVIEWED}")
+    async with open_door(office, tmp_path, text) as rig:
+        grants = Grants(office.database, office.sealer, rig.clock)
+        grant = NewGrant(agent="*", tools="*", duration=60)
+        await office.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
+        assert (await rig.door.consider(request("mail.send"))).grant is None
+        running = asyncio.create_task(rig.door.decide(request("mail.send")))
+        [approval] = await rig.pending()
+        assert approval.reviewers == ("FIN@x.org",)
+        running.cancel()
 
 
 async def test_the_same_question_cannot_be_asked_twice_at_once(rig: Rig) -> None:

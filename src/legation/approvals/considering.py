@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from legation.approvals import limits
-from legation.approvals.grants import matching
 from legation.approvals.inbox import Inbox
 from legation.approvals.loops import Loops
+from legation.approvals.passage import Judged, lifting
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.request import Consideration, Request
 
@@ -21,9 +21,8 @@ async def considered(
     database = inbox.ledger.database
     if hit is None:
         hit = await database.read(limits.peek, workspace, action.agent, of_agent, action, now)
-    grant = None
-    if hit is None and verdict.action in ("supervisor", "human_approval") and not injected:
-        grant = await database.read(matching, workspace, action, now, request.granted_session, request.facts)
+    judged = Judged(request=request, policies=policies, verdict=verdict, injected=injected)
+    grant = None if hit else await database.read(lifting, judged, now)
     return Consideration(
         policy="deny" if hit else verdict.action,
         rule=hit.rule if hit else verdict.name,

@@ -6,8 +6,8 @@ INV-G3  Only a person's credential gives or revokes one, and the audit log has i
         that ends takes its own along.
 INV-G4  A grant of one session covers no call of another, and none that only says that it is of that session.
 
-A grant lifts `supervisor` and `human_approval`. Here one is only found: that it never lifts `deny`, and nothing where
-the injection signal fires, is for the door to decide. Why it was given is people's words: sealed, under a key of its own.
+A grant lifts `supervisor` and `human_approval`. Here one is only found: that it never lifts `deny`, nor a rule that names
+its reviewers, and nothing where the injection signal fires, is for the door to decide. Why it was given is people's words: sealed, under a key of its own.
 """
 
 from __future__ import annotations

@@ -107,13 +107,8 @@ class Passage:
                 return (yield from self._passed(judged, None, now_ms))
             case "supervisor" | "human_approval" as asked:
                 asks = asked
-        if not judged.injected:
-            session = judged.request.granted_session
-            grant = yield from matching(
-                judged.workspace, judged.action, now_ms, session, judged.request.facts
-            )
-            if grant is not None:
-                return (yield from self._passed(judged, grant, now_ms))
+        if (grant := (yield from lifting(judged, now_ms))) is not None:
+            return (yield from self._passed(judged, grant, now_ms))
         return (yield from self.life.propose(_proposal(self, judged, asks, approval_id, expires_at), now_ms))
 
     def leave(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Approval]:
@@ -188,6 +183,18 @@ class Passage:
     def _begin(self, judged: Judged, call: Call, now_ms: int) -> Transaction[None]:
         if self.acts:
             yield from effects.begin(self.life.chain, judged.workspace, call, self.waiter, now_ms)
+
+
+def lifting(judged: Judged, now_ms: int) -> Transaction[Grant | None]:
+    """The grant that lets pass what would be asked about, if one does. None does where the injection signal fires, nor
+    where the rule names who decides it: whoever gave the grant may be none of them."""
+    verdict, request = judged.verdict, judged.request
+    asked = verdict.action in ("supervisor", "human_approval")
+    if not asked or judged.injected or verdict.reviewers:
+        return None
+    return (
+        yield from matching(judged.workspace, judged.action, now_ms, request.granted_session, request.facts)
+    )
 
 
 def _stopped(judged: Judged, hit: LimitHit) -> Settled:
