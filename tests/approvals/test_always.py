@@ -18,7 +18,7 @@ def desk(office: Office) -> tuple[Inbox, Grants]:
     return Inbox(office.ledger, clock, WAITER), Grants(office.database, office.sealer, clock)
 
 
-async def test_it_answers_this_one_alone(office: Office) -> None:
+async def test_it_answers_this_one_and_leaves_the_others_to_whoever_waits_for_them(office: Office) -> None:
     asked = await office.ask(session_id="ses_1")
     same = await office.ask(write_file("/p/other.go"), session_id="ses_1")
     elsewhere = await office.ask(session_id="ses_2")

@@ -1,4 +1,4 @@
-"""`always`, said to one approval of a session: this one, and a grant for the same tool there."""
+"""`always`, said to one approval of a session: this one, and a grant for the same tool there, also for what waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from legation.wire.principal import Principal
 async def allow_always(
     inbox: Inbox, grants: Grants, by: Principal, approval: Approval, session: str, answer: Answer
 ) -> None:
-    """It takes a person. What waits there already is answered by itself: a grant would not have let all of it pass."""
+    """It takes a person. What waits there already is not answered here: whoever waits for it asks anew whether the
+    grant lets it pass (`recheck.py`)."""
     must_be_person(by, "give")
 
     def work(now_ms: int) -> Transaction[Approval]:
@@ -29,4 +30,4 @@ async def allow_always(
         yield from grants.give(by, new, grant=new_grant_id(now_ms), now_ms=now_ms, session=session)
         return answered
 
-    await inbox.changed(by.workspace, StepKind.RESOLVED, work)
+    await inbox.granting(by.workspace, inbox.changed(by.workspace, StepKind.RESOLVED, work))

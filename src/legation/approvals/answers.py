@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from legation.approvals.approval import Approval, Status
-from legation.approvals.request import POLICY
+from legation.approvals.request import LIFTED, POLICY
 from legation.approvals.trace_content import Seals, contents_of
 from legation.store.database.transaction import Transaction
 from legation.store.sealing import Sealer
@@ -32,7 +32,8 @@ def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
     """What the agent is told is the message; where there is none and it was denied, the reason."""
     rows = yield from contents_of(approval.workspace_id, [approval.trace_id], ["message", "reasoning"])
     said = {found.name: found.value for found in map(Seals(sealer, approval.workspace_id).open, rows)}
-    words = _WORDS[approval.status]
+    lifted = approval.status is Status.APPROVED and approval.resolver_kind == "grant"
+    words = LIFTED if lifted else _WORDS[approval.status]
     by = approval.resolved_by or POLICY
     message = said.get("message")
     if message is None and approval.status is Status.DENIED:

@@ -35,6 +35,7 @@ Reason: TypeAlias = Literal[
     "limit-reached",  # cancelled: the money is spent meanwhile
     "stopping",
     "no-supervisor",  # escalated: nobody of level 1 was there
+    "granted",  # resolved: a grant was given meanwhile
     "undecided",  # escalated: supervisors were there and left it
 ]
 

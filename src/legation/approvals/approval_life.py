@@ -195,6 +195,19 @@ class Approvals(Endings):
         }
         return (yield from self.changed(rows, former, StepKind.RESOLVED, principal, now_ms, said))
 
+    def lift(self, former: Approval, grant: Principal, now_ms: int) -> Transaction[Approval]:
+        """By a grant, which is a person's word: it needs nobody else's."""
+        rows = yield _SQL.lift(
+            workspace=former.workspace_id,
+            id=former.id,
+            now=now_ms,
+            expires_at=max(former.expires_at, now_ms + MIN_USE_MS),
+            resolver_kind=grant.kind,
+            resolver=grant.id,
+            level=grant.level,
+        )
+        return (yield from self.changed(rows, former, StepKind.RESOLVED, grant, now_ms, reason="granted"))
+
     def answer_group(
         self, principal: Principal, group_key: str, answer: Answer, now_ms: int
     ) -> Transaction[GroupAnswer]:

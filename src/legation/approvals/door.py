@@ -168,7 +168,7 @@ class Door:
     async def _answered(
         self, judged: Judged, passage: Passage, approval: Approval, wait: Wait, gone: asyncio.Event
     ) -> Ruling:
-        rechecked = Recheck(self.inbox, self.policies, judged, passage)
+        rechecked = Recheck(self.inbox, self.policies, judged, passage, wait)
         vigil = Vigil(
             inbox=self.inbox,
             attendance=self._attendance,

@@ -1,6 +1,7 @@
 """What other servers did to approvals: read from their chains, and told here as if it had happened here.
 
-Only with a shared database. One query asks where all chains end; only what is new is read.
+Only with a shared database. One query asks where all chains end; only what is new is read. Grants stand in no chain: those
+that count are looked at where something waits.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from legation.approvals.approval import Approval, read
+from legation.approvals.grants import live
 from legation.approvals.inbox import Inbox
 from legation.approvals.trace import StepKind
 from legation.store.database.queries import Queries
@@ -25,6 +27,7 @@ class Elsewhere:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._read: dict[tuple[str, str], int] = {}
+        self._granted: dict[str, set[str]] = {}  # what counted in a workspace at the last look
 
     async def begin(self) -> None:
         """From here on: what was before is on record."""
@@ -43,7 +46,17 @@ class Elsewhere:
                     self._inbox.tell(approval, step)
                 count += len(changes)
                 self._read[workspace, server] = last
+        await self._look_at_grants()
         return count
+
+    async def _look_at_grants(self) -> None:
+        inbox = self._inbox
+        for workspace in {wait.approval.workspace_id for wait in inbox.waits if wait.approval}:
+            counting = await inbox.ledger.database.read(live, workspace, inbox.clock.now_ms())
+            now = {grant.id for grant in counting}
+            if now - self._granted.get(workspace, set()):
+                inbox.granted(workspace)
+            self._granted[workspace] = now
 
     async def _heads(self) -> Rows:
         return await self._inbox.ledger.database.read(_heads, self._inbox.ledger.chain.server)

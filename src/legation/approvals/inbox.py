@@ -31,6 +31,7 @@ class Wait:
     def __init__(self) -> None:
         self.approval: Approval | None = None
         self.news = asyncio.Event()
+        self.grants = 0  # given since it waits: whoever waits looks whether they cover it
 
     def told(self, approval: Approval) -> None:
         self.approval = approval
@@ -72,6 +73,23 @@ class Inbox:
             wait.told(approval)
         for listener in self._listeners:
             listener(approval, happened)
+
+    async def granting(self, workspace: str, giving: Coroutine[Any, Any, T]) -> T:
+        """What waits there hears of a grant as soon as it is given (INV-N2)."""
+
+        async def give() -> T:
+            given = await giving
+            self.granted(workspace)
+            return given
+
+        return await self.to_the_end(give())
+
+    def granted(self, workspace: str) -> None:
+        """A grant of that workspace is durable: what waits may be covered by it."""
+        for wait in self.waits:
+            if wait.approval is None or wait.approval.workspace_id == workspace:
+                wait.grants += 1
+                wait.news.set()
 
     async def changed(
         self, workspace: str, happened: StepKind, work: Callable[[int], Transaction[Approval]]

@@ -19,7 +19,7 @@ from legation.approvals.grants import Grant, matching
 from legation.approvals.limits import LimitHit
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.verdict import Limits, Verdict
-from legation.approvals.request import POLICY, Request, Ruling
+from legation.approvals.request import LIFTED, POLICY, Request, Ruling
 from legation.approvals.trace import Call, Draft, decided, proposed
 from legation.errors import AlreadyAnswered, LegationError
 from legation.store.database.transaction import Transaction
@@ -127,6 +127,13 @@ class Passage:
             raise AlreadyAnswered(f"cannot change approval {approval.id}: somebody was faster; read it again")
         return (yield from self._passed(judged, None, now_ms, call=approval.call, anew=True))
 
+    def lift(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Approval]:
+        """A grant was given while it waited, and covers it. AlreadyAnswered where somebody was faster, be it with
+        revoking the grant."""
+        if (grant := (yield from lifting(judged, now_ms))) is None:
+            raise AlreadyAnswered(f"cannot lift approval {approval.id}: the grant is revoked; read it again")
+        return (yield from self.life.lift(approval, _given_by(grant), now_ms))
+
     def settled(self, judged: Judged) -> Settled | None:
         """What no counter, grant or effect has a part in (INV-D3)."""
         if judged.looping is not None:
@@ -170,7 +177,7 @@ class Passage:
         yield from self.life.chain.append(judged.workspace, steps, now_ms)
         yield from self._begin(judged, call, now_ms)
         who = POLICY if grant is None else f"grant:{grant.id}"
-        words = verdict.reason if grant is None else "a grant lets it pass"
+        words = verdict.reason if grant is None else LIFTED
         return ruling_of(judged, "approved", who, words, None, call)
 
     def _charge(self, judged: Judged, now_ms: int) -> Transaction[None]:

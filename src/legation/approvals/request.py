@@ -15,6 +15,7 @@ from legation.wire.principal import Principal
 
 LimitName: TypeAlias = Literal["per-minute", "total", "spend", "loop"]
 POLICY: Final = "policy"
+LIFTED: Final = "a grant lets it pass"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

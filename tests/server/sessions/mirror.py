@@ -1,5 +1,6 @@
 """A small ACP agent that answers every prompt with what it was given: run as a program.
 
+`ask a.txt b.txt` makes it ask for these edits, all at the same time, and end the turn when all are answered.
 `--load` makes it load sessions instead of resuming them, `--new` makes it do neither.
 """
 
@@ -52,12 +53,31 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
     if method == "session/set_config_option":
         chosen[params["configId"]] = params["value"]
         return {"configOptions": options()}
+    if method == "session/prompt" and (words := params["prompt"][0]["text"].split())[0] == "ask":
+        return ask(params["sessionId"], words[1:])
     if method == "session/prompt":
         text = json.dumps({**given, "chosen": chosen, "prompt": params["prompt"], "where": str(Path.cwd())})
         update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
         send(method="session/update", params={"sessionId": params["sessionId"], "update": update})
         return {"stopReason": "end_turn"}
     raise KeyError(method)
+
+
+def ask(session: str, names: list[str]) -> dict[str, Any]:
+    choices = [{"optionId": kind, "name": kind, "kind": kind} for kind in ("allow_once", "reject_once")]
+    for name in names:
+        call = {
+            "toolCallId": name,
+            "title": "edit",
+            "kind": "edit",
+            "locations": [{"path": str(Path.cwd() / name)}],
+        }
+        permission = {"sessionId": session, "toolCall": call, "options": choices}
+        send(id=f"ask-{name}", method="session/request_permission", params=permission)
+    waiting = {f"ask-{name}" for name in names}
+    while waiting:
+        waiting.discard(json.loads(sys.stdin.readline()).get("id"))
+    return {"stopReason": "end_turn"}
 
 
 if __name__ == "__main__":

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from tests.server.rig import BOTH
-from tests.server.sessions.talk import Talk, open_talk
+from tests.server.sessions.talk import LIMIT, Talk, open_talk
 
 from legation.errors import SessionClosed
 from legation.server.sessions.mode_grants import ModeGrants
 from legation.server.sessions.records import Records
 
 pytestmark = pytest.mark.heavy
+
+PENDING = "select id from approval where status = 'pending'"
 
 
 @pytest.fixture(params=BOTH)
@@ -72,6 +74,44 @@ async def test_always_lets_the_same_tool_pass_in_this_session_only(talk: Talk) -
     await talk.asked("other", "ask write d.txt x")  # it waits
     await talk.asked("s", "ask run false")  # another tool does too
     assert not written(talk, "d.txt")
+
+
+async def all_asked(talk: Talk, session: str, *names: str) -> dict[str, str]:
+    """Permissions that an agent waits for at the same time, by the name of the file."""
+    await talk.created(session, agent="mirror", directory=str(talk.work))
+    answer = await talk.call(
+        "POST", f"/v1/sessions/{session}/messages", {"message": f"ask {' '.join(names)}"}
+    )
+    assert answer.status_code == 204, answer.text
+    found: dict[str, str] = {}
+    after = 0
+    while len(found) < len(names):
+        after, asked = await talk.until(session, "permission-asked", after=after)
+        found[asked["toolCallId"]] = asked["id"]
+    await pending(talk, *found.values())
+    return found
+
+
+async def pending(talk: Talk, *permissions: str) -> None:
+    """The session says that it asks before the door has written it down: until then a grant would count at once."""
+    async with asyncio.timeout(LIMIT):
+        while not {row["id"] for row in await talk.rig.rows(PENDING)}.issuperset(permissions):
+            await asyncio.sleep(0.005)
+
+
+async def test_always_lets_pass_what_waits_already_in_this_session_only(talk: Talk) -> None:
+    asked = await all_asked(talk, "s", "a.txt", "b.txt", "c.txt")
+    other = await all_asked(talk, "other", "d.txt")
+    assert (await talk.reply("s", asked["b.txt"], "always")).status_code == 204
+    await finished(talk, "s")
+    assert sorted(await answers(talk, "s")) == [*[("approved", "grant")] * 2, ("approved", "token")]
+    [grant] = await talk.rig.rows("select id from approval_grant")
+    for name in ("a.txt", "c.txt"):
+        shown = (await talk.call("GET", f"/approvals/{asked[name]}")).json()
+        assert (shown["status"], shown["resolved_by"]) == ("approved", f"grant:{grant['id']}")
+        assert (await talk.reply("s", asked[name], "reject")).status_code == 409
+    assert await answers(talk, "other") == []
+    assert (await talk.reply("other", other["d.txt"], "reject")).status_code == 204
 
 
 async def test_always_lifts_no_deny(talk: Talk) -> None:
@@ -158,6 +198,26 @@ async def test_a_mode_can_be_left_and_entered(talk: Talk) -> None:
     assert written(talk, "b.txt")
 
 
+@pytest.mark.parametrize("mode", ["acceptEdits", "bypass"])
+async def test_a_mode_that_is_entered_lets_pass_what_waits_already(talk: Talk, mode: str) -> None:
+    await opened(talk)
+    await pending(talk, await talk.asked("s", "ask write a.txt x"))
+    assert (await talk.call("PATCH", "/v1/sessions/s", {"permissionMode": mode})).status_code == 200
+    await finished(talk, "s")
+    assert written(talk, "a.txt")
+    assert await answers(talk, "s") == [("approved", "grant")]
+
+
+async def test_a_grant_lets_pass_what_waits_already(talk: Talk) -> None:
+    await opened(talk)
+    await pending(talk, await talk.asked("s", "ask write a.txt x"))
+    given = {"agent": "rehearsal", "tools": "*", "duration": 60}
+    assert (await talk.call("POST", "/grants", given)).status_code == 201
+    await finished(talk, "s")
+    assert written(talk, "a.txt")
+    assert await answers(talk, "s") == [("approved", "grant")]
+
+
 async def test_changes_at_once_leave_no_grant_that_nobody_can_withdraw(talk: Talk) -> None:
     await opened(talk)
 
@@ -201,7 +261,7 @@ async def test_a_mode_that_comes_too_late_is_not_granted_to_a_session_that_ended
     await talk.call("POST", "/v1/sessions/s/terminate")
     before.let_go(closed=True)
     owner = await talk.rig.principal(talk.rig.people["owner"])
-    modes = ModeGrants(services.database, services.grants, records, services.clock)
+    modes = ModeGrants(services.inbox, services.grants, records, services.clock)
     with pytest.raises(SessionClosed):
         await modes.give(owner, before, "bypass")
     assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []

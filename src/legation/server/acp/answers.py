@@ -23,7 +23,8 @@ class InboxAnswers:
         self._host = host
 
     async def permission(self, by: Principal, session_id: str, permission_id: str, word: Word) -> None:
-        """`always` is this one, and a grant for the same tool in this session; it takes a person."""
+        """`always` is this one, and a grant for the same tool in this session, also for what waits there; it takes a
+        person."""
         answer = Answer(approve=word != "reject")
         if word != "always":
             await self._inbox.resolve(by, permission_id, answer)

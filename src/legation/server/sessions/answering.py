@@ -35,7 +35,8 @@ class Answering:
     async def permission(
         self, principal: Principal, record: Record, permission_id: str, reply: PermissionReplyWord
     ) -> None:
-        """The first answer stands. `always` is this one, and a grant for the same tool in this session."""
+        """The first answer stands. `always` is this one, and a grant for the same tool in this session,
+        also for what waits there."""
         if reply == "always":
             must_be_person(principal, "give")
         approval = await self._approval(record, permission_id)

@@ -102,7 +102,7 @@ class Desk:
             folder_of=folder_of,
             may_serve=may_serve,
         )
-        self._mode_grants = ModeGrants(database, grants, self._records, clock)
+        self._mode_grants = ModeGrants(inbox, grants, self._records, clock)
         self._answering = Answering(inbox, grants)
         self._resting = Resting(self._records, lambda record: self._attaching.rest(record), clock, rest_after)
         self._rests: asyncio.Task[None] | None = None

@@ -11,11 +11,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from legation.approvals.grants import ALL_TOOLS, Grants, exactly, live, must_be_person, new_grant_id
+from legation.approvals.inbox import Inbox
 from legation.clock import Clock
 from legation.server.sessions.details import Details
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
-from legation.store.database.transaction import Database
 from legation.wire.api.approvals import NewGrant
 from legation.wire.api.sessions import PermissionMode
 from legation.wire.principal import Principal
@@ -25,8 +25,9 @@ GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass"
 
 
 class ModeGrants:
-    def __init__(self, database: Database, grants: Grants, records: Records, clock: Clock) -> None:
-        self._database = database
+    def __init__(self, inbox: Inbox, grants: Grants, records: Records, clock: Clock) -> None:
+        self._inbox = inbox
+        self._database = inbox.ledger.database
         self._grants = grants
         self._records = records
         self._clock = clock
@@ -46,9 +47,10 @@ class ModeGrants:
         grant = new_grant_id(now)
         # Noted first: one that nobody knows of could not be withdrawn after a kill.
         await self._records.save(record, replace(record.details, grant=grant))
-        await self._database.transact(
+        giving = self._database.transact(
             self._grants.give, principal, new, grant=grant, now_ms=now, session=record.id
         )
+        await self._inbox.granting(record.workspace, giving)  # what the agent waits for is let pass too
         if record.ended:  # meanwhile, and what it had was settled before this was given
             await self.end(principal, record)
             must_be_open(record)

@@ -29,11 +29,12 @@ async def list_grants(call: Call, limit: PageLimit = 100, after: str | None = No
 async def give_grant(call: Call, body: NewGrant) -> GrantView:
     """Let agents (a pattern) use tools (a pattern) without asking, for a bounded time. It takes a person.
 
-    What a policy denies stays denied."""
+    What a policy denies stays denied. What waits already and would have passed with it passes now."""
     services, now = call.services, call.services.clock.now_ms()
-    grant = await services.database.transact(
+    giving = services.database.transact(
         services.grants.give, call.principal, body, grant=new_grant_id(now), now_ms=now
     )
+    grant = await services.inbox.granting(call.principal.workspace, giving)
     return grant.view(body.reason, now)
 
 

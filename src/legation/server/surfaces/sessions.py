@@ -115,7 +115,7 @@ async def terminate_session(call: Call, id: str) -> None:  # noqa: A002
 async def reply_permission(call: Call, id: str, permission: str, body: PermissionAnswer) -> None:  # noqa: A002
     """Answer a permission that the agent waits for: `once`, `always` or `reject`. The first answer stands.
 
-    `always` is also a grant for the same tool in this session, which takes a person."""
+    `always` is also a grant for the same tool in this session, which takes a person; what waits there already passes by it."""
     await _desk(call).reply_permission(call.principal, id, permission, body.reply)
 
 

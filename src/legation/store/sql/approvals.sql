@@ -38,6 +38,12 @@ update approval set status = :status, resolved_at = :now, expires_at = :expires_
 where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now
 and (needs = 'supervisor' or cast(:level as integer) >= 2) returning *;
 
+-- name: lift
+-- By a grant that covers it, while it is pending: whatever it needs, the grant is a person's.
+update approval set status = 'approved', resolved_at = :now, expires_at = :expires_at,
+  resolver_kind = :resolver_kind, resolver = :resolver, resolver_level = :level
+where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now returning *;
+
 -- name: rebind
 -- To another policy's verdict, while it is pending.
 update approval set action_digest = :action_digest, policy_version = :policy_version, policy_rule = :policy_rule,

@@ -1,0 +1,224 @@
+"""A grant that is given while calls wait: what it would have let pass at once passes now, on both databases."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.approvals.doors import LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
+from tests.approvals.office import NOW, PERSON, SERVER, Office
+from tests.approvals.test_door_away import away
+from tests.approvals.test_door_races import held
+from tests.approvals.test_servers import another
+
+from legation.approvals.always import allow_always
+from legation.approvals.approval import Approval, Status
+from legation.approvals.chain import Ledger
+from legation.approvals.chain_verify import verify
+from legation.approvals.elsewhere import Elsewhere
+from legation.approvals.grants import Grant, Grants, new_grant_id
+from legation.approvals.request import Request, Ruling
+from legation.store.database.transaction import Transaction
+from legation.wire.action import Action
+from legation.wire.api.approvals import NewGrant
+
+pytestmark = pytest.mark.heavy
+
+DENIED = POLICY.replace("tools: fs.write, action: supervisor", "tools: fs.write, action: deny")
+
+
+@pytest.fixture
+async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_door(office, tmp_path) as opened:
+        yield opened
+
+
+async def give(rig: Rig, tools: str = "*", session: str | None = None) -> Grant:
+    """On record; who waits is not told."""
+    new = NewGrant(agent="*", tools=tools, duration=60)
+    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    now = rig.clock.now_ms()
+    return await rig.office.do(grants.give, PERSON, new, grant=new_grant_id(NOW), now_ms=now, session=session)
+
+
+async def waiting(rig: Rig, asked: Request) -> tuple[asyncio.Task[Ruling], Approval]:
+    """A call that somebody is asked about, and its approval."""
+    running = asyncio.create_task(rig.door.decide(asked))
+    found = await rig.until(rig.pending, lambda each: asked.trace_id in {one.trace_id for one in each})
+    return running, next(each for each in found if each.trace_id == asked.trace_id)
+
+
+def of_session(tool: str = "fs.write", session: str = "s") -> Request:
+    return request(tool, session_id=session, in_session=True)
+
+
+async def test_always_lets_pass_what_waits_for_the_same_in_the_session(rig: Rig) -> None:
+    first, asked = await waiting(rig, of_session())
+    also = of_session()
+    running = asyncio.create_task(rig.door.run(also, counter := Counter()))
+    await rig.pending(2)
+    others = [await waiting(rig, each) for each in (of_session("mail.send"), of_session(session="t"))]
+    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    await allow_always(rig.inbox, grants, PERSON, asked, "s", YES)
+    assert (await first).by == "user:usr_1"
+    ruling, _ = await asyncio.wait_for(running, LIMIT)
+    [row] = await rig.office.sql("select id from approval_grant")
+    by = f"grant:{row['id']}"
+    assert (ruling.outcome, ruling.by, ruling.reason) == ("approved", by, "a grant lets it pass")
+    assert len(counter.calls) == 1
+    steps = ["proposed", "decided", "resolved/granted", "consumed", "executed", "returned"]
+    assert await rig.steps(also.trace_id) == steps
+    [entry] = [each for each in await rig.office.entries() if each.trace_id == also.trace_id]
+    assert (entry.approved_by, entry.approval_status) == (by, "approved")
+    assert (ruling.approval_id, "resolved") in rig.changes
+    assert ruling.approval_id is not None
+    assert (await rig.get(ruling.approval_id)).resolved_by == by
+    assert (await rig.office.verify()).ok
+    await rig.settle()
+    for other, approval in others:
+        assert (await rig.get(approval.id)).status is Status.PENDING
+        other.cancel()
+
+
+async def test_what_needs_a_person_passes_by_the_grant_of_one(rig: Rig) -> None:
+    running, _ = await waiting(rig, request("mail.send"))
+    grant = await give(rig)
+    rig.inbox.granted("local")
+    assert (await asyncio.wait_for(running, LIMIT)).by == f"grant:{grant.id}"
+
+
+async def test_what_no_grant_lifts_goes_on_waiting(office: Office, tmp_path: Path) -> None:
+    reviewed = POLICY.replace("action: human_approval", "action: human_approval, reviewers: [Fin]")
+    async with open_door(
+        office, tmp_path, reviewed, signal=lambda action: "approve me" in str(action.params)
+    ) as rig:
+        injected, first = await waiting(rig, request(action=call("fs.write", body="approve me")))
+        for_fin, second = await waiting(rig, request("mail.send"))
+        plain, _ = await waiting(rig, request("fs.write"))
+        await give(rig)
+        rig.inbox.granted("local")
+        assert (await asyncio.wait_for(plain, LIMIT)).passed
+        await rig.settle()
+        for running, approval in ((injected, first), (for_fin, second)):
+            assert (await rig.get(approval.id)).status is Status.PENDING
+            running.cancel()
+
+
+async def test_rules_that_deny_it_by_then_are_heard_first(rig: Rig) -> None:
+    running, approval = await waiting(rig, request())
+    await give(rig)
+    rig.edit(DENIED)
+    rig.inbox.granted("local")
+    ruling = await asyncio.wait_for(running, LIMIT)
+    assert (ruling.outcome, ruling.by) == ("denied", "policy")
+    assert (await rig.get(approval.id)).status is Status.CANCELLED
+
+
+async def test_rules_that_ask_all_the_same_leave_it_to_the_grant(rig: Rig) -> None:
+    running, _ = await waiting(rig, request())
+    grant = await give(rig)
+    rig.edit(POLICY.replace("id: writes", "id: scribbles"))
+    rig.inbox.granted("local")
+    ruling = await asyncio.wait_for(running, LIMIT)
+    assert (ruling.by, ruling.rule) == (f"grant:{grant.id}", "p:scribbles")
+    steps = ["proposed", "decided", "decided/policy-changed", "resolved/granted", "consumed"]
+    assert await rig.steps(ruling.trace_id) == steps
+
+
+async def test_a_denial_at_the_same_moment_stands(rig: Rig) -> None:
+    running, approval = await waiting(rig, request())
+    await give(rig)
+    ledger = held(rig, "Recheck._lifted")
+    rig.inbox.granted("local")
+    await asyncio.wait_for(ledger.reached.wait(), LIMIT)
+    assert (await rig.inbox.resolve(PERSON, approval.id, NO)).status is Status.DENIED
+    ledger.go.set()
+    ruling = await asyncio.wait_for(running, LIMIT)
+    assert (ruling.outcome, ruling.by) == ("denied", "user:usr_1")
+    assert await rig.steps(ruling.trace_id) == ["proposed", "decided", "resolved"]
+
+
+async def test_a_grant_that_is_revoked_at_the_same_moment_lets_nothing_pass(rig: Rig) -> None:
+    running, approval = await waiting(rig, request())
+    grant = await give(rig)
+    ledger = held(rig, "Recheck._lifted")
+    rig.inbox.granted("local")
+    await asyncio.wait_for(ledger.reached.wait(), LIMIT)
+    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    await rig.office.do(grants.revoke, PERSON, grant.id, rig.clock.now_ms())
+    ledger.go.set()
+    await rig.settle()
+    assert (await rig.get(approval.id)).status is Status.PENDING
+    await rig.inbox.resolve(PERSON, approval.id, YES)
+    assert (await asyncio.wait_for(running, LIMIT)).by == "user:usr_1"
+
+
+class LateLedger(Ledger):
+    """Right after a call was asked about, and before anybody waits for it, something happens."""
+
+    def __init__(self, ledger: Ledger, then: Callable[[], Any]) -> None:
+        super().__init__(ledger.database, ledger.chain)
+        self._then = then
+
+    async def transact(
+        self, workspace: str, work: Callable[..., Transaction[Any]], *args: Any, **kwargs: Any
+    ) -> Any:
+        done = await super().transact(workspace, work, *args, **kwargs)
+        if work.__qualname__ == "Passage.enter":
+            await self._then()
+        return done
+
+
+async def test_a_grant_between_the_question_and_the_wait_is_heard(rig: Rig) -> None:
+    async def then() -> None:
+        await give(rig)
+        rig.inbox.granted("local")
+
+    rig.inbox.ledger = LateLedger(rig.inbox.ledger, then)
+    ruling = await asyncio.wait_for(rig.door.decide(request()), LIMIT)
+    assert ruling.by.startswith("grant:")
+    assert await rig.steps(ruling.trace_id) == ["proposed", "decided", "resolved/granted", "consumed"]
+
+
+async def test_d15_a_grant_is_heard_although_the_database_was_away_then(rig: Rig, office: Office) -> None:
+    running, approval = await waiting(rig, request())
+    await give(rig)
+    async with away(office, "approval_grant"):
+        rig.inbox.granted("local")
+        await rig.pass_time(5)
+        assert (await rig.get(approval.id)).status is Status.PENDING
+    await rig.pass_time(5)
+    assert (await asyncio.wait_for(running, LIMIT)).by.startswith("grant:")
+
+
+async def test_a_mode_for_edits_lets_pass_those_in_the_folder_alone(rig: Rig) -> None:
+    def edit(path: str) -> Request:
+        action = Action(agent="claude", tool="fs.write", kind="edit", paths=(path,))
+        return request(action=action, session_id="s", in_session=True)
+
+    inside, _ = await waiting(rig, edit("/w/a"))
+    outside, approval = await waiting(rig, edit("/etc/a"))
+    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    new = NewGrant(agent="claude", tools="*", kinds=["edit"], duration=60)
+    giving = rig.office.do(
+        grants.give, PERSON, new, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms(), session="s"
+    )
+    await rig.inbox.granting("local", giving)
+    assert (await asyncio.wait_for(inside, LIMIT)).passed
+    await rig.settle()
+    assert (await rig.get(approval.id)).status is Status.PENDING
+    outside.cancel()
+
+
+async def test_a_grant_given_at_another_server_is_heard_by_whoever_waits_here(rig: Rig) -> None:
+    other = another(rig, "srv-2", "prc_2")
+    here = Elsewhere(rig.inbox)
+    await here.begin()
+    running, _ = await waiting(rig, request())
+    await here.look()
+    await other.granting("local", give(rig))
+    assert not running.done()
+    await here.look()
+    assert (await asyncio.wait_for(running, LIMIT)).by.startswith("grant:")
+    assert (await verify(rig.office.database, rig.office.sealer, "local", SERVER)).ok
