@@ -78,6 +78,7 @@ WRONG = [
     (("agents", "install", "codex", "--version", "0.0.0"), 3, "the lock of this Legation has"),
     (("agents", "uninstall", "codex"), 3, "it is not installed"),
     (("agents", "verify", "codex"), 3, "legation agents install codex"),
+    (("agents", "verify", "rehearsal"), 3, "it ships with Legation"),
     (("agents", "login", "rehearsal"), 6, "it needs none"),
     (("agents", "login", "claude"), 10, "legation agents install claude"),
     (("agents", "lgoin", "claude"), 2, "cannot read the command line"),

@@ -105,6 +105,7 @@ def test_ctrl_c_twice_stops_an_agent_that_does_not_listen(home: Path, repo: Path
     terminal.until("Ctrl-C again")
     terminal.interrupt()
     assert terminal.end() == 130
+    assert "recorded as ses_" in terminal.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -202,6 +203,7 @@ def test_a_mistake_is_one_clear_message(home: Path, argv: tuple[str, ...], code:
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert told in done.stderr
     assert "cannot" in done.stderr
+    assert "recorded as" not in done.stdout
     assert not list((home / ".local/share/legation/sessions").glob("*"))  # nothing happened, nothing is kept
 
 
@@ -212,6 +214,11 @@ def test_a_crash_of_the_agent_is_told_with_its_words_and_kept_on_record(home: Pa
     assert "so far so good" in done.stdout
     assert "exit code 7" in done.stderr
     assert "exit code 7" in legation(home, "events", "last").stdout
+    (session,) = (path.name for path in (home / ".local/share/legation/sessions").iterdir())
+    assert f"recorded as {session}; see it again with: legation events {session}" in done.stdout
+    assert (
+        "recorded as" not in legation(home, "exec", "--json", "--agent", "rehearsal", script, cwd=repo).stdout
+    )
 
 
 def test_an_error_answer_is_told(home: Path, repo: Path) -> None:

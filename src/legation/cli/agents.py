@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from legation.agents.catalogue import Agent, Catalogue
+from legation.agents.catalogue.entry import Entry
 from legation.cli.flags import Json, LocalFlags, settings_of
 from legation.cli.table import say_json, show
 from legation.cli.terminal import Style, Terminal, line
@@ -123,9 +124,7 @@ def verify(name: str | None = None, /, *, json: Json = False, settings: LocalFla
     names = [catalogue.entry(name).name] if name else {entry.package for entry in catalogue.entries()}
     found = [each for known in sorted(names) for each in catalogue.verify(known)]
     if name and not found:
-        raise NotFound(
-            f"cannot verify {name}: it is not installed; get it with `legation agents install {name}`"
-        )
+        raise NotFound(f"cannot verify {name}: {_why_not_verified(catalogue.entry(name))}")
     for each in found:
         good &= each.good
         if json:
@@ -143,6 +142,16 @@ def verify(name: str | None = None, /, *, json: Json = False, settings: LocalFla
     if not found and not json:
         out.say("no agents are installed; see `legation agents`", "dim")
     return 0 if good else STATUS[Code.INTERNAL].exit
+
+
+def _why_not_verified(entry: Entry) -> str:
+    match entry.origin:
+        case "built in":
+            return f"it ships with Legation, and nothing is installed of it; try it with `legation agents doctor {entry.name}`"
+        case "custom":
+            return f"it is your own, and no lock has its files; try it with `legation agents doctor {entry.name}`"
+        case "known":
+            return f"it is not installed; get it with `legation agents install {entry.name}`"
 
 
 @app.command

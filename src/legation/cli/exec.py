@@ -16,6 +16,7 @@ from legation.agents.catalogue import Catalogue, Start
 from legation.agents.catalogue.home import LOCAL
 from legation.cli.approver import TerminalApprover, open_tty
 from legation.cli.flags import SettingsFlags, settings_of
+from legation.cli.folders import Folders
 from legation.cli.terminal import Terminal, line, paint_diff
 from legation.cli.turn import Done, Job, run_turn
 from legation.cli.view import Screen, view_of
@@ -90,16 +91,24 @@ def exec_(
     if yes and unattended:
         raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
     person = _person(yes=yes, unattended=unattended)
-    done = run_turn(job, chosen, Screen(view_of(json=json)), person)
-    if not json:
-        show_end(Terminal(), done)
+    try:
+        done = run_turn(job, chosen, Screen(view_of(json=json)), person)
+        if not json:
+            show_end(Terminal(), done)
+    finally:  # also if the agent crashed, or was stopped: then it is wanted most
+        if not json and Folders(chosen.data_dir).is_recorded(job.session_id):
+            _say_where(job.session_id)
     return exit_code(done)
 
 
 def show_end(out: Terminal, done: Done) -> None:
     out.say()
     show_changes(out, done.changes)
-    out.say(f"recorded as {done.session_id}; see it again with: legation events {done.session_id}", "dim")
+
+
+def _say_where(session_id: str) -> None:
+    with suppress(OSError):  # an output that is gone: what is told of that, or of the crash, counts more
+        Terminal().say(f"recorded as {session_id}; see it again with: legation events {session_id}", "dim")
 
 
 def show_changes(out: Terminal, changes: Changes) -> None:

@@ -33,5 +33,8 @@ class Folders:
         try:
             yield place
         finally:
-            if not (place / f"{session_id}.jsonl").exists():
+            if not self.is_recorded(session_id):
                 rmtree(place, ignore_errors=True)
+
+    def is_recorded(self, session_id: str) -> bool:
+        return (self.sessions / session_id / f"{session_id}.jsonl").exists()

@@ -51,6 +51,7 @@ class Job:
     trusts: Callable[[str], bool] = trusts_nothing
     beginning: Beginning = field(default_factory=Beginning)
     redact: Redact = unchanged
+    session_id: str = field(default_factory=partial(new_id, "ses"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class OutputClosed(Exception):
 
 async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
     policies = Policies(settings.policy)  # first: without its rules nothing starts
-    session_id, cancel = new_id("ses"), Canceller()
+    session_id, cancel = job.session_id, Canceller()
     _stop_on_hangup()
     with Folders(settings.data_dir).session(session_id) as place:
         async with await Snapshot.take(job.cwd) as before:
