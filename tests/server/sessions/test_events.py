@@ -1,10 +1,16 @@
 """The events of a real session as a client of sandbox-agent reads them."""
 
+import asyncio
 import json
+import threading
 from typing import Any
 
+import httpx2
 import pytest
-from tests.server.sessions.talk import Talk, script
+from tests.server.sessions.talk import LIMIT, Talk, script
+
+from legation.server.sessions import desk
+from legation.server.sessions.attachments import links_to
 
 pytestmark = pytest.mark.heavy
 
@@ -13,6 +19,11 @@ async def events(talk: Talk, session: str = "s") -> list[dict[str, Any]]:
     answer = await talk.call("GET", f"/v1/sessions/{session}/events")
     assert answer.status_code == 200, answer.text
     return list(answer.json()["events"])
+
+
+def events_in(answer: httpx2.Response) -> list[dict[str, Any]]:
+    """Of a body of server-sent events that has ended."""
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
 
 
 async def test_a_session_in_the_events_of_sandbox_agent(talk: Talk) -> None:
@@ -33,10 +44,48 @@ async def test_a_turn_is_streamed_to_its_end(talk: Talk) -> None:
     await talk.created("s")
     body = {"message": script("say one", "say two")}
     answer = await talk.call("POST", "/v1/sessions/s/messages/stream", body)
-    told = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    told = events_in(answer)
     assert [event["type"] for event in told][-1] == "turn.ended"
     deltas = [event["data"]["delta"] for event in told if event["type"] == "item.delta"]
     assert "".join(deltas).endswith("onetwo")
+
+
+async def test_a_turn_that_ends_while_the_next_message_is_read_is_not_in_the_body_of_the_next(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await talk.created("s")
+    await talk.send("s", "elicit Who? name:string", "say not mine")
+    _, asked = await talk.until("s", "question-asked")
+    reading, read_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow_disk(*args: Any) -> Any:
+        loop.call_soon_threadsafe(reading.set)
+        assert read_on.wait(LIMIT)
+        return links_to(*args)
+
+    monkeypatch.setattr(desk, "links_to", slow_disk)
+    body = {"message": script("say mine")}
+    streamed = asyncio.create_task(talk.call("POST", "/v1/sessions/s/messages/stream", body))
+    await reading.wait()
+    await talk.call("POST", f"/v1/sessions/s/questions/{asked['id']}/reply", {"answers": [["me"]]})
+    await talk.until("s", "prompt-finished")
+    while (await talk.info("s"))["busy"]:
+        await asyncio.sleep(0)
+    read_on.set()
+    told = events_in(await streamed)
+    assert (told[0]["type"], told[-1]["type"]) == ("turn.started", "turn.ended")
+    assert "".join(event["data"]["delta"] for event in told if event["type"] == "item.delta") == "mine"
+
+
+async def test_the_body_of_a_turn_does_not_hold_how_its_agent_came_back(talk: Talk) -> None:
+    await talk.created("s")
+    await talk.played("s", "say before", "crash 3")
+    await talk.until("s", "session-status", where=lambda status: status["status"] == "disconnected")
+    told = events_in(
+        await talk.call("POST", "/v1/sessions/s/messages/stream", {"message": script("say after")})
+    )
+    assert (told[0]["type"], told[-1]["type"]) == ("turn.started", "turn.ended")
 
 
 async def test_a_crash_is_told_as_the_sessions_end_and_a_resume_as_a_start(talk: Talk) -> None:

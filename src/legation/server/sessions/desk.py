@@ -209,8 +209,8 @@ class Desk:
 
     # Speaking.
 
-    async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int] | None:
-        """Accepted when this returns. Where others are before it: what the log has when its turn begins."""
+    async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int]:
+        """Accepted when this returns. What it returns resolves when its turn begins: to what the log has by then."""
         record = self._records.get(workspace, session_id)
         message_id = message.message_id or new_id("msg", now_ms=self._clock.now_ms())
         return await self._turns.send(record, await _read(record, message, message_id))

@@ -63,9 +63,9 @@ class Turns:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
 
-    async def send(self, record: Record, message: Message) -> asyncio.Future[int] | None:
-        """Returns when it is accepted, on the disk: None if it is next, else what resolves when its turn begins, to the
-        last number that the log has by then."""
+    async def send(self, record: Record, message: Message) -> asyncio.Future[int]:
+        """Returns when it is accepted, on the disk. What it returns resolves when its turn begins, to the last number that
+        the log has by then: also where it is next, for what is there now may still end, or a client of ACP come before."""
         must_be_open(record)
         _must_be_new(record, message)
         queue = (*record.details.queue, message)
@@ -74,9 +74,7 @@ class Turns:
                 f"cannot take another message: {len(queue) - 1} wait for the running turn; send it when some are done",
                 {"retryAfter": 1},
             )
-        begins: asyncio.Future[int] | None = None
-        if len(queue) > 1 or record.details.begun is not None or _is_busy(record):
-            begins = self._begins[_key(record, message)] = asyncio.get_running_loop().create_future()
+        begins = self._begins[_key(record, message)] = asyncio.get_running_loop().create_future()
         try:
             await self._records.save(
                 record, replace(record.details, queue=queue, updated_at=self._clock.now_ms())
@@ -202,11 +200,6 @@ def _must_be_new(record: Record, message: Message) -> None:
         raise Conflict(
             f"cannot take message {message.id}: there is one of that id, which waits or is played; give another id"
         )
-
-
-def _is_busy(record: Record) -> bool:
-    """A turn runs, whoever's: a client of ACP has its own."""
-    return record.session is not None and record.session.busy
 
 
 def _put_back(details: Details, message: Message) -> Details:
