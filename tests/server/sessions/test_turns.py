@@ -18,7 +18,7 @@ from legation.proc.kernel import process
 from legation.server.sessions.details import Details, Message
 from legation.server.sessions.record import Record
 from legation.server.sessions.records import Records
-from legation.server.sessions.turns import MOST_QUEUED, Turns
+from legation.server.sessions.turns import MOST_QUEUED, MOST_QUEUED_SIZE, Turns
 from legation.wire.universal.facts import Metadata
 
 pytestmark = pytest.mark.heavy
@@ -57,6 +57,18 @@ async def test_a_message_that_is_sent_again_by_its_id_is_played_once_and_ids_are
     for odd in ("", "a b", "ü", "x" * 129):
         body = {"message": "hi", "messageId": odd}
         assert (await talk.call("POST", "/v1/sessions/s/messages", body)).status_code == 400
+
+
+async def test_a_message_may_be_as_long_as_all_that_wait(talk: Talk) -> None:
+    """sandbox-agent takes 2 MB; a diff from a pipe is soon longer than what other bodies may be."""
+    await talk.created("s")
+    padding = "# " + "x" * (MOST_QUEUED_SIZE - 1000)
+    assert (await talk.played("s", padding, "say got it"))["stopReason"] == "end_turn"
+    assert await talk.heard("s") == "got it"
+    for path in ("messages", "messages/stream", "steer"):
+        body = {"message": "x" * MOST_QUEUED_SIZE}
+        refused = await talk.call("POST", f"/v1/sessions/s/{path}", body)
+        assert (refused.status_code, refused.json()["data"]["limit"]) == (413, MOST_QUEUED_SIZE)
 
 
 async def test_no_more_messages_wait_than_may(talk: Talk) -> None:

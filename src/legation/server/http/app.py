@@ -93,7 +93,9 @@ class App:
         self._router = Router(operations)
         self._services = services
         self._authenticate = authenticate
-        self._bodies = BodyReader(options.max_body_bytes)
+        longest = {max(each.body_bytes, options.max_body_bytes) for each in operations}
+        self._bodies = {size: BodyReader(size) for size in longest}
+        self._max_body_bytes = options.max_body_bytes
         self._open_bodies = BodyReader(min(OPEN_BODY_BYTES, options.max_body_bytes))
         self._origins = Origins(options.cors_origins)
         self._hosts = Hosts(options.allowed_hosts)
@@ -158,14 +160,18 @@ class App:
             arguments = read_parameters(operation.parameters, path, query, scope["headers"])
         if operation.body is not None:
             asked = self._clock.monotonic()
-            bodies = self._open_bodies if operation.access.open else self._bodies
-            arguments["body"] = await operation.body.read(headers, receive, bodies)
+            arguments["body"] = await operation.body.read(headers, receive, self._reader(operation))
             if not operation.access.open and self._clock.monotonic() - asked > BODY_TRUST:
                 # Whoever holds a body back would outlive a revocation by as long.
                 trail.principal = principal = await self._authenticate(request)
                 operation.access.check(principal)
         call = Call(principal, trail.request_id, request, self._services, self._authenticate)
         return write(operation, await operation.handler(call, **arguments))
+
+    def _reader(self, operation: Operation) -> BodyReader:
+        if operation.access.open:
+            return self._open_bodies
+        return self._bodies[max(operation.body_bytes, self._max_body_bytes)]
 
     async def _pass_through(
         self, response: Response, scope: Scope, receive: Receive, send: Stamping, trail: Trail

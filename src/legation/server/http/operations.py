@@ -51,6 +51,7 @@ class Operation:
     answer: object  # the type of the success's body; None: there is none
     passes_through: bool  # the handler makes the whole Response itself
     any_query: bool  # it looks at none, so that none is wrong
+    body_bytes: int = 0  # of its body, at least; the settings may allow more
 
 
 def declare(
@@ -67,6 +68,7 @@ def declare(
     listed: bool,
     takes: str | None = None,
     any_query: bool = False,
+    body_bytes: int = 0,
 ) -> Operation:
     try:
         hints, parameters, body = _signature(handler, method, path)
@@ -96,6 +98,7 @@ def declare(
         answer=answer,
         passes_through=passes_through,
         any_query=any_query,
+        body_bytes=body_bytes,
     )
 
 

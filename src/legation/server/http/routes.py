@@ -48,6 +48,7 @@ class RouteOptions(TypedDict, total=False):
     media: str  # of the answer; application/json unless said
     takes: str  # the media type of a body that the handler reads itself, as it arrives, from `call.request`
     listed: bool  # False: not part of the OpenAPI document
+    body_bytes: int  # the longest `body`, where the limit of the settings is too small for what it is for
     any_query: bool  # a query is not looked at; else one that is not declared is refused
 
 
@@ -94,6 +95,7 @@ class Routes:
                     listed=options.get("listed", True),
                     takes=options.get("takes"),
                     any_query=options.get("any_query", False),
+                    body_bytes=options.get("body_bytes", 0),
                 )
             )
             return handler

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from legation.errors import Conflict, NotFound, SessionClosed, StorageFailed
 from legation.server.http.call import Alias, Call, Header
 from legation.server.http.routes import Routes, needs
+from legation.server.sessions.turns import MOST_QUEUED_SIZE
 from legation.server.streaming.credential import credential_of
 from legation.server.streaming.hub import StreamReader
 from legation.server.streaming.multiplex import read_position
@@ -21,9 +22,6 @@ from legation.server.streaming.sse import EventStream
 from legation.wire.api.sessions import EventPage, NewMessage
 
 MEDIA: Final = "text/event-stream"
-PATIENCE: Final = (
-    5.0  # seconds: the agent's time to take a message before its reader gets headers all the same
-)
 
 Offset = Annotated[int, Meta(ge=0, le=10**18 - 1)]
 Limit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]
@@ -76,6 +74,7 @@ async def follow_session_events(
     access=needs("operate"),
     errors=(NotFound, Conflict, SessionClosed, StorageFailed),
     media=MEDIA,
+    body_bytes=MOST_QUEUED_SIZE,
 )
 async def stream_turn(
     call: Call,

@@ -22,6 +22,7 @@ from legation.server.http.access import needs
 from legation.server.http.call import Call
 from legation.server.http.routes import Routes
 from legation.server.sessions.desk import Desk
+from legation.server.sessions.turns import MOST_QUEUED_SIZE
 from legation.wire.api.sessions import (
     NewMessage,
     NewSession,
@@ -74,6 +75,7 @@ async def change_session(call: Call, id: str, body: SessionChange) -> SessionInf
     "/v1/sessions/{id}/messages",
     access=needs("operate"),
     errors=(NotFound, Conflict, SessionClosed, RateLimited, StorageFailed),
+    body_bytes=MOST_QUEUED_SIZE,
 )
 async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: A002
     """Say something to the agent. Answers when the message is accepted; the events say what becomes of it.
@@ -87,6 +89,7 @@ async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: 
     "/v1/sessions/{id}/steer",
     access=needs("operate"),
     errors=(NotFound, Conflict, SessionClosed, CapabilityUnsupported),
+    body_bytes=MOST_QUEUED_SIZE,
 )
 async def steer_turn(call: Call, id: str, body: Words) -> None:  # noqa: A002
     """Say something to the turn that runs, without ending it. Answers when the agent has it.
