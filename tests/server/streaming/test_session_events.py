@@ -86,6 +86,14 @@ async def test_readers_from_anywhere_miss_and_double_nothing_while_it_grows(
         assert found[0] <= 20
 
 
+async def test_the_limit_that_a_client_has_for_pages_does_not_end_a_live_body(
+    server: Server, stream: Stream
+) -> None:
+    await stream.append(turns(2))
+    found = await take(server, 5, "?offset=1&limit=2&includeRaw=false")
+    assert [int(frame["id"]) for frame in found] == [2, 3, 4, 5, 6]
+
+
 async def test_the_last_event_id_of_a_browser_wins(server: Server, stream: Stream) -> None:
     await stream.append(turns(1))
     (frame,) = await take(server, 1, "?offset=1", **{"last-event-id": "5"})

@@ -55,6 +55,7 @@ async def follow_session_events(
     call: Call,
     id: str,  # noqa: A002 - spelt as in the path
     offset: Offset = 0,
+    limit: Limit = None,  # noqa: ARG001 - clients of sandbox-agent have one query for pages and for this
     *,
     include_raw: IncludeRaw = False,
     schema: Schema = "sandbox-agent",
@@ -62,7 +63,8 @@ async def follow_session_events(
 ) -> Response:
     """Every event above a number, then those to come, as server-sent events.
 
-    A `Last-Event-ID`, which browsers send when they connect again, wins over `offset`."""
+    A `Last-Event-ID`, which browsers send when they connect again, wins over `offset`. A `limit` is taken and does not
+    count: there is no end to cut off."""
     source = await _projected(call, id, schema, include_raw=include_raw)
     after = read_position(last_event_id, "Last-Event-ID") if last_event_id else offset
     await source.check_position(after)
