@@ -84,8 +84,9 @@ async def test_modes_that_are_options_and_modes_of_the_agents_own(talk: Talk) ->
 
 async def test_a_mode_that_there_is_not_names_those_that_can_be_chosen(talk: Talk) -> None:
     answer = await talk.create("s", agentMode="dance")
-    assert "choose from default, plan" in wrong(answer, 400)
-    assert answer.json()["data"] == {"type": "mode_not_supported", "offered": ["default", "plan"]}
+    assert "choose from build, plan, default" in wrong(answer, 400)
+    listed = (await talk.call("GET", "/v1/agents/rehearsal/modes")).json()["modes"]
+    assert answer.json()["data"] == {"type": "mode_not_supported", "offered": [each["id"] for each in listed]}
 
 
 async def test_a_mode_in_which_the_agent_does_not_ask_is_refused(talk: Talk) -> None:
@@ -152,7 +153,7 @@ async def test_a_change_that_is_refused_changes_nothing(talk: Talk) -> None:
 # mcp
 
 
-MCP = {
+MCP: dict[str, dict[str, object]] = {
     "files": {"type": "local", "command": ["files-mcp", "--all"], "args": ["x"], "env": {"KEY": SECRET}},
     "web": {"type": "remote", "url": "https://mcp.example.com/", "headers": {"Authorization": SECRET}},
     "off": {"type": "local", "command": "off-mcp", "enabled": False},
@@ -205,6 +206,41 @@ async def test_mcp_servers_that_cannot_be_are_refused(talk: Talk) -> None:
     ):
         wrong(await talk.create("s", mcp=given), status)
     assert await talk.rig.rows("select * from vault_bundle") == []
+    assert "expected one of local, remote at $.mcp[...].type" in wrong(
+        await talk.create("s", mcp={"a": {"type": "stdio", "command": "x"}}), 400
+    )
+    assert "no other members than type, command" in wrong(
+        await talk.create("s", mcp={"a": {"type": "local", "command": "x", "cmd": "y"}}), 400
+    )
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"oauth": True},
+        {"oauth": {"clientId": "x"}},
+        {"envHeaders": {"X": "HOME"}},
+        {"bearerTokenEnvVar": "HOME"},
+    ],
+)
+async def test_what_would_send_variables_of_the_server_elsewhere_is_refused_with_its_reason(
+    talk: Talk, said: dict[str, object]
+) -> None:
+    remote = {"type": "remote", "url": "https://x.example", **said}
+    assert "variables of the server" in wrong(await talk.create("s", mcp={"a": remote}), 400)
+
+
+async def test_what_says_that_there_is_none_of_it_is_taken(talk: Talk) -> None:
+    """Clients write what they have no value for as null, as the original's schema allows."""
+    nothing: dict[str, object] = {
+        "bearerTokenEnvVar": None,
+        "envHeaders": {},
+        "oauth": False,
+        "transport": None,
+        "timeoutMs": None,
+    }
+    await talk.created("s", agent="mirror", mcp={"web": {**MCP["web"], **nothing}})
+    assert [each["name"] for each in (await talk.reflected("s"))["mcpServers"]] == ["web"]
 
 
 # skills
@@ -267,6 +303,8 @@ async def test_skills_from_elsewhere_are_refused(talk: Talk, tmp_path: Path) -> 
     ):
         wrong(await talk.create("s", skills=given), status)
     wrong(await talk.create("s", skills=local(talk.work / "library"), directory=str(talk.work / "repo")), 400)
+    missing = wrong(await talk.create("s", skills=local(talk.work / "none")), 404)
+    assert missing.startswith(f"cannot use {talk.work}/none: there is no such")
     assert sorted(path.name for path in (tmp_path / "outside").iterdir()) == ["one"]
 
 

@@ -39,10 +39,10 @@ def describe(confinement: Confinement, path: str) -> FsStat:
 
 
 def folder(confinement: Confinement, path: str) -> Path:
-    """The folder that a path names, without links: what a session may work in."""
-    with told("work in", path), walk(confinement, path) as spot:
+    """The folder that a path names, without links: what a session may work in, or take skills from."""
+    with told("use", path), walk(confinement, path) as spot:
         if not stat.S_ISDIR(spot.look().st_mode):
-            raise Conflict(f"cannot work in {shown(path)}: it is not a folder; name one")
+            raise Conflict(f"cannot use {shown(path)}: it is not a folder; name one")
         os.close(spot.open_folder())  # may it be entered at all
         return Path(spot.path)
 

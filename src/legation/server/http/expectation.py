@@ -88,7 +88,9 @@ def _flat(kind: shape.Type) -> Iterator[shape.Type]:
 
 def _step(kind: shape.Type, step: re.Match[str]) -> Iterator[shape.Type]:
     name, item = step["name"], step["item"]
-    if isinstance(kind, shape.StructType) and name:
+    if isinstance(kind, shape.StructType) and name and name == kind.tag_field:
+        yield shape.LiteralType((kind.tag,))
+    elif isinstance(kind, shape.StructType) and name:
         yield from (field.type for field in kind.fields if field.encode_name == name)
     elif isinstance(kind, shape.DictType):
         yield kind.value_type
@@ -97,9 +99,9 @@ def _step(kind: shape.Type, step: re.Match[str]) -> Iterator[shape.Type]:
 
 
 def _members(kinds: list[shape.Type]) -> str:
-    names = [
-        field.encode_name for kind in kinds if isinstance(kind, shape.StructType) for field in kind.fields
-    ]
+    structs = [kind for kind in kinds if isinstance(kind, shape.StructType)]
+    names = [kind.tag_field for kind in structs if kind.tag_field]
+    names += [field.encode_name for kind in structs for field in kind.fields]
     return f"no other members than {', '.join(dict.fromkeys(names))}" if names else "no members"
 
 

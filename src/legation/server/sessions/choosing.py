@@ -154,7 +154,7 @@ def _mode_of(offers: Offers, name: str, first: str | None) -> tuple[SelectOption
     value = _mode(name, offered, first or current)
     if value is None:
         must_ask(name)  # what to use instead is the better advice, whether or not the agent names such a mode
-        _refuse("mode", [each for each, _ in offered if asks(each)], "mode_not_supported")
+        _refuse("mode", _mode_names(offered, first or current), "mode_not_supported")
     if value != current:
         must_ask(value)
     return option, value
@@ -188,6 +188,12 @@ def _mode(name: str, offered: list[tuple[str, str]], first: str) -> str | None:
     if name == PLAN:
         return next(filter(None, (_match(each, offered) for each in _PLANS)), None)
     return _match(name, offered)
+
+
+def _mode_names(offered: list[tuple[str, str]], first: str) -> list[str]:
+    """Those that can be chosen, as `GET /v1/agents/{agent}/modes` lists them."""
+    plan = [PLAN] if _mode(PLAN, offered, first) else []
+    return [BUILD, *plan, *(each for each, _ in offered if asks(each) and each not in (BUILD, PLAN))]
 
 
 def _match(name: str, offered: Iterable[tuple[str, str]]) -> str | None:

@@ -47,5 +47,10 @@ def _local(name: str, given: LocalMcp) -> McpServer:
 def _remote(name: str, given: RemoteMcp) -> McpServer:
     if not given.url.startswith(("http://", "https://")):
         raise InvalidParams(f"cannot reach MCP server {name[:40]!r}: give a URL of http or https")
+    if given.bearer_token_env_var is not None or given.env_headers or given.oauth not in (None, False):
+        raise InvalidParams(
+            f"cannot use bearerTokenEnvVar, envHeaders or oauth of MCP server {name[:40]!r}: they would send variables of"
+            " the server to an address of the caller's choice; give `headers`"
+        )
     headers = tuple(NameValue(name=key, value=value) for key, value in (given.headers or {}).items())
     return McpServer(name=name, type=given.transport or "http", url=given.url, headers=headers)

@@ -32,13 +32,16 @@ class LocalMcp(Request, tag_field="type", tag="local", kw_only=True):
 
 
 class RemoteMcp(Request, tag_field="type", tag="remote", kw_only=True):
-    """An MCP server at an address."""
+    """An MCP server at an address. The last three are sandbox-agent's: none may say anything, see `mcp.servers_of`."""
 
     url: str
     transport: Literal["http", "sse"] | None = None
     headers: Mapping[str, str] | None = None
     enabled: bool | None = None
     timeout_ms: int | None = None
+    bearer_token_env_var: str | None = None
+    env_headers: Mapping[str, str] | None = None
+    oauth: bool | Mapping[str, Value] | None = None
 
 
 class SkillSource(Request, kw_only=True):
