@@ -13,6 +13,7 @@ import pytest
 from tests.agents.catalogue.machine import CLAUDE, CODEX, Machine, disguised
 from tests.agents.install.local_registry import LocalRegistry, local_registry
 from tests.cli.cli import AtTerminal, json_lines, legation
+from tests.server.sessions import mirror
 
 from legation.cli.agents_progress import ProgressLine
 from legation.cli.main import run
@@ -115,6 +116,14 @@ def test_modes_and_models_say_who_says_so(home: Path) -> None:
     locked = legation(home, "agents", "models", "codex")
     assert "as known when this Legation was made" in locked.stdout
     assert "it could not be asked" in locked.stdout
+
+
+def test_variants_are_listed_with_the_models(machine: Machine, home: Path) -> None:
+    machine.custom(f'[agents.mine]\ncommand = "{sys.executable}"\nargs = ["{mirror.__file__}"]\n')
+    assert "variants of small: low (default), high" in legation(home, "agents", "models", "mine").stdout
+    (kept,) = json_lines(legation(home, "agents", "models", "mine", "--json").stdout)
+    assert ([each["id"] for each in kept["variants"]], kept["default_variant"]) == (["low", "high"], "low")
+    assert "variants" not in legation(home, "agents", "modes", "mine").stdout
 
 
 def test_an_own_agent_is_listed_and_examined(machine: Machine, home: Path) -> None:

@@ -35,6 +35,9 @@ def show_options(
     }
     show(choices, columns, json=False, if_empty=f"{found.agent} names no {what}")
     out = Terminal()
+    if what == "models" and found.variants:
+        names = ", ".join(line(_id(each, found.default_variant)) for each in found.variants)
+        out.say(f"variants of {line(found.default_model or 'the default model')}: {names}")
     out.say(_SAYS[found.source], "dim")
     if found.problem:
         out.say(f"it could not be asked: {line(found.problem)}", "yellow")
@@ -49,10 +52,14 @@ def _as_json(found: Options, what: Literal["modes", "models"]) -> dict[str, obje
     choices, default = (
         (found.modes, found.default_mode) if what == "modes" else (found.models, found.default_model)
     )
+    variants = (
+        {"variants": found.variants, "default_variant": found.default_variant} if what == "models" else {}
+    )
     return {
         "agent": found.agent,
         "source": found.source,
         what: choices,
         "default": default,
+        **variants,
         "problem": found.problem,
     }

@@ -44,6 +44,24 @@ async def test_modes_and_models(talk: Talk) -> None:
         assert (await talk.call("GET", f"/v1/agents/none/{what}")).status_code == 404
 
 
+async def test_variants_are_listed_with_the_model_that_they_are_of(talk: Talk) -> None:
+    models = (await talk.call("GET", "/v1/agents/mirror/models")).json()["models"]
+    assert [(each["id"], each["variants"], each["defaultVariant"]) for each in models] == [
+        ("small", ["low", "high"], "low"),
+        ("large", None, None),
+    ]
+
+
+async def test_abilities_are_those_of_the_agents_driver(talk: Talk) -> None:
+    agents = {each["id"]: each for each in (await talk.call("GET", "/v1/agents")).json()["agents"]}
+    shared = {name for name, each in agents.items() if each["capabilities"]["sharedProcess"]}
+    assert shared == {"codex", "opencode"}
+    for name, each in agents.items():
+        modes = (await talk.call("GET", f"/v1/agents/{name}/modes")).json()["modes"]
+        assert each["capabilities"]["planMode"] == ("plan" in [mode["id"] for mode in modes]), name
+    assert agents["amp"]["capabilities"]["questions"] is False
+
+
 async def test_installing_what_is_there_and_what_cannot_be(talk: Talk) -> None:
     for body in ({}, {"reinstall": False}, None):
         answer = await talk.call("POST", "/v1/agents/mock/install", body)

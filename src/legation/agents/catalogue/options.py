@@ -20,17 +20,18 @@ from legation.agents.catalogue.probe import probe
 from legation.agents.install.lock import Choice
 from legation.errors import LegationError
 from legation.proc import Launcher
-from legation.wire.acp.config import SelectChoice, SelectOption
+from legation.wire.acp.config import VARIANT_CATEGORIES, SelectChoice, SelectOption
 from legation.wire.acp.sessions import SessionSetup
 
 Source = Literal["asked", "kept", "lock"]
 """`asked` now; `kept` from when this very program was asked; `lock`: as this Legation was made."""
 
 _KEPT: Final = ".options"
+_FORM: Final = 2  # of what is kept: with variants
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`problem` says why it could not be asked."""
+    """`variants` are those of the default model; others may have their own. `problem` says why it could not be asked."""
 
     agent: str
     source: Source
@@ -39,6 +40,8 @@ class Options(msgspec.Struct, frozen=True):
     default_mode: str | None = None
     default_model: str | None = None
     problem: str | None = None
+    variants: tuple[Choice, ...] = ()
+    default_variant: str | None = None
 
 
 async def options_of(
@@ -67,13 +70,23 @@ async def options_of(
 def read_options(agent: str, setup: SessionSetup) -> Options:
     """Modes and models stand among the config options; older agents have fields of their own for them."""
     modes, models = _Menu.of(setup, "mode"), _Menu.of(setup, "model")
+    variants = next(filter(_has_choices, (_Menu.of(setup, each) for each in VARIANT_CATEGORIES)), _Menu())
     if not modes.choices and setup.modes:
         offered = setup.modes.available_modes
         modes = _Menu(tuple(Choice(each.id, each.name, each.description) for each in offered))
         modes = msgspec.structs.replace(modes, current=setup.modes.current_mode_id)
     if not models.choices:
         models = _older_models(setup.models)
-    return Options(agent, "asked", modes.choices, models.choices, modes.current, models.current)
+    return Options(
+        agent,
+        "asked",
+        modes.choices,
+        models.choices,
+        modes.current,
+        models.current,
+        variants=variants.choices,
+        default_variant=variants.current,
+    )
 
 
 class _Menu(msgspec.Struct, frozen=True):
@@ -86,6 +99,10 @@ class _Menu(msgspec.Struct, frozen=True):
             if isinstance(option, SelectOption) and category in (option.category, option.id):
                 return cls(tuple(_flat(option.options)), option.current_value)
         return cls()
+
+
+def _has_choices(menu: _Menu) -> bool:
+    return bool(menu.choices)
 
 
 def _flat(choices: Iterable[SelectChoice]) -> Iterator[Choice]:
@@ -127,7 +144,7 @@ class _Kept:
 
     def __init__(self, data_dir: Path, agent: str, start: Start, version: str | None) -> None:
         self._path = data_dir / "agents" / _KEPT / f"{agent}.json"
-        known = msgspec.json.encode([start.argv, sorted(start.env), version, _stamp(start.argv)])
+        known = msgspec.json.encode([_FORM, start.argv, sorted(start.env), version, _stamp(start.argv)])
         self._key = hashlib.sha256(known).hexdigest()
 
     def read(self) -> Options | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
-from legation.wire.acp.config import SelectChoice, SelectOption
+from legation.wire.acp.config import VARIANT_CATEGORIES, SelectChoice, SelectOption
 
 if TYPE_CHECKING:
     from legation.agents.driver import Driver
@@ -25,7 +25,6 @@ SHOWN: Final = 20  # names in a message that says what there is
 # How agents call planning, the closest first: Codex has no such mode, and in "read-only" it asks for every change.
 _PLANS: Final = ("plan", "read-only")
 _MODELS: Final = ("model",)
-_VARIANTS: Final = ("thought_level", "model_config", "variant")
 # Modes of agents in which they do not ask, in lower case without what stands between words.
 _UNASKING: Final = frozenset(
     (
@@ -107,11 +106,11 @@ async def choose(session: Setting, wanted: Wanted) -> None:
     if wanted.mode is not None:
         _mode_of(session.offers, wanted.mode, wanted.first_mode)
     if wanted.variant is not None and wanted.model is None:
-        _value_of(session.offers, wanted.variant, "variant", _VARIANTS)
+        _value_of(session.offers, wanted.variant, "variant", VARIANT_CATEGORIES)
     if wanted.model is not None:
         await _choose(session, wanted.model, "model", _MODELS)
     if wanted.variant is not None:
-        await _choose(session, wanted.variant, "variant", _VARIANTS)
+        await _choose(session, wanted.variant, "variant", VARIANT_CATEGORIES)
     if wanted.mode is not None:
         await _choose_mode(session, wanted.mode, wanted.first_mode)
 

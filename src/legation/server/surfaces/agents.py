@@ -26,12 +26,20 @@ from legation.wire.api.agents import (
 if TYPE_CHECKING:
     from legation.agents.catalogue.agent import Agent
     from legation.agents.catalogue.options import Options
+    from legation.agents.install.lock import Choice
 
 NoCache = Annotated[bool, Alias("no_cache")]
 
 routes = Routes(tag="agents")
 
 _NO_INSTALL: Final = AgentInstall()
+_ALL_ABILITIES: Final = AgentAbilities()
+# By driver, where it is otherwise: docs/agents/ says so of each.
+_ABILITIES: Final = {
+    "codex": AgentAbilities(shared_process=True),
+    "opencode": AgentAbilities(shared_process=True),
+    "amp": AgentAbilities(plan_mode=False, questions=False, streaming_deltas=False),
+}
 _SOURCES: Final = {
     "installed": "registry", "on PATH": "local_path", "custom": "local_path", "built in": "builtin",
 }  # fmt: skip
@@ -79,10 +87,19 @@ async def list_agent_modes(call: Call, agent: str) -> ModeList:
 
 @routes.get("/v1/agents/{agent}/models", access=needs("read"), errors=(NotFound,))
 async def list_agent_models(call: Call, agent: str) -> ModelList:
-    """What `model` may be. An account may have more of them, or fewer."""
+    """What `model` may be, and `variant` with the default model; others may have other variants.
+
+    An account may have more of them, or fewer."""
     options = await call.services.launching.options(agent)
-    models = [ModelInfo(id=each.id, name=each.name) for each in options.models]
+    models = [_model(each, options) for each in options.models]
     return ModelList(models=models, default_model=options.default_model)
+
+
+def _model(model: Choice, options: Options) -> ModelInfo:
+    if model.id != options.default_model or not options.variants:
+        return ModelInfo(id=model.id, name=model.name)
+    variants = [each.id for each in options.variants]
+    return ModelInfo(id=model.id, name=model.name, variants=variants, default_variant=options.default_variant)
 
 
 async def _info(call: Call, agent: Agent, *, config: bool, again: bool) -> AgentInfo:
@@ -91,7 +108,7 @@ async def _info(call: Call, agent: Agent, *, config: bool, again: bool) -> Agent
         id=agent.name,
         installed=agent.how is not None,
         credentials_available=agent.sign_in in ("not needed", "signed in", "key"),
-        capabilities=AgentAbilities(),
+        capabilities=_ABILITIES.get(agent.driver, _ALL_ABILITIES),
         version=agent.version,
         path=agent.path,
         server_status=call.services.sessions.liveness(call.principal.workspace, agent.name),

@@ -1,12 +1,17 @@
 """What a session can be set to: modes, config options, slash commands."""
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from legation.wire.acp.content import Unread
 from legation.wire.acp.shape import Shape
 
 ConfigCategory: TypeAlias = str
 CONFIG_CATEGORIES = ("mode", "model", "model_config", "thought_level", "other")
+VARIANT_CATEGORIES: Final = (
+    "thought_level",
+    "model_config",
+    "variant",
+)  # of what makes variants of a model, the surest first
 
 
 class SessionMode(Shape):

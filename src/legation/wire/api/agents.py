@@ -29,7 +29,7 @@ class AgentAbilities(Answer):
     questions: bool = True
     reasoning: bool = True
     session_lifecycle: bool = True
-    shared_process: bool = False  # each session has a process of its own
+    shared_process: bool = False  # one server of the agent for several sessions
     status: bool = True
     streaming_deltas: bool = True
     text_messages: bool = True
