@@ -37,6 +37,18 @@ def server(
     exit_with_parent: Annotated[
         bool, Parameter(negative="", help="Stop when standard input closes: for programs that start it.")
     ] = False,
+    no_telemetry: Annotated[  # noqa: ARG001 - as said in its help
+        bool,
+        Parameter(
+            negative="", help="Changes nothing, for there is none; sandbox-agent's callers may say it."
+        ),
+    ] = False,
+    no_token: Annotated[  # noqa: ARG001
+        bool,
+        Parameter(
+            negative="", help="Changes nothing: callers need a credential. For sandbox-agent's callers too."
+        ),
+    ] = False,
     settings: ServerFlags | None = None,
 ) -> int:
     """Serve the HTTP API, and nothing else: for containers, service managers and programs that start it.
