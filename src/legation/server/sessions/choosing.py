@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PLAN: Final = "plan"
 BUILD: Final = "build"
 SHOWN: Final = 20  # names in a message that says what there is
-# How agents call planning, the closest first: Codex has no such mode, and in "read-only" it asks for every change.
+# How agents call planning, the closest first: codex-acp has no such mode, and in "read-only" it asks for every change.
 _PLANS: Final = ("plan", "read-only")
 _MODELS: Final = ("model",)
 # Modes of agents in which they do not ask, in lower case without what stands between words.
