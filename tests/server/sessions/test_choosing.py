@@ -4,8 +4,10 @@ import pytest
 
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
 from legation.host.offers import Offers
-from legation.server.sessions.choosing import Wanted, asks, choose, current_mode
+from legation.server.sessions.choosing import Wanted, asks, choose, current_mode, left_in
+from legation.server.sessions.details import Details
 from legation.wire.acp.config import SelectChoice, SelectOption, SessionMode, SessionModeState
+from legation.wire.universal.facts import Metadata
 
 
 class Agent:
@@ -104,3 +106,25 @@ async def test_who_wants_a_mode_without_asking_hears_what_to_use_also_where_the_
 ) -> None:
     with pytest.raises(Forbidden, match="permissionMode"):
         await choose(with_modes("default", "plan"), Wanted(mode=mode))
+
+
+@pytest.mark.parametrize(
+    ("was", "modes", "now", "then"),
+    [
+        ("plan", CLAUDE, "default", "build"),
+        ("build", CLAUDE, "plan", "plan"),
+        ("build", ("default", "plan", "docs"), "docs", "docs"),
+        ("Docs", ("default", "plan", "docs"), "docs", "Docs"),  # in the client's own words
+        ("plan", CLAUDE, "acceptEdits", "plan"),  # it would not ask
+        ("plan", CODEX, "read-only", "plan"),
+    ],
+)
+def test_a_mode_that_an_agent_goes_to_by_itself_is_the_sessions(
+    was: str, modes: tuple[str, ...], now: str, then: str
+) -> None:
+    given = Metadata("claude", was, None, "default")
+    details = Details(
+        agent="claude", given=given, created_at=0, updated_at=0, agent_mode=was, first_mode=modes[0]
+    )
+    assert left_in(details, with_modes(*modes).offers.in_mode(now)).agent_mode == then
+    assert left_in(details, Offers()) == details

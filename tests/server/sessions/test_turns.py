@@ -133,6 +133,21 @@ async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: Talk) 
     assert (status["status"], status["restartCount"]) == ("running", 1)
 
 
+@pytest.mark.parametrize("asked", [{"agentMode": "plan"}, {"permissionMode": "plan"}])
+async def test_an_agent_that_has_left_its_plan_does_not_plan_again_after_a_crash(
+    talk: Talk, asked: dict[str, str]
+) -> None:
+    native = (await talk.created("s", **asked))["nativeSessionId"]
+    assert talk.agent_state(native)["mode"] == "plan"
+    await talk.played("s", "mode default")  # as it does when its plan was approved
+    await talk.played("s", "crash 3")
+    await talk.until("s", "session-status", where=lambda status: status["status"] == "disconnected")
+    await talk.played("s", "say back")
+    assert talk.agent_state(native)["mode"] == "default"
+    info = await talk.info("s")
+    assert (info["agentMode"], info["permissionMode"]) == ("build", "default")
+
+
 async def test_an_agent_that_is_killed_while_idle_comes_back(talk: Talk) -> None:
     await talk.created("s")
     await talk.send("s", "late x", "kill-self KILL")

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
+from msgspec.structs import replace
+
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
 from legation.wire.acp.config import VARIANT_CATEGORIES, SelectChoice, SelectOption
 
@@ -146,10 +148,7 @@ async def _choose_mode(session: Setting, name: str, first: str | None) -> None:
 def _mode_of(offers: Offers, name: str, first: str | None) -> tuple[SelectOption | None, str]:
     """What is chosen, and the option that it is of, where modes are an option. INV-C1."""
     option, current = offers.choice("mode") if offers.modes is None else None, current_mode(offers) or ""
-    if offers.modes is not None:
-        offered = [(each.id, each.name) for each in offers.modes.available_modes]
-    else:
-        offered = list(_flat(option.options)) if option else []
+    offered = _offered_modes(offers)
     value = _mode(name, offered, first or current)
     if value is None:
         must_ask(name)  # what to use instead is the better advice, whether or not the agent names such a mode
@@ -164,6 +163,27 @@ def current_mode(offers: Offers) -> str | None:
         return offers.modes.current_mode_id
     option = offers.choice("mode")
     return option.current_value if option else None
+
+
+def left_in(details: Details, offers: Offers) -> Details:
+    """With the mode that the agent has gone to by itself: whoever let it leave its plan does not find it planning again
+    when it is started anew. Not with one in which it does not ask (INV-C1)."""
+    current, offered = current_mode(offers), _offered_modes(offers)
+    if current is None or not asks(current):
+        return details
+    first = details.first_mode or current
+    if current == _mode(details.mode, offered, first):
+        return details
+    name = next((each for each in (BUILD, PLAN) if _mode(each, offered, first) == current), current)
+    permissions = "default" if details.permission_mode == "plan" else details.permission_mode
+    return replace(details, agent_mode=name, permission_mode=permissions)
+
+
+def _offered_modes(offers: Offers) -> list[tuple[str, str]]:
+    if offers.modes is not None:
+        return [(each.id, each.name) for each in offers.modes.available_modes]
+    option = offers.choice("mode")
+    return list(_flat(option.options)) if option else []
 
 
 def asks(mode: str) -> bool:

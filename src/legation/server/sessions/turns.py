@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, RateLimited
 from legation.ids import new_id
+from legation.server.sessions.choosing import current_mode, left_in
 from legation.server.sessions.details import Begun, Details, Message
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
@@ -158,10 +159,13 @@ class Turns:
         if session.busy:
             return False
         self._tell_begun(record, message)
+        mode = current_mode(session.offers)
         try:
             await session.prompt(blocks_of(message), message=message.id or None)
         except LegationError as error:  # the log has it
             logger.info("session %s: %s", record.id, error.message)
+        if current_mode(session.offers) != mode:
+            record.details = left_in(record.details, session.offers)
         return True
 
     def _tell_begun(self, record: Record, message: Message) -> None:
