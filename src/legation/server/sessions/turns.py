@@ -110,7 +110,7 @@ class Turns:
         if working is not None:
             working.cancel()
             await asyncio.wait({working})
-        for message in record.details.queue:
+        for message in _unplayed(record.details):
             self._begins.pop(_key(record, message), None)
 
     def _work_on(self, record: Record) -> None:
@@ -198,12 +198,16 @@ def _key(record: Record, message: Message) -> tuple[str, str, str]:
 
 def _must_be_new(record: Record, message: Message) -> None:
     """Whoever was cut off and sends it again does not have it played twice."""
-    begun = record.details.begun
-    known = [*record.details.queue, *([begun.message] if begun else [])]
-    if message.id and any(each.id == message.id for each in known):
+    if message.id and any(each.id == message.id for each in _unplayed(record.details)):
         raise Conflict(
             f"cannot take message {message.id}: there is one of that id, which waits or is played; give another id"
         )
+
+
+def _unplayed(details: Details) -> tuple[Message, ...]:
+    """Those that wait, and the one whose turn is not over."""
+    begun = (details.begun.message,) if details.begun else ()
+    return (*begun, *details.queue)
 
 
 def _put_back(details: Details, message: Message) -> Details:
