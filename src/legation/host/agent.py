@@ -85,6 +85,15 @@ class Agent:
     def how_it_ended(self) -> str:
         return f"{self._reason}: {self._exit}" if self._exit else f"{self._reason}"
 
+    @property
+    def is_leaving(self) -> bool:
+        """It is being disposed of; until its process has ended, its sessions are still with it."""
+        return self._disposed
+
+    def retire(self) -> None:
+        """It is disposed of in a moment; nobody takes up anything with it until then."""
+        self._disposed = True
+
     def running(self) -> Driver:
         if self._status != "ready" or self.live is None:
             raise AgentExited(f"cannot use {self.id}: it is {self._status}; wait for it or start another")

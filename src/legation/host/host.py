@@ -168,6 +168,19 @@ class AcpHost:
         if self._agents.pop(agent_id, None):
             self._stream.publish(AgentRemoved(agent_id=agent_id))
 
+    def retire_agent(self, agent_id: str) -> None:
+        """It is leaving from now on; `dispose_agent` must follow."""
+        agent = self._agents.get(agent_id)
+        if agent is not None:
+            agent.retire()
+
+    async def until_left(self, agent_id: str | None) -> None:
+        """Until an agent that is being disposed of has gone and its sessions are free: what is asked of it before ends
+        with it. At once for any other."""
+        agent = self._agents.get(agent_id or "")
+        if agent is not None and agent.is_leaving:
+            await agent.dispose()
+
     async def authenticate(self, agent_id: str, method_id: str) -> None:
         """Somebody may have to do something for that, so it takes a person's time."""
         await self._live(agent_id).authenticate(method_id, self.limits.permission)

@@ -1,10 +1,13 @@
 """A session that a client of ACP opened is a session like any other: seen, read and spoken to over /v1/sessions."""
 
 import asyncio
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.cli.cli import rehearse
-from tests.server.acp.acp_server import LIMIT, Client, Json
+from tests.cli.running import Running
+from tests.server.acp.acp_server import LIMIT, Client, Json, connected
 
 pytestmark = pytest.mark.heavy
 
@@ -57,16 +60,28 @@ async def test_it_goes_on_there_after_the_client_has_gone(client: Client) -> Non
     await client.initialize()
     session = await client.new()
     await client.play(session, "say hello")
-    await client.delete()
-    async with asyncio.timeout(30):
-        while (await client.http.get(f"/v1/sessions/{session}")).json()["status"] == "active":
-            await asyncio.sleep(0.02)  # the agent ends after the answer; bounded
+    await client.delete()  # its agent ends after the answer; what is sent meanwhile is for the next one
     body = {"message": rehearse("recall")}
     async with client.http.stream(
         "POST", f"/v1/sessions/{session}/messages/stream", json=body, timeout=60
     ) as turn:
         told = (await turn.aread()).decode()
     assert "prompts before this one: 1" in told
+
+
+async def test_it_goes_on_with_another_client_as_soon_as_the_one_that_began_it_has_gone(
+    server: Running, client: Client, tmp_path: Path
+) -> None:
+    await client.initialize()
+    session = await client.new()
+    await client.play(session, "say hello")
+    async with connected(server, f"other-{uuid4()}", tmp_path / "work") as other:
+        await other.initialize()
+        await other.result("session/load", {"sessionId": session, "cwd": str(client.work), "mcpServers": []})
+        other.follow()
+        await client.delete()
+        assert (await other.play(session, "recall"))["stopReason"] == "end_turn"
+        await other.until_text(session, "prompts before this one: 1")
 
 
 async def test_one_that_was_ended_there_is_over_here(client: Client) -> None:

@@ -280,6 +280,10 @@ class Connection:
         self.outlet.shut()
         self.calls.give_up()
 
+    async def retire(self) -> None:
+        """It is closed in a moment: what is asked of its sessions from now on, elsewhere, is not asked of its agent."""
+        await self._seat.retire()
+
     async def close(self) -> None:
         """Nothing of it is left: neither its agent nor anybody who waits."""
         self.shut("cannot go on: the connection was closed; connect again")

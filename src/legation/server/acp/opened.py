@@ -25,8 +25,10 @@ LET_GO: Final = 10.0  # seconds from the end of an agent to that of its sessions
 LOOK: Final = 0.02  # seconds between two looks
 
 
-async def _let_go(session: Session) -> None:
-    """An agent that has ended still has its sessions for a moment, in which nothing can be asked of either."""
+async def _let_go(host: AcpHost, session: Session) -> None:
+    """An agent that ends, since its own client has left, or that has ended, still has its sessions for a moment, in
+    which nothing can be asked of either."""
+    await host.until_left(session.agent_id)
     with suppress(TimeoutError):
         async with asyncio.timeout(LET_GO):
             while session.status == "active" and session.exit is not None:  # noqa: ASYNC110 - the host tells nobody
@@ -69,7 +71,7 @@ class OpenedSessions:
             if session is None:
                 await self._must_not_be_ours(session_id)
             if session is not None:
-                await _let_go(session)
+                await _let_go(await self._seat.host(), session)
             if session is not None and session.status in ("active", "resuming", "starting"):
                 return session
             if session is not None and (

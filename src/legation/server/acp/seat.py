@@ -76,6 +76,12 @@ class Seat:
                 await (await self._host()).dispose_agent(self._agent_id)
                 self._agent_id = None
 
+    async def retire(self) -> None:
+        """Others who have a session of it wait until it has gone, and get another agent; `leave` follows."""
+        self._left = True
+        if self._agent_id is not None:
+            (await self._host()).retire_agent(self._agent_id)
+
     async def leave(self) -> None:
         """Its process group is ended; what sessions it had are disconnected, and stay."""
         self._left = True

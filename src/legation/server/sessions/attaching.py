@@ -159,6 +159,7 @@ class Attaching:
             must_be_open(record)
             host = await self.host(record.workspace)
             session = record.session = await host.restore_session(record.id)
+            await host.until_left(session.agent_id)  # a client of ACP has just gone, and its agent with it
             if session.status == "active":
                 return session
             await self._dispose_of(host, record, session.agent_id)
