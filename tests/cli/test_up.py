@@ -229,10 +229,12 @@ def test_a_server_that_is_to_have_no_token_lets_nobody_in_without_one(tmp_path: 
     refused = legation(tmp_path, "server", "--host", "0.0.0.0", *words)
     assert (refused.returncode, "LEGATION_TOKEN is missing" in refused.stderr) == (2, True)
     with running(tmp_path, "server", *words, LEGATION_TOKEN="t" * 30) as server:
-        server.line()
+        begun = server.line()
         url = server.server_file().url
         assert httpx2.get(f"{url}/v1/health").status_code == 200
         assert httpx2.get(f"{url}/v1/sessions").status_code == 401
+        server.stop_and_read()
+        assert "--no-token is not obeyed" in begun + server.said.decode()
 
 
 def test_with_postgres_every_missing_key_is_named_at_once(tmp_path: Path) -> None:

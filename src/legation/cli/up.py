@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -10,6 +11,8 @@ from legation.cli.flags import LocalFlags, ServerFlags, settings_of
 
 if TYPE_CHECKING:
     from legation.server.run import Up
+
+logger = logging.getLogger("legation.server")
 
 
 def up(*, settings: ServerFlags | None = None) -> int:
@@ -37,17 +40,14 @@ def server(
     exit_with_parent: Annotated[
         bool, Parameter(negative="", help="Stop when standard input closes: for programs that start it.")
     ] = False,
-    no_telemetry: Annotated[  # noqa: ARG001 - as said in its help
+    no_token: Annotated[
         bool,
         Parameter(
-            negative="", help="Changes nothing, for there is none; sandbox-agent's callers may say it."
+            negative="", help="As sandbox-agent has it, for what starts that. There is always a token here."
         ),
     ] = False,
-    no_token: Annotated[  # noqa: ARG001
-        bool,
-        Parameter(
-            negative="", help="Changes nothing: callers need a credential. For sandbox-agent's callers too."
-        ),
+    no_telemetry: Annotated[  # noqa: ARG001 - there is none to be switched off
+        bool, Parameter(negative="", help="As sandbox-agent has it. There is no telemetry here.")
     ] = False,
     settings: ServerFlags | None = None,
 ) -> int:
@@ -58,7 +58,11 @@ def server(
     """
     from legation.server.run import run
 
-    run(settings_of(settings), mode="server", announce=lambda _: None, exit_with_parent=exit_with_parent)
+    def announce(_: Up) -> None:
+        if no_token:
+            logger.warning("--no-token is not obeyed: callers need a token; `legation tokens` makes them")
+
+    run(settings_of(settings), mode="server", announce=announce, exit_with_parent=exit_with_parent)
     return 0
 
 
