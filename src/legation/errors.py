@@ -206,6 +206,7 @@ class AgentExited(AgentError):
     """The agent's process ended before it answered."""
 
     code = Code.AGENT_EXITED
+    stderr: str = ""  # what it said last, where that is known
 
 
 class CapabilityUnsupported(AgentError):

@@ -88,7 +88,9 @@ class Output:
                 f"cannot {doing}: {name!r} closed its output and went on{self.said()}; it was stopped: start it again"
             )
         found = await self._child.wait()
-        return AgentExited(
+        error = AgentExited(
             f"cannot {doing}: {name!r} ended with {found}{self.said()}",
             {"exitCode": found.code, "signal": found.signal},
         )
+        error.stderr = self._child.stderr_tail()
+        return error

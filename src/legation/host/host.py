@@ -156,6 +156,11 @@ class AcpHost:
         agent = self._agents.get(agent_id)
         return agent.snapshot() if agent else None
 
+    def stderr_tail(self, agent_id: str) -> str:
+        """What it has written to its standard error last; nothing where its process has ended."""
+        agent = self._agents.get(agent_id)
+        return agent.live.stderr_tail() if agent and agent.live else ""
+
     def get_agents(self) -> list[AgentUpdated]:
         return [agent.snapshot() for agent in self._agents.values()]
 

@@ -307,6 +307,27 @@ async def test_an_agent_that_cannot_be_started_is_an_error_not_a_status(
     assert "error" in await client.call("session/new", {"cwd": str(client.work), "mcpServers": []})
 
 
+async def test_an_agent_that_ends_before_it_has_a_session_says_why_as_one_that_has(
+    server: Running, client: Client
+) -> None:
+    program = "/bin/sh -c 'echo no licence >&2; exit 3'"
+    server.data_dir.joinpath("agents.toml").write_text(f'[agents.unlicensed]\ncommand = "{program}"\n')
+    refused = (await client.call("initialize", {"protocolVersion": 1}, "unlicensed"))["error"]["data"]
+    assert (refused["reason"], refused["exitCode"], refused["signal"]) == ("crashed", 3, None)
+    assert refused["agentStderr"] == ["no licence"]
+    client.follow()
+    exited = await client.until("_adapter/agent_exited")
+    assert exited["params"] == {"success": False, "code": 3, "signal": None}
+
+
+async def test_an_error_of_the_agent_comes_with_the_end_of_its_stderr(client: Client) -> None:
+    await client.initialize()
+    session = await client.new()
+    error = (await client.prompting(session, "stderr 5000", "error -32055 out of paper"))["error"]
+    assert (error["code"], error["message"]) == (-32055, "out of paper")
+    assert len(error["data"]["agentStderr"]) == 16
+
+
 async def test_large_messages_are_taken_and_larger_ones_refused(client: Client) -> None:
     await client.initialize()
     session = await client.new()

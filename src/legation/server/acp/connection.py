@@ -22,12 +22,12 @@ from legation.server.acp.asking import Answers, Asking
 from legation.server.acp.client_calls import ClientCalls
 from legation.server.acp.clients import Clients
 from legation.server.acp.facade import Facade, FolderOf, Opened, Reply
-from legation.server.acp.failures import Refused, logger, rpc_error
+from legation.server.acp.failures import Refused, exit_of, logger, rpc_error
 from legation.server.acp.messages import error_line, key_of, kind_of, notification_line, result_line
 from legation.server.acp.offer import offers, what_counts
 from legation.server.acp.outlet import Kept, Outlet, Taken
 from legation.server.acp.seat import Seat
-from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode
+from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode, RpcError
 from legation.wire.lifecycle import (
     AgentExited,
     PermissionAnswered,
@@ -195,8 +195,7 @@ class Connection:
         except asyncio.CancelledError:
             line = self._refusal(message, _cancelled())
         except Exception as error:  # noqa: BLE001 - the boundary: every request gets its answer
-            ended = await self._facade.how_it_ended(error, params)
-            line = error_line(bytes(message.id), rpc_error(error, ended))
+            line = error_line(bytes(message.id), await self._explained(error, params))
         if answer.done():
             return  # the connection was closed meanwhile, and has said so
         receipt = self.outlet.say(line)
@@ -209,6 +208,13 @@ class Connection:
                 logger.warning("an answer is not on the disk: %s", error.code)
         if not answer.done():
             answer.set_result(line)
+
+    async def _explained(self, error: Exception, params: bytes) -> RpcError:
+        """With how the agent's process went, where that is why; a client that has no session hears of it here."""
+        ended = await self._facade.how_it_ended(error, params) or exit_of(error)
+        if ended is not None and not self._facade.followed:
+            self._tell_exit(ended)
+        return rpc_error(error, ended, await self._facade.stderr())
 
     def _line(self, message: Message, reply: Reply) -> bytes:
         result = reply.result
@@ -260,10 +266,13 @@ class Connection:
             case PermissionAnswered() | QuestionAnswered():
                 self._asking.ended(payload.id)
             case AgentExited():
-                told = {"success": payload.code == 0, "code": payload.code, "signal": payload.signal}
-                self.outlet.say(notification_line(AGENT_EXITED, told))
+                self._tell_exit(payload)
             case _:
                 pass
+
+    def _tell_exit(self, exited: AgentExited) -> None:
+        told = {"success": exited.code == 0, "code": exited.code, "signal": exited.signal}
+        self.outlet.say(notification_line(AGENT_EXITED, told))
 
     # The end.
 

@@ -315,6 +315,12 @@ class Facade:
                 return await asyncio.wait_for(asyncio.shield(found), EXIT_WORD)
         return None
 
+    async def stderr(self) -> str:
+        """What the agent has written there; nothing where none runs."""
+        if self._seat.agent_id is None:
+            return ""
+        return (await self._seat.host()).stderr_tail(self._seat.agent_id)
+
 
 async def _recorded(host: AcpHost, agent: str) -> list[SessionInfo]:
     """The sessions with an agent, as the log has them: none is taken into memory for that."""

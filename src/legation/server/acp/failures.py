@@ -6,7 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from legation.agents.rpc import AgentRefused
+from legation.errors import AgentExited as AgentHasExited
 from legation.errors import (
     Cancelled,
     CapabilityUnsupported,
@@ -19,6 +22,7 @@ from legation.errors import (
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.lifecycle import AgentExited
 
+STDERR: Final = "agentStderr"
 STDERR_LINES: Final = 16  # the last ones, as sandbox-agent has them
 
 _CODES: Final[tuple[tuple[type[LegationError], int], ...]] = (
@@ -41,12 +45,12 @@ class Refused(Exception):
         self.error = RpcError(code, message)
 
 
-def rpc_error(error: Exception, ended: AgentExited | None = None) -> RpcError:
-    """`ended` is how the agent's process went, where that is why."""
+def rpc_error(error: Exception, ended: AgentExited | None = None, stderr: str = "") -> RpcError:
+    """`ended` is how the agent's process went, where that is why; `stderr` what one that lives has said."""
     if isinstance(error, Refused):
         return error.error
     if isinstance(error, AgentRefused):
-        return error.error
+        return _with_stderr(error.error, stderr)
     if not isinstance(error, LegationError):
         logger.error("cannot answer a request", exc_info=error)
         return RpcError(ErrorCode.INTERNAL_ERROR, "cannot answer: a defect of Legation; see the server's log")
@@ -55,9 +59,33 @@ def rpc_error(error: Exception, ended: AgentExited | None = None) -> RpcError:
     return RpcError(code, error.message, data)
 
 
+def exit_of(error: Exception) -> AgentExited | None:
+    """As the error itself knows it: of an agent that ended before it had a session."""
+    if not isinstance(error, AgentHasExited) or error.data is None or "exitCode" not in error.data:
+        return None
+    code, signal = error.data["exitCode"], error.data.get("signal")
+    return AgentExited(
+        code=code if isinstance(code, int) else None,
+        signal=signal if isinstance(signal, int) else None,
+        stderr_tail=error.stderr or None,
+    )
+
+
+def _with_stderr(error: RpcError, stderr: str) -> RpcError:
+    """What the agent answered, with what it wrote beside it. What it put into `data` itself stays."""
+    lines, data = _last_lines(stderr), error.data
+    if not lines or not (data is msgspec.UNSET or data is None or isinstance(data, dict)):
+        return error
+    return msgspec.structs.replace(error, data={STDERR: lines, **(data or {})})
+
+
 def _exit(ended: AgentExited | None) -> Mapping[str, object]:
     if ended is None:
         return {}
-    lines = (ended.stderr_tail or "").splitlines()[-STDERR_LINES:]
+    lines = _last_lines(ended.stderr_tail or "")
     reason = "killed" if ended.signal is not None else "ended" if ended.code == 0 else "crashed"
-    return {"reason": reason, "exitCode": ended.code, "signal": ended.signal, "agentStderr": lines}
+    return {"reason": reason, "exitCode": ended.code, "signal": ended.signal, STDERR: lines}
+
+
+def _last_lines(stderr: str) -> list[str]:
+    return stderr.splitlines()[-STDERR_LINES:]
