@@ -68,3 +68,12 @@ async def test_a_session_that_is_taken_up_after_a_restart_is_seen_and_ended_like
             await rpc(talk, "session/close", "rehearsal", sessionId=unused)
             assert (await talk.info(unused))["ended"] is True
             assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []
+
+
+async def test_a_request_to_a_server_that_stops_is_answered_and_not_with_a_status(talk: Talk) -> None:
+    await rpc(talk, "initialize", protocolVersion=1)
+    talk.rig.services.acp.shut()
+    refused = await rpc(talk, "session/list")
+    assert "the server stops" in refused["error"]["message"]
+    told = {"jsonrpc": "2.0", "method": "session/cancel", "params": {}}
+    assert (await talk.call("POST", "/v1/acp/client", told)).status_code == 503  # nobody waits for more

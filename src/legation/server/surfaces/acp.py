@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta
 from starlette.responses import Response
 
-from legation.errors import Conflict, NotAcceptable, NotFound
+from legation.errors import Conflict, LegationError, NotAcceptable, NotFound
 from legation.server.http.app import BODY_TRUST
 from legation.server.http.bodies import check_media
 from legation.server.http.call import Call, Header
@@ -23,11 +23,13 @@ from legation.server.streaming.sse import EventStream
 from legation.wire.api.acp import AcpServer, AcpServers
 
 if TYPE_CHECKING:
+    from legation.agents.messages import Message
     from legation.server.acp.connections import Connections
 
 MEDIA: Final = "text/event-stream"
 MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message: a prompt with a dozen of images
 APPEARS: Final = 5.0  # seconds that a reader waits for the first message of its client: the client's time
+OUR_FAULT: Final = 500  # the least status that says so
 ACCESS: Final = needs("operate")
 
 ServerId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,128}$")]  # the client's choice
@@ -63,7 +65,7 @@ async def post_acp_message(
 
     A request is answered with 200 and its JSON-RPC response, also where that is an error; anything else with 202. With
     `Prefer: respond-async` a request is answered with 202 too, and its response comes with the events."""
-    from legation.server.acp.messages import read_body
+    from legation.server.acp.messages import kind_of, read_body
     from legation.server.acp.reply import PatientReply
 
     headers = dict(call.request.scope["headers"])
@@ -75,12 +77,18 @@ async def post_acp_message(
         # Whoever holds a body back would outlive a revocation by as long.
         principal = await call.authenticate(call.request)
         ACCESS.check(principal)
-    connections = await _connections(call)
-    connection = await connections.connection(principal.workspace, server_id, agent)
+    later = prefer is not None and "respond-async" in prefer.lower()
+    try:
+        connections = await _connections(call)
+        connection = await connections.connection(principal.workspace, server_id, agent)
+    except LegationError as error:
+        if later or kind_of(message) != "request" or error.status.http < OUR_FAULT:
+            raise
+        return _refusal(message, error)
     coming = connection.receive(message, principal)
     if coming is None:
         return Response(status_code=202)
-    if prefer is not None and "respond-async" in prefer.lower():
+    if later:
         await connection.note_taken()
         return Response(status_code=202)
     return PatientReply(coming)
@@ -115,6 +123,14 @@ async def follow_acp_messages(
 async def delete_acp_server(call: Call, server_id: ServerId) -> None:
     """End a connection and its agent's processes; its sessions stay. Twice is as good as once."""
     await (await _connections(call)).remove(call.principal.workspace, server_id)
+
+
+def _refusal(message: Message, error: LegationError) -> Response:
+    """A status of 5xx would be the end of the SDK's client, whatever becomes of the server; a JSON-RPC error is not."""
+    from legation.server.acp.failures import rpc_error
+    from legation.server.acp.messages import error_line
+
+    return Response(error_line(bytes(message.id), rpc_error(error)), media_type="application/json")
 
 
 async def _connections(call: Call) -> Connections:
