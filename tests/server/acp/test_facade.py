@@ -100,11 +100,13 @@ async def test_sessions_are_listed_by_folder_closed_and_deleted(client: Client) 
     assert {each["sessionId"] for each in listed["sessions"]} == {first, second}
     assert await client.result("session/close", {"sessionId": first}) == {}
     closed = await client.call("session/prompt", {"sessionId": first, "prompt": []})
-    assert closed["error"]["data"]["code"] in ("legation/session-closed", "legation/not-found")
+    assert (closed["error"]["code"], closed["error"]["data"]["code"]) == (-32600, "legation/session-closed")
     assert await client.result("session/delete", {"sessionId": second}) == {}
     assert await client.result("session/delete", {"sessionId": second}) == {}
     listed = await client.result("session/list", {"cwd": str(client.work)})
     assert second not in {each["sessionId"] for each in listed["sessions"]}
+    gone = await client.call("session/load", {"sessionId": second, "cwd": str(client.work), "mcpServers": []})
+    assert (gone["error"]["code"], gone["error"]["data"]["code"]) == (-32002, "legation/not-found")
 
 
 async def test_a_turn_is_cancelled(client: Client) -> None:

@@ -18,6 +18,7 @@ from legation.errors import (
     LegationError,
     NotFound,
     PromptInFlight,
+    SessionClosed,
 )
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.lifecycle import AgentExited
@@ -28,6 +29,7 @@ STDERR_LINES: Final = 16  # the last ones, as sandbox-agent has them
 _CODES: Final[tuple[tuple[type[LegationError], int], ...]] = (
     (CapabilityUnsupported, ErrorCode.METHOD_NOT_FOUND),
     (PromptInFlight, ErrorCode.INVALID_REQUEST),
+    (SessionClosed, ErrorCode.INVALID_REQUEST),
     (InvalidParams, ErrorCode.INVALID_PARAMS),
     (Forbidden, ErrorCode.INVALID_REQUEST),
     (NotFound, ErrorCode.RESOURCE_NOT_FOUND),

@@ -74,11 +74,11 @@ class OpenedSessions:
                 await _let_go(await self._seat.host(), session)
             if session is not None and session.status in ("active", "resuming", "starting"):
                 return session
-            if session is not None and (
-                session.status == "deleted" or (session.status == "closed" and not reopen)
-            ):
+            if session is not None and session.status == "deleted":
+                raise NotFound(f"cannot find session {session_id}: it was deleted; start another")
+            if session is not None and session.status == "closed" and not reopen:
                 raise SessionClosed(
-                    f"cannot use session {session_id}: it is {session.status}; load it, or start another"
+                    f"cannot use session {session_id}: it is closed; load it, or start another"
                 )
             return await self._take_up(session_id, place)
 
