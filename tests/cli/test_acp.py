@@ -23,6 +23,8 @@ from tests.cli.cli import environment, legation, rehearse
 from tests.cli.running import Running
 from tests.server.acp.acp_server import http_to, serving
 
+from legation.cli.acp_lines import LONGEST
+
 pytestmark = pytest.mark.heavy
 
 TS_CLIENT = Path(__file__).parents[1] / "server" / "acp" / "ts_client.mjs"
@@ -262,10 +264,37 @@ HELLO = request(0, "initialize", protocolVersion=1)
 async def test_garbage_is_told_and_ends_nothing(server: Running) -> None:
     async with raw(server.home) as client:
         client.send(b"hello", b"[]", b"", b"{}", HELLO)
-        for _ in range(3):
+        for code in (-32700, -32600, -32600):
             found = await client.line()
-            assert (found["id"], found["error"]["code"]) == (None, -32700)
+            assert (found["id"], found["error"]["code"]) == (None, code)
         assert (await client.answer(0))["result"]["agentInfo"]["name"] == "legation"
+
+
+async def test_a_line_that_is_too_long_is_told_by_its_id_and_ends_nothing(server: Running) -> None:
+    async with raw(server.home) as client:
+        client.send(HELLO)
+        await client.answer(0)
+        client.send(request(1, "session/prompt", text="A" * LONGEST))
+        assert (await client.answer(1))["error"]["code"] == -32600
+        client.send({"text": "A" * LONGEST})
+        assert (await client.answer(None))["error"]["code"] == -32600
+        client.send(request(2, "session/list"))
+        assert "result" in await client.answer(2)
+
+
+async def test_requests_with_one_id_are_answered_each(server: Running, tmp_path: Path) -> None:
+    async with raw(server.home) as client:
+        client.send(HELLO, request(1, "session/new", cwd=str(tmp_path), mcpServers=[]))
+        session = (await client.answer(1))["result"]["sessionId"]
+        ask = [{"type": "text", "text": rehearse("ask write a.txt x")}]
+        client.send(request("twice", "session/prompt", sessionId=session, prompt=ask))
+        while (asked := await client.line()).get("method") != "session/request_permission":
+            pass
+        client.send(request("twice", "session/list"))
+        assert "sessions" in (await client.answer("twice"))["result"]
+        chosen = {"outcome": "selected", "optionId": asked["params"]["options"][0]["optionId"]}
+        client.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": chosen}})
+        assert (await client.answer("twice"))["result"]["stopReason"] == "end_turn"
 
 
 async def test_the_folder_of_the_command_counts_where_the_client_names_none(

@@ -7,6 +7,7 @@ INV-B2  Every request is answered: where the server cannot, by an error from her
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ import httpx2
 import msgspec
 
 from legation.agents.messages import Message, id_key, read_message
-from legation.cli.acp_lines import InputLines, write_line
+from legation.cli.acp_lines import LONGEST, InputLines, TooLong, write_line
 from legation.client.sse import Parser
 from legation.client.target import Target
 from legation.client.timeouts import DEFAULT_TIMEOUTS
@@ -34,6 +35,9 @@ PAUSE: Final = 0.2  # seconds before the stream is asked for again
 LONGEST_PAUSE: Final = 5.0  # seconds, where the server refuses it again and again
 INTERRUPTED: Final = 130
 
+_ID_FIRST: Final = re.compile(
+    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")\s*,'
+)
 _PLACED: Final = frozenset(("session/new", "session/load", "session/resume"))
 
 
@@ -48,8 +52,8 @@ class Bridge:
         self._path = f"/v1/acp/stdio-{uuid4()}"
         self._target: Target | None = None
         self._http: httpx2.AsyncClient | None = None
-        # Requests without an answer: the id in one spelling, and as it came.
-        self._waiting: dict[bytes, bytes] = {}
+        # Requests without an answer: the id in one spelling, and as it came; more than once if a client has reused it.
+        self._waiting: dict[bytes, list[bytes]] = {}
         self._sending: bytes | None = None  # the one of them that `_post` answers for: no server has it yet
         self._answered = asyncio.Event()
         self._last = ""
@@ -82,13 +86,17 @@ class Bridge:
     async def _send(self) -> None:
         lines = InputLines()
         while (line := await lines.next()) is not None:
+            if isinstance(line, TooLong):
+                why = f"this line has more than {LONGEST:,} bytes; send less at once"
+                self._say_error(_first_id(line.beginning), ErrorCode.INVALID_REQUEST, why)
+                continue
             message = read_message(line)
             if message is None or not (message.method or message.id):
-                self._say_error(b"null", ErrorCode.PARSE_ERROR, "this line is no message of JSON-RPC")
+                self._say_error(b"null", _no_message(line), "this line is no message of JSON-RPC")
                 continue
             if message.method and message.id:
                 self._sending = id_key(bytes(message.id))
-                self._waiting[self._sending] = bytes(message.id)
+                self._waiting.setdefault(self._sending, []).append(bytes(message.id))
             await self._post(message, self._placed(message, line))
             self._sending = None
 
@@ -185,7 +193,7 @@ class Bridge:
     def _tell(self, line: bytes) -> None:
         message = read_message(line)
         if message is not None and not message.method and message.id:
-            if self._waiting.pop(id_key(bytes(message.id)), None) is None:
+            if self._settled(id_key(bytes(message.id))) is None:
                 return  # answered from here, when the server could not be reached
             self._answered.set()
         write_line(self._out, line)
@@ -237,20 +245,47 @@ class Bridge:
 
     def _refuse(self, message: Message, why: str) -> None:
         if message.method and message.id:
-            if self._waiting.pop(id_key(bytes(message.id)), None) is not None:
+            if self._settled(id_key(bytes(message.id))) is not None:
                 self._say_error(bytes(message.id), ErrorCode.INTERNAL_ERROR, why)
         else:
             _note(why)
 
     def _fail_all(self, why: str) -> None:
         """But not the one that is being sent: told to ask again, the client would have it done twice."""
-        for key in self._waiting.keys() - {self._sending}:
-            self._say_error(self._waiting.pop(key), ErrorCode.INTERNAL_ERROR, why)
+        for key in list(self._waiting):
+            spared = 1 if key == self._sending else 0
+            while len(self._waiting.get(key, ())) > spared and (raw := self._settled(key)) is not None:
+                self._say_error(raw, ErrorCode.INTERNAL_ERROR, why)
         self._answered.set()
+
+    def _settled(self, key: bytes) -> bytes | None:
+        """The oldest request of that id no longer waits; its id as it came."""
+        waiting = self._waiting.get(key)
+        if not waiting:
+            return None
+        raw = waiting.pop(0)
+        if not waiting:
+            del self._waiting[key]
+        return raw
 
     def _say_error(self, raw_id: bytes, code: int, message: str) -> None:
         error = jsontext.write(RpcError(code, message))
         write_line(self._out, b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, error))
+
+
+def _no_message(line: bytes) -> ErrorCode:
+    """What is JSON, such as a batch, can be read and is refused."""
+    try:
+        jsontext.read(line)
+    except jsontext.READ_ERRORS:
+        return ErrorCode.PARSE_ERROR
+    return ErrorCode.INVALID_REQUEST
+
+
+def _first_id(beginning: bytes) -> bytes:
+    """Of a message of which only that is known; clients write the id before what may be long."""
+    found = _ID_FIRST.match(beginning)
+    return found[1] if found else b"null"
 
 
 def _detail(answer: httpx2.Response) -> str:

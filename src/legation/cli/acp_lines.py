@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import Final
+from typing import Final, NamedTuple
 
 CHUNK: Final = 64 * 1024
 LONGEST: Final = 64 * 1024 * 1024  # bytes of one message, as the server has it
+
+
+class TooLong(NamedTuple):
+    """A line of more than that, which nobody keeps."""
+
+    beginning: bytes
 
 
 class InputLines:
@@ -17,11 +23,11 @@ class InputLines:
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
         self._loop = asyncio.get_running_loop()
-        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._lines: asyncio.Queue[bytes | TooLong | None] = asyncio.Queue()
         self._room = threading.Semaphore(1_000)  # lines that wait; then the client does
         threading.Thread(target=self._read, name="legation-stdin", daemon=True).start()
 
-    async def next(self) -> bytes | None:
+    async def next(self) -> bytes | TooLong | None:
         """None at the end."""
         line = await self._lines.get()
         self._room.release()
@@ -33,15 +39,15 @@ class InputLines:
         while chunk := self._chunk():
             *lines, last = chunk.split(b"\n")
             for line in lines:
-                self._put(b"".join([*rest, line]))
+                self._put(_whole([*rest, line], size + len(line)))
                 rest, size = [], 0
             if last:
                 rest.append(last)
                 size += len(last)
             if size > LONGEST:
-                break  # no end of it is in sight
-        if rest and size <= LONGEST:
-            self._put(b"".join(rest))
+                del rest[1:]  # no end of it is in sight
+        if rest:
+            self._put(_whole(rest, size))
         self._put(None)
 
     def _chunk(self) -> bytes:
@@ -50,13 +56,17 @@ class InputLines:
         except OSError:
             return b""
 
-    def _put(self, line: bytes | None) -> None:
-        if line is None or line.strip():
+    def _put(self, line: bytes | TooLong | None) -> None:
+        if not isinstance(line, bytes) or line.strip():
             self._room.acquire()
             try:
                 self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
             except RuntimeError:  # the loop is closed: nobody reads any more
                 return
+
+
+def _whole(pieces: list[bytes], size: int) -> bytes | TooLong:
+    return TooLong(pieces[0]) if size > LONGEST else b"".join(pieces)
 
 
 def write_line(fd: int, line: bytes) -> None:
