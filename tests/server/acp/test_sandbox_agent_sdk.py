@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import real_agents
 from tests.cli.running import Running
+from tests.server.acp.acp_server import serving
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 
@@ -62,6 +64,73 @@ def test_a_crash_is_told_at_once_and_the_session_goes_on(server: Running, tmp_pa
     assert (found["data"]["reason"], found["data"]["exitCode"]) == ("crashed", 7)
     assert found["stopReason"] == "end_turn"
     assert found["crashMs"] < 60_000  # theirs takes two minutes
+
+
+def test_modes_models_raw_messages_and_the_sessions_that_it_keeps(server: Running, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    found = run(server, "choosing", work)
+    assert found["begun"] == ["plan", "rehearsal-terse"]
+    assert found["set"] == "rehearsal-terse"
+    assert found["same"] is True
+    assert (work / "raw.txt").read_text() == "yes"
+    assert found["thoughtLevel"] == "UnsupportedSessionCategoryError"  # the agent has none
+    assert (found["bypass"], found["unknown"]) == (-32600, -32601)
+    assert (found["stalled"], found["destroyed"]) == ("cancelled", True)
+    assert found["listed"] == 2
+    assert (found["sessions"], found["missing"]) == (True, None)
+
+
+def test_a_session_that_it_kept_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "home") as server:
+        before = run(server, "before", tmp_path / "work")
+    with serving(tmp_path / "home") as server:
+        after = run(server, "after", tmp_path / "work")
+    assert after["stopReason"] == "end_turn"
+    assert (
+        after["agentSessionId"] != before["agentSessionId"]
+    )  # its way: another session, with the story in the prompt
+
+
+def test_agents_and_what_is_left_out(server: Running, tmp_path: Path) -> None:
+    found = run(server, "agents", tmp_path / "work")
+    assert found["health"] == "ok"
+    assert {"claude", "codex", "opencode", "amp", "rehearsal"} <= set(found["ids"])
+    assert found["flags"] is True
+    assert found["categories"] == ["mode", "model"]
+    assert found["installed"]["already_installed"] is True
+    assert found["installed"]["artifacts"][0]["source"] == "builtin"
+    assert found["unknown"] == [404, 404]
+    assert found["config"] == [501] * 7
+
+
+def test_files(server: Running, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    with tarfile.open(work / "batch.tar", "w") as batch:
+        batch.add(__file__, "in/it.py")
+    found = run(server, "files", work)
+    assert found["written"] == {"path": str(work / "a/one.txt"), "bytesWritten": 3}
+    assert found["moved"] == {"from": str(work / "a/one.txt"), "to": str(work / "b/two.txt")}
+    assert found["uploaded"] == {"paths": [str(work / "c/in/it.py")], "truncated": False}
+    assert found["read"] == "one"
+    assert (found["stat"]["entryType"], found["stat"]["size"]) == ("file", 3)
+    assert found["entries"] == [["two.txt", "file", 3]]
+    assert (found["full"], found["missing"]) == (409, 404)
+    assert found["deleted"] == {"path": str(work / "b")}
+
+
+def test_processes_their_logs_and_a_terminal(tmp_path: Path) -> None:
+    with serving(tmp_path / "home", LEGATION_PROCESSES="true") as server:
+        found = run(server, "processes", tmp_path / "work")
+    assert found["output"] == [1024 * 1024, 3]
+    assert (found["run"]["exitCode"], found["run"]["stdout"], found["run"]["stdoutTruncated"]) == (
+        4,
+        "hel",
+        True,
+    )
+    assert (found["kept"], found["running"], found["listed"], found["stopped"]) == (1, 409, True, "exited")
+    assert found["frames"] == ["ready", 5]
+    assert found["missing"] == 404
 
 
 def test_it_starts_our_server_by_the_variable_it_knows(tmp_path: Path) -> None:
