@@ -21,10 +21,11 @@ from legation.errors import LegationError, Unavailable
 from legation.server.acp.asking import Answers, Asking
 from legation.server.acp.client_calls import ClientCalls
 from legation.server.acp.clients import Clients
-from legation.server.acp.facade import Facade, FolderOf, Opened, Reply
+from legation.server.acp.facade import Facade, FolderOf, Reply
 from legation.server.acp.failures import Refused, exit_of, logger, rpc_error
 from legation.server.acp.messages import error_line, key_of, kind_of, notification_line, result_line
 from legation.server.acp.offer import offers, what_counts
+from legation.server.acp.opened import Opened
 from legation.server.acp.outlet import Kept, Outlet, Taken
 from legation.server.acp.seat import Seat
 from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode, RpcError

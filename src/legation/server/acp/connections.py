@@ -10,9 +10,10 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import msgspec
 
@@ -47,7 +48,14 @@ _SERVER_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _STOPPING: Final = "cannot go on: the server stops; try again when it is back"
 
 Key = tuple[str, str]  # workspace, server id
-SessionOpened = Callable[[str, Session, str], Awaitable[None]]  # in a workspace, with an agent
+
+
+class SessionOpened(Protocol):
+    """As `Opened`, in a workspace."""
+
+    async def __call__(
+        self, workspace: str, session: Session, agent: str, *, prompted: bool = False
+    ) -> None: ...
 
 
 class Connections:
@@ -255,7 +263,7 @@ class Connections:
             self._answers,
             self._folder_of,
             self._clients,
-            lambda session, agent: self._opened(workspace, session, agent),
+            partial(self._opened, workspace),
             waits=self._waiting.__contains__,
             clock=self._clock,
         )

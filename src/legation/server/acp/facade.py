@@ -19,12 +19,13 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited as AgentHasExited
 from legation.errors import LegationError, NotFound, TransportClosed
 from legation.host.host import AcpHost
-from legation.host.meta import read_meta
 from legation.host.session import Session
 from legation.ids import new_id
+from legation.server.acp.failures import logger
 from legation.server.acp.following import Follower, Note
+from legation.server.acp.listing import list_sessions
 from legation.server.acp.offer import hello
-from legation.server.acp.opened import OpenedSessions
+from legation.server.acp.opened import Opened, OpenedSessions
 from legation.server.acp.outlet import Outlet
 from legation.server.acp.requests import Initialize, Place, Prompt, TakeUp, read, read_any
 from legation.server.acp.seat import Seat
@@ -33,9 +34,7 @@ from legation.wire.acp.capabilities import AuthenticateRequest
 from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.sessions import (
     ListSessionsRequest,
-    ListSessionsResponse,
     PromptResponse,
-    SessionInfo,
     SessionRequest,
     SetConfigOptionRequest,
     SetConfigOptionResponse,
@@ -43,7 +42,6 @@ from legation.wire.acp.sessions import (
 )
 from legation.wire.lifecycle import AgentExited
 
-PAGE: Final = 50  # sessions in one answer to session/list
 EXIT_WORD: Final = (
     2.0  # seconds from the failure of a call to the word how the process ended: the host's time
 )
@@ -58,7 +56,6 @@ class Reply:
 
 
 P = TypeVar("P", bound=Place)
-Opened = Callable[[Session, str], Awaitable[None]]
 FolderOf = Callable[[str], Awaitable[Path]]
 Method = Callable[[bytes], Awaitable[Reply]]
 Greeted = Callable[[Mapping[str, object]], Awaitable[None]]
@@ -201,14 +198,7 @@ class Facade:
 
     async def _list(self, params: bytes) -> Reply:
         given = read(params, ListSessionsRequest)
-        host = await self._seat.host()
-        found = [each for each in await _recorded(host, self.agent) if given.cwd in (None, each.cwd)]
-        found.sort(key=lambda each: each.session_id, reverse=True)  # ids of ours sort by time
-        if given.cursor is not None:
-            found = [each for each in found if each.session_id < given.cursor]
-        page = found[:PAGE]
-        more = page[-1].session_id if len(found) > PAGE else None
-        return Reply(ListSessionsResponse(sessions=tuple(page), next_cursor=more))
+        return Reply(await list_sessions(await self._seat.host(), self.agent, given))
 
     async def _close(self, params: bytes) -> Reply:
         session_id = read(params, SessionRequest).session_id
@@ -230,6 +220,7 @@ class Facade:
     async def _prompt(self, params: bytes) -> Reply:
         given = read(params, Prompt)
         session = await self._sessions.usable(given.session_id)
+        await self._used(session)
         follower = self._followers.get(session.id)
         if follower is None:  # a client that came back and did not load it
             follower = await self._follower(session)
@@ -245,6 +236,12 @@ class Facade:
         if result.error is not None:
             raise AgentRefused(AgentMethod.SESSION_PROMPT, result.error)
         return Reply(PromptResponse(stop_reason=result.stop_reason, usage=result.usage))
+
+    async def _used(self, session: Session) -> None:
+        try:
+            await self._opened(session, self.agent, prompted=True)
+        except LegationError as error:  # a failing disk keeps no prompt from its agent
+            logger.warning("it is not on the disk that session %s was used: %s", session.id, error.code)
 
     async def _set_mode(self, params: bytes) -> Reply:
         given = read(params, SetModeRequest)
@@ -320,20 +317,3 @@ class Facade:
         if self._seat.agent_id is None:
             return ""
         return (await self._seat.host()).stderr_tail(self._seat.agent_id)
-
-
-async def _recorded(host: AcpHost, agent: str) -> list[SessionInfo]:
-    """The sessions with an agent, as the log has them: none is taken into memory for that."""
-    infos = await host.log.streams(host.options.workspace)
-    metas = [(info.name, read_meta(info.meta)) for info in infos if info.state == "open"]
-    return [
-        SessionInfo(
-            session_id=name,
-            cwd=meta.cwd,
-            additional_directories=meta.additional_directories,
-            title=meta.title,
-            updated_at=meta.updated_at,
-        )
-        for name, meta in metas
-        if meta is not None and meta.agent_definition_id == agent
-    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from legation.errors import CapabilityUnsupported, InvalidParams, NotFound, SessionClosed
@@ -19,6 +19,12 @@ from legation.wire.acp.mcp import McpServer
 from legation.wire.hoststream import AgentUpdated, SessionUpdated
 
 Way = Callable[..., Awaitable[SessionUpdated]]
+
+
+class Opened(Protocol):
+    """Told of each session that is used, and its agent, before anything becomes of it; also when it is prompted."""
+
+    async def __call__(self, session: Session, agent: str, *, prompted: bool = False) -> None: ...
 
 
 LET_GO: Final = 10.0  # seconds from the end of an agent to that of its sessions with it: the host's time
@@ -36,9 +42,7 @@ async def _let_go(host: AcpHost, session: Session) -> None:
 
 
 class OpenedSessions:
-    """`opened` learns of each that is used here, before anything becomes of it."""
-
-    def __init__(self, agent: str, seat: Seat, opened: Callable[[Session, str], Awaitable[None]]) -> None:
+    def __init__(self, agent: str, seat: Seat, opened: Opened) -> None:
         self._agent = agent
         self._seat = seat
         self._opened = opened

@@ -187,17 +187,21 @@ class Desk:
         await self._mode_grants.give(principal, record, mode)
         return SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
 
-    async def adopt(self, workspace: str, session: Session, agent: str) -> None:
-        """One that was opened, or taken up, another way: from now on it is seen and spoken to like any other."""
-        record = self._records.known(workspace, session.id)
-        if session.status == "deleted" or (record is not None and record.session is session):
+    async def adopt(self, workspace: str, session: Session, agent: str, *, prompted: bool = False) -> None:
+        """One that was opened, or taken up, another way: from now on it is seen and spoken to like any other.
+        `prompted`: it is used right now."""
+        if session.status == "deleted":
             return
+        record = self._records.known(workspace, session.id)
         if record is None:
             record = self._foreign(workspace, session, agent)
-        record.session = session
-        if session.meta.details != record.details.plain():
-            await self._records.save(record, record.details)
-        await self._attaching.host(workspace)  # from where its end is heard
+        if record.session is not session:
+            record.session = session
+            if session.meta.details != record.details.plain():
+                await self._records.save(record, record.details)
+            await self._attaching.host(workspace)  # from where its end is heard
+        if prompted:
+            await self._records.save(record, replace(record.details, updated_at=self._clock.now_ms()))
 
     def _foreign(self, workspace: str, session: Session, agent: str) -> Record:
         now = self._clock.now_ms()
