@@ -58,6 +58,25 @@ async def test_one_session_is_restored_and_forgotten_by_name(tmp_path: Path) -> 
             await made.host.restore_session(session.id)
 
 
+async def test_a_session_that_was_closed_to_be_opened_again_is_restored_closed(tmp_path: Path) -> None:
+    """Until it is closed once more, for good."""
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        agent, name = str(session.agent_id), session.meta.agent_session_id
+        await play(session, "say kept")
+        await made.host.close_session(session.id, reopens=True)
+        made.host.forget_session(session.id)
+        again = await made.host.restore_session(session.id)
+        assert (again.status, again.meta.agent_session_id) == ("closed", name)
+        await made.host.load_session(agent, session.id)
+        assert (again.status, again.meta.reopens) == ("active", False)
+        await made.host.close_session(session.id, reopens=True)
+        await made.host.close_session(session.id)
+        made.host.forget_session(session.id)
+        with pytest.raises(NotFound):
+            await made.host.restore_session(session.id)
+
+
 async def test_what_cannot_be_prepared_is_no_session(tmp_path: Path) -> None:
     async def prepare(_agent: Driver, _opened: NewSessionResponse) -> NewSessionResponse:
         raise InvalidParams("cannot do that")

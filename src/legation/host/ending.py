@@ -24,8 +24,9 @@ class Ending:
         self._limit = limit
         self._host = host
 
-    async def close(self, session: Session, agent: Agent | None) -> None:
+    async def close(self, session: Session, agent: Agent | None, *, reopens: bool) -> None:
         live = agent.live if agent and session.status == "active" else None
+        session.note_reopens(reopens)
         await self._end(session, "closed", agent)
         if live is not None and live.can_close:
             await self._tell(live, session, "closed")

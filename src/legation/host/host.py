@@ -278,10 +278,14 @@ class AcpHost:
     async def cancel(self, session_id: str) -> None:
         await self.session(session_id).cancel()
 
-    async def close_session(self, session_id: str) -> None:
+    async def close_session(self, session_id: str, *, reopens: bool = False) -> None:
+        """A load opens it again, here; with `reopens` also in a later host, which restores it closed. To close it again
+        without takes that back."""
         session = self.session(session_id)
         if session.status not in ("closed", "deleted"):
-            await self._ending.close(session, self._agents.get(session.agent_id or ""))
+            await self._ending.close(session, self._agents.get(session.agent_id or ""), reopens=reopens)
+        elif session.status == "closed" and not reopens:
+            await session.stays_closed()
 
     async def delete_session(self, agent_id: str, session_id: str) -> None:
         """Here for good; at the agent where it can. A session that only the agent knows is deleted there."""
@@ -347,7 +351,8 @@ class AcpHost:
         return await self._openings.restore(session_id)
 
     def forget_session(self, session_id: str) -> None:
-        """Of one that no agent has: its record stays, and `restore_session` knows it again while it is open."""
+        """Of one that no agent has: its record stays, and `restore_session` knows it again while it is open, or was
+        closed to be opened again."""
         session = self._sessions.find(session_id)
         if session is not None and session.status in ("disconnected", "closed", "deleted"):
             self._sessions.remove(session)

@@ -26,6 +26,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     title: str | None = None
     updated_at: str | None = None
     details: Mapping[str, object] | None = None  # of whoever opened it: plain data, and no secret
+    reopens: bool = False  # if it is closed: a later host knows it, and a load opens it again
 
     @classmethod
     def wanted(

@@ -20,6 +20,7 @@ from legation.host.meta import SessionMeta, read_meta
 from legation.host.session import Session, Surroundings
 from legation.host.sessions import Sessions, must_be_free, new_session
 from legation.host.takeup import TakeUp
+from legation.store.backend import State
 from legation.store.log import EventLog
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import NewSessionResponse
@@ -154,7 +155,7 @@ class Openings:
             return known
         stream = await self._log.find(session_id, self._workspace)
         meta = read_meta(stream.info().meta) if stream else None
-        if stream is None or meta is None or stream.info().state != "open":
+        if stream is None or meta is None or not _is_known(stream.info().state, meta):
             raise NotFound(f"cannot find session {session_id}; check its id")
         return await self._restored(session_id, meta)
 
@@ -162,5 +163,11 @@ class Openings:
         with self._sessions.claim(name):
             session = await self._made(name, meta)
             self._sessions.add(session)
-        session.show()
+        if session.status != "closed":  # that it is was told when it was closed
+            session.show()
         return session
+
+
+def _is_known(state: State, meta: SessionMeta) -> bool:
+    """To a later host."""
+    return state == "open" or (state == "closed" and meta.reopens)

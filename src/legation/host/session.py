@@ -69,7 +69,7 @@ class Session:
         self.stream = stream
         self.meta = meta
         self.folders = meta.folders()
-        self._status: Status = "disconnected"
+        self._status: Status = "disconnected" if stream.info().state == "open" else "closed"
         self._resuming = False  # being taken up: shown, while nothing is decided yet
         self._reason: str | None = None
         self.agent_id: str | None = None
@@ -202,6 +202,16 @@ class Session:
             await self.stream.delete()
         self._status, self._agent = status, None
         self.show()
+
+    def note_reopens(self, reopens: bool) -> None:
+        """Stored when it is closed; an agent that takes it up again makes nothing of it."""
+        self.meta = msgspec.structs.replace(self.meta, reopens=reopens)
+
+    async def stays_closed(self) -> None:
+        """Strict: no later host opens it again."""
+        if self.meta.reopens:
+            self.note_reopens(False)
+            await self.stream.set_meta(self.meta.encode())
 
     async def _close(self) -> None:
         """The last event must come before the tombstone and says that there is one; so first it is tried

@@ -1,7 +1,9 @@
 """Sessions as a connection finds them: what was ended elsewhere stays so, and what is taken up is seen elsewhere."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield made
 
 
-async def rpc(talk: Talk, method: str, agent: str = "loading", **params: object) -> Any:
+async def rpc(
+    talk: Talk, method: str, agent: str = "loading", client: str = "client", **params: object
+) -> Any:
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    answer = await talk.call("POST", f"/v1/acp/client?agent={agent}", message)
+    answer = await talk.call("POST", f"/v1/acp/{client}?agent={agent}", message)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -77,3 +81,104 @@ async def test_a_request_to_a_server_that_stops_is_answered_and_not_with_a_statu
     assert "the server stops" in refused["error"]["message"]
     told = {"jsonrpc": "2.0", "method": "session/cancel", "params": {}}
     assert (await talk.call("POST", "/v1/acp/client", told)).status_code == 503  # nobody waits for more
+
+
+async def made_and_closed(talk: Talk) -> str:
+    """By a client of ACP, with something said in it."""
+    await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
+    made = await rpc(talk, "session/new", "rehearsal", cwd=str(talk.work), mcpServers=[])
+    session = str(made["result"]["sessionId"])
+    said = [{"type": "text", "text": script("say before")}]
+    await rpc(talk, "session/prompt", "rehearsal", sessionId=session, prompt=said)
+    assert "result" in await rpc(talk, "session/close", "rehearsal", sessionId=session)
+    return session
+
+
+async def take_up(talk: Talk, session: str, method: str = "load", client: str = "client") -> Any:
+    params = {"sessionId": session, "cwd": str(talk.work), "mcpServers": []}
+    return await rpc(talk, f"session/{method}", "rehearsal", client, **params)
+
+
+async def goes_on(talk: Talk, session: str, client: str = "client") -> None:
+    said = [{"type": "text", "text": script("recall")}]
+    answer = await rpc(talk, "session/prompt", "rehearsal", client, sessionId=session, prompt=said)
+    assert answer["result"]["stopReason"] == "end_turn", answer
+    assert await talk.heard(session) == "beforeprompts before this one: 1"
+    info = await talk.info(session)
+    assert (info["status"], info["ended"]) == ("active", False)
+
+
+@pytest.mark.parametrize("method", ["load", "resume"])
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_session_that_a_client_closed_is_taken_up_by_any_client_also_after_a_restart(
+    request: pytest.FixtureRequest, tmp_path: Path, method: str, restart: bool
+) -> None:
+    async with asyncio.timeout(110), AsyncExitStack() as servers:
+        talk = await servers.enter_async_context(open_talk(tmp_path, request))
+        session = await made_and_closed(talk)
+        if restart:
+            await servers.aclose()
+            talk = await servers.enter_async_context(open_talk(tmp_path, request))
+        info = await talk.info(session)
+        assert (info["status"], info["ended"]) == ("closed", True)
+        refused = await rpc(talk, "session/prompt", "rehearsal", sessionId=session, prompt=[])
+        assert refused["error"]["data"]["code"] == "legation/session-closed"
+        assert "load it" in refused["error"]["message"]
+        listed = await rpc(talk, "session/list", "rehearsal", cwd=str(talk.work))
+        assert [each["sessionId"] for each in listed["result"]["sessions"]] == [session]
+        assert "result" in await take_up(talk, session, method, "another")
+        await goes_on(talk, session, "another")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_session_that_was_terminated_after_a_client_closed_it_is_over(
+    request: pytest.FixtureRequest, tmp_path: Path, restart: bool
+) -> None:
+    async with asyncio.timeout(110), AsyncExitStack() as servers:
+        talk = await servers.enter_async_context(open_talk(tmp_path, request))
+        session = await made_and_closed(talk)
+        await take_up(talk, session)
+        await rpc(talk, "session/close", "rehearsal", sessionId=session)
+        assert (await talk.call("POST", f"/v1/sessions/{session}/terminate")).status_code == 204
+        if restart:
+            await servers.aclose()
+            talk = await servers.enter_async_context(open_talk(tmp_path, request))
+        for method in ("load", "resume"):
+            assert "error" in await take_up(talk, session, method)
+        listed = await rpc(talk, "session/list", "rehearsal")
+        assert listed["result"]["sessions"] == []
+        assert await talk.heard(session) == "before"
+
+
+async def test_an_agent_of_the_server_ends_when_a_client_closes_its_session(talk: Talk) -> None:
+    await talk.created("s", agent="loading", directory=str(talk.work))
+    await rpc(talk, "initialize", protocolVersion=1)
+    await rpc(talk, "session/close", sessionId="s")
+    host = await talk.rig.services.hosting.host()
+    while len(host.get_agents()) > 1:  # that of the client stays
+        await asyncio.sleep(0.02)  # the end is noted after the answer; bounded
+    assert host.get_session("s") is None
+    assert (await talk.info("s"))["status"] == "closed"
+
+
+async def test_a_close_while_the_session_is_taken_up_counts(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Neither does the agent that takes it up open it again, nor keeps it what was granted to it."""
+    async with asyncio.timeout(110):
+        async with open_talk(tmp_path, request) as talk:
+            directory = str(talk.work)
+            await talk.created("s", agent="slow", directory=directory, permissionMode="bypass")
+        async with open_talk(tmp_path, request) as talk:
+            os.mkfifo(talk.work / "go")
+            await talk.call("POST", "/v1/sessions/s/messages", {"message": "say"})
+            while not (talk.work / "asked").exists():
+                await asyncio.sleep(0.02)  # an agent starts; bounded
+            closed = await rpc(talk, "session/close", "slow", sessionId="s")
+            await asyncio.to_thread((talk.work / "go").write_text, "x")
+            assert "result" in closed
+            while (await talk.info("s"))["permissionMode"] != "default" or (await talk.info("s"))["busy"]:
+                await asyncio.sleep(0.02)  # the end is noted when the agent is there; bounded
+            info = await talk.info("s")
+            assert (info["status"], info["queued"]) == ("closed", 0)
+            assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []

@@ -1,7 +1,8 @@
 """A small ACP agent that answers every prompt with what it was given: run as a program.
 
 `ask a.txt b.txt` makes it ask for these edits, all at the same time, and end the turn when all are answered.
-`--load` makes it load sessions instead of resuming them, `--new` makes it do neither.
+`--load` makes it load sessions instead of resuming them (with `--resume` both), `--new` makes it do neither. With `--wait`
+it says in a file `asked` of the session's folder that it is to resume, and does so when somebody writes to `go` there.
 """
 
 import json
@@ -39,7 +40,7 @@ def capabilities() -> dict[str, Any]:
     can: dict[str, Any] = {"mcpCapabilities": {"http": True, "sse": False}}
     if "--load" in sys.argv:
         can["loadSession"] = True
-    elif "--new" not in sys.argv:
+    if "--resume" in sys.argv or not {"--load", "--new"} & {*sys.argv}:
         can["sessionCapabilities"] = {"resume": {}}
     return can
 
@@ -47,6 +48,9 @@ def capabilities() -> dict[str, Any]:
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
     if method == "initialize":
         return {"protocolVersion": 1, "agentCapabilities": capabilities(), "authMethods": []}
+    if method == "session/resume" and "--wait" in sys.argv:
+        (Path(params["cwd"]) / "asked").touch()
+        (Path(params["cwd"]) / "go").read_text()
     if method in ("session/new", "session/resume", "session/load"):
         given.update(opened=method, **{name: params.get(name) for name in ("cwd", "mcpServers")})
         return {"sessionId": f"mir-{os.getpid()}", "configOptions": options()}

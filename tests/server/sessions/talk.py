@@ -28,7 +28,12 @@ rules:
 
 
 # The mirror of `mirror.py`, by what it can do with sessions of another process.
-MIRRORS = {"mirror": (), "loading": ("--load",), "forgetful": ("--new",)}
+MIRRORS = {
+    "mirror": (),
+    "loading": ("--load",),
+    "forgetful": ("--new",),
+    "slow": ("--load", "--resume", "--wait"),
+}
 
 
 def _stanza(name: str, *args: str) -> str:

@@ -174,14 +174,14 @@ class Facade:
     async def _load(self, params: bytes) -> Reply:
         """Told from the log, which has all that was ever said; the agent need not tell it again."""
         given = await self._placed(read(params, TakeUp))
-        session = await self._sessions.usable(given.session_id, given, reopen=True)
+        session = await self._sessions.usable(given.session_id, given, reopen=True, foreign=True)
         follower = await self._follower(session)
         setup = await follower.replay()
         return Reply(setup.members(), follower.start)
 
     async def _resume(self, params: bytes) -> Reply:
         given = await self._placed(read(params, TakeUp))
-        session = await self._sessions.usable(given.session_id, given)
+        session = await self._sessions.usable(given.session_id, given, reopen=True)
         follower = await self._follower(session)
         setup = await follower.skip()
         return Reply(setup.members(), follower.start)
@@ -204,7 +204,7 @@ class Facade:
         session_id = read(params, SessionRequest).session_id
         if await self._sessions.known(session_id) is None:
             raise NotFound(f"cannot find session {session_id}; check its id")
-        await (await self._seat.host()).close_session(session_id)
+        await (await self._seat.host()).close_session(session_id, reopens=True)
         return Reply({})
 
     async def _delete(self, params: bytes) -> Reply:

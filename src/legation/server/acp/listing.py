@@ -35,11 +35,12 @@ async def list_sessions(host: AcpHost, agent: str, given: ListSessionsRequest) -
     """As the log has them: none is taken into memory for that."""
     after = _read_cursor(given.cursor)
     infos = await host.log.streams(host.options.workspace)
-    metas = [(info.name, read_meta(info.meta)) for info in infos if info.state == "open"]
+    metas = [(info.name, info.state, read_meta(info.meta)) for info in infos]
     found = {
         _Place(_last_used(meta), name): meta
-        for name, meta in metas
-        if meta is not None and meta.agent_definition_id == agent and given.cwd in (None, meta.cwd)
+        for name, state, meta in metas
+        if meta is not None and (state == "open" or meta.reopens)  # what is over cannot be loaded
+        if meta.agent_definition_id == agent and given.cwd in (None, meta.cwd)
     }
     rest = sorted((place for place in found if after is None or place < after), reverse=True)
     page = rest[:PAGE]

@@ -65,12 +65,21 @@ class OpenedSessions:
         await self._opened(session, self._agent)
         return session
 
-    async def usable(self, session_id: str, place: Place | None = None, *, reopen: bool = False) -> Session:
-        """With an agent that has it. `reopen` takes up a closed one, and one that only the agent knows."""
+    async def _known_now(self, host: AcpHost, session_id: str) -> Session | None:
+        """Again: one without an agent is forgotten while one starts. Unknown, the agent would be asked by our name."""
+        while True:
+            session = await self.known(session_id)
+            if session is None or host.get_session(session_id) is not None:
+                return session
+
+    async def usable(
+        self, session_id: str, place: Place | None = None, *, reopen: bool = False, foreign: bool = False
+    ) -> Session:
+        """With an agent that has it. `reopen` takes up a closed one, `foreign` one that only the agent knows."""
         lock = self._taking_up.setdefault(session_id, asyncio.Lock())
         async with lock:
             session = await self.known(session_id)
-            if session is None and not reopen:
+            if session is None and not foreign:
                 raise NotFound(f"cannot find session {session_id}; check its id")
             if session is None:
                 await self._must_not_be_ours(session_id)
@@ -96,7 +105,7 @@ class OpenedSessions:
 
     async def _take_up(self, session_id: str, place: Place | None) -> Session:
         agent, host = await self._seat.ready(), await self._seat.host()
-        session = await self.known(session_id)  # again: one without an agent is forgotten while one starts
+        session = await self._known_now(host, session_id)
         mcp: tuple[McpServer, ...] = session.mcp if session else ()
         if place is not None and place.mcp_servers is not None:
             mcp = place.mcp_servers

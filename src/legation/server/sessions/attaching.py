@@ -17,7 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from legation.agents.driver import Driver
-from legation.errors import CapabilityUnsupported, LegationError, RateLimited
+from legation.errors import CapabilityUnsupported, LegationError, RateLimited, SessionClosed
 from legation.host.host import AcpHost
 from legation.host.offers import Offers
 from legation.host.session import Session
@@ -187,6 +187,8 @@ class Attaching:
         servers = await self._servers(record)
         try:
             await host.resume_session(agent_id, record.id, mcp_servers=servers)
+        except SessionClosed:  # meanwhile, by a client of ACP: a load would open it again
+            raise
         except LegationError as refused:
             try:
                 await host.load_session(agent_id, record.id, mcp_servers=servers)
@@ -223,18 +225,29 @@ class Attaching:
             await self._stop_and_let_go(record, session)
 
     async def end(self, record: Record) -> None:
-        """Idempotent. Its history stays; nothing of it runs."""
+        """Idempotent, and for good. Its history stays; nothing of it runs."""
         async with record.lock:
-            if record.ended:
+            if record.ended and not record.meta.reopens:
                 return
             host = await self.host(record.workspace)
             session = record.session = await host.restore_session(record.id)
-            agent_id = session.agent_id
+            agent_id = session.agent_id if session.status != "closed" else None
             await self._records.save(record, replace(record.details, queue=(), begun=None))
             await host.close_session(record.id)
             record.let_go(closed=True)
             host.forget_session(record.id)
             await self._dispose_of(host, record, agent_id)
+
+    async def release(self, record: Record) -> None:
+        """A client of ACP has closed it: until one loads it again nothing of it runs, or is kept in memory."""
+        async with record.lock:
+            session, host = record.session, await self.host(record.workspace)
+            if session is None or session.status != "closed":
+                return
+            host.forget_session(record.id)
+            record.let_go(closed=True)
+            if (record.workspace, session.agent_id) in self._own:
+                await self._dispose_of(host, record, session.agent_id)
 
     async def _let_go(self, record: Record, session: Session) -> None:
         """Without an agent there is nothing to keep in memory."""

@@ -297,6 +297,7 @@ class Desk:
         now, first = self._clock.now_ms(), not record.ended
         if first:
             await self._turns.stop(record)
+        if first or record.meta.reopens:  # no client of ACP loads it any more
             await self._attaching.end(record)
         # Also the second time: the first may have been cut off here.
         sealed = record.details.sealed
@@ -316,6 +317,7 @@ class Desk:
         if record.status != "deleted":
             left = replace(without_grant(record.details), sealed=None, queue=(), begun=None)
             await self._records.save(record, left)
+            await self._attaching.release(record)
 
 
 def _host_of(workspace: str) -> Principal:

@@ -72,9 +72,9 @@ class Record:
 
     @property
     def status(self) -> Status:
-        if self._closed:
-            return "closed"
-        return self.session.status if self.session else "disconnected"
+        if self.session is not None:
+            return self.session.status
+        return "closed" if self._closed else "disconnected"
 
     @property
     def ended(self) -> bool:
@@ -97,7 +97,7 @@ class Record:
     def let_go(self, *, closed: bool = False) -> None:
         """Of the host's session: what is to be known without it is kept."""
         self._meta, self._head = self.meta, self.head
-        self._closed |= closed
+        self._closed = closed
         self.session = None  # but the lock stays: others may wait for it
 
     def facts(self) -> SessionFacts:

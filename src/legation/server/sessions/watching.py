@@ -67,7 +67,7 @@ class Watch:
             return
         if payload.status == "disconnected" and payload.agent_id is not None:  # else it never had one here
             self._begin(self._note_exit(record, record.session))
-        elif payload.status in ("closed", "deleted") and not record.lock.locked():
+        elif payload.status in ("closed", "deleted"):
             self._begin(self._note_end(record))
 
     def _begin(self, noting: Coroutine[object, object, None]) -> None:
@@ -76,8 +76,12 @@ class Watch:
         task.add_done_callback(self._noting.discard)
 
     async def _note_end(self, record: Record) -> None:
+        """Whoever ends it for us has let it go by then; whoever takes it up has found that it is over."""
         try:
-            await self._ended(record)
+            async with record.lock:
+                elsewhere = record.session is not None and record.ended
+            if elsewhere:
+                await self._ended(record)
         except LegationError as error:
             logger.warning("cannot note the end of session %s: %s", record.id, error.message)
 
