@@ -250,6 +250,11 @@ class Stream:
         return self._floor
 
     @property
+    def closed(self) -> bool:
+        """Until its history is replaced."""
+        return self._state == "closed"
+
+    @property
     def deleted(self) -> bool:
         """Why it ended: else the log was closed, and the stream goes on when that is open again."""
         return self._state == "deleted"

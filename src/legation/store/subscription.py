@@ -17,6 +17,7 @@ class Subscription:
         self._stream = stream
         self._ahead = ahead
         self._until = until  # None: follow
+        self.until_closed = False  # that the stream is closed ends it; else it may be opened again
         self.seq = after
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -33,7 +34,7 @@ class Subscription:
             if batch:
                 self.seq = batch[-1].seq
                 yield batch
-            elif stream.ended or self._until is not None:
+            elif stream.ended or self._until is not None or (self.until_closed and stream.closed):
                 return
             else:
                 await stream.news(ahead=self._ahead)

@@ -10,7 +10,9 @@ from legation.server.acp.outlet import Outlet, stream_name
 from legation.store.backend import Op
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
+from legation.wire import codec
 from legation.wire.events import Draft
+from legation.wire.lifecycle import SessionReset, SessionStatus
 
 BOUND = 20.0  # seconds until what does not come is a failure
 UPDATE = Draft("agent-message-chunk", b'{"sessionUpdate":"agent_message_chunk"}')
@@ -28,7 +30,7 @@ async def test_an_update_and_its_message_need_one_commit(tmp_path: Path) -> None
     async with EventLog(backend) as log, asyncio.timeout(BOUND):
         session, told = await log.stream("ses_1"), await log.stream(stream_name("editor"))
         await told.append([Draft("acp-opened", b"{}")])
-        follower = Follower("ses_1", session, Outlet(log, told), lambda *_: None)
+        follower = Follower("ses_1", session, Outlet(log, told), lambda *_: None, lambda _: None)
         follower.start()
         backend.commit = held  # type: ignore[method-assign]
         session.append([UPDATE])
@@ -44,3 +46,39 @@ async def test_an_update_and_its_message_need_one_commit(tmp_path: Path) -> None
         ] * 2
         assert len(groups) <= 2
         await follower.stop()
+
+
+async def test_it_is_over_when_the_session_has_said_so_and_is_closed(tmp_path: Path) -> None:
+    """Not before, for that may fail; and not for one that is closed while it is being loaded again."""
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log, asyncio.timeout(BOUND):
+        session, told = await log.stream("ses_1"), await log.stream(stream_name("editor"))
+        ended = list[Follower]()
+        follower = Follower("ses_1", session, Outlet(log, told), lambda *_: None, ended.append)
+        follower.start()
+        await session.append([codec.draft(SessionStatus(status="closed"))])
+        await follower.reached(1)
+        await session.append([codec.draft(SessionStatus(status="active", reason="it could not be closed"))])
+        await session.close()
+        late = Follower("ses_1", session, Outlet(log, told), lambda *_: None, ended.append)
+        await late.skip()
+        late.start()
+        await session.replace([codec.draft(SessionReset(reason="loaded"))])
+        for each in (follower, late):
+            await each.reached(session.head)
+        assert (ended, follower.seq, late.seq) == ([], 3, 3)
+        active, closed = (codec.draft(SessionStatus(status=each)) for each in ("active", "closed"))
+        session.append([active, UPDATE, closed])
+        await session.close()
+        while len(ended) < 2:
+            await asyncio.sleep(0)
+        assert told.head == 2  # each has told the update
+
+
+async def test_it_is_over_when_the_session_is_deleted(tmp_path: Path) -> None:
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log, asyncio.timeout(BOUND):
+        session, told = await log.stream("ses_1"), await log.stream(stream_name("editor"))
+        ended = asyncio.Event()
+        follower = Follower("ses_1", session, Outlet(log, told), lambda *_: None, lambda _: ended.set())
+        follower.start()
+        await session.delete()
+        await ended.wait()

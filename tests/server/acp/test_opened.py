@@ -182,3 +182,23 @@ async def test_a_close_while_the_session_is_taken_up_counts(
             info = await talk.info("s")
             assert (info["status"], info["queued"]) == ("closed", 0)
             assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []
+
+
+async def test_a_connection_keeps_nothing_of_sessions_that_are_over(talk: Talk) -> None:
+    await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
+
+    async def new() -> str:
+        made = await rpc(talk, "session/new", "rehearsal", cwd=str(talk.work), mcpServers=[])
+        return str(made["result"]["sessionId"])
+
+    closed, deleted, terminated, kept = [await new() for _ in range(4)]
+    acp = await talk.rig.services.acp.connections()
+    connection = await acp.connection("local", "client", None)
+    assert connection.followed == [closed, deleted, terminated, kept]
+    await rpc(talk, "session/close", "rehearsal", sessionId=closed)
+    await rpc(talk, "session/delete", "rehearsal", sessionId=deleted)
+    await talk.call("POST", f"/v1/sessions/{terminated}/terminate")
+    while connection.followed != [kept]:
+        await asyncio.sleep(0.02)  # they are told to the end; bounded
+    await take_up(talk, closed)
+    assert connection.followed == [kept, closed]

@@ -89,6 +89,7 @@ class Connection:
             opened=opened,
             greeted=self._greeted,
             follows=lambda session_id: clients.add(workspace, session_id, self),
+            unfollows=lambda session_id: clients.remove(workspace, session_id, self),
             noted=self._noted,
         )
         self._running: dict[asyncio.Task[None], _Running] = {}
@@ -104,6 +105,11 @@ class Connection:
     def client(self) -> Mapping[str, object]:
         """What the client said that it can."""
         return self.kept.client_capabilities
+
+    @property
+    def followed(self) -> list[str]:
+        """The sessions whose updates it is told."""
+        return self._facade.followed
 
     @property
     def idle_since(self) -> float | None:
@@ -304,7 +310,7 @@ class Connection:
         await self._seat.leave()
         if owned:
             await asyncio.wait(owned)
-        for session_id in self._facade.followed:
+        for session_id in self.followed:
             self._clients.remove(self._workspace, session_id, self)
         await self._facade.stop()
 

@@ -6,12 +6,11 @@ the agent's process. What no method here knows is passed on to the agent.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +20,7 @@ from legation.errors import LegationError, NotFound, TransportClosed
 from legation.host.host import AcpHost
 from legation.host.session import Session
 from legation.ids import new_id
+from legation.server.acp.exits import Exits
 from legation.server.acp.failures import logger
 from legation.server.acp.following import Follower, Note
 from legation.server.acp.listing import list_sessions
@@ -42,10 +42,6 @@ from legation.wire.acp.sessions import (
 )
 from legation.wire.lifecycle import AgentExited
 
-EXIT_WORD: Final = (
-    2.0  # seconds from the failure of a call to the word how the process ended: the host's time
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -64,7 +60,7 @@ Greeted = Callable[[Mapping[str, object]], Awaitable[None]]
 class Facade:
     """Of one connection. `folder_of` says where a folder that a client named really is, if sessions may work there.
     `opened` learns of each session that is used and its agent, `greeted` what the client can, `follows` which sessions it
-    follows, `noted` what happens in them."""
+    follows, `unfollows` which no longer, `noted` what happens in them."""
 
     def __init__(
         self,
@@ -76,6 +72,7 @@ class Facade:
         opened: Opened,
         greeted: Greeted,
         follows: Callable[[str], None],
+        unfollows: Callable[[str], None],
         noted: Note,
     ) -> None:
         self.agent = agent
@@ -85,10 +82,11 @@ class Facade:
         self._opened = opened
         self._greeted = greeted
         self._follows = follows
+        self._unfollows = unfollows
         self._noted = noted
         self._sessions = OpenedSessions(agent, seat, opened)
         self._followers: dict[str, Follower] = {}
-        self._exits: dict[str, asyncio.Future[AgentExited]] = {}
+        self._exits = Exits()
         self._told_exit: AgentExited | None = None
         self._host: AcpHost | None = None  # of those that are followed
         self._methods: Mapping[str, Method] = {
@@ -127,7 +125,7 @@ class Facade:
             await host.cancel(session_id)
 
     async def stop(self) -> None:
-        for follower in self._followers.values():
+        for follower in list(self._followers.values()):
             await follower.stop()
 
     # The connection.
@@ -191,10 +189,17 @@ class Facade:
         if former is not None:
             await former.stop()
         self._host = await self._seat.host()
-        follower = Follower(session.id, session.stream, self._outlet, self._note)
+        follower = Follower(session.id, session.stream, self._outlet, self._note, self._over)
         self._followers[session.id] = follower
         self._follows(session.id)
         return follower
+
+    def _over(self, follower: Follower) -> None:
+        """A client may open as many sessions as it likes, one after the other."""
+        if self._followers.get(follower.session_id) is follower:
+            del self._followers[follower.session_id]
+            self._exits.over(follower.session_id)
+            self._unfollows(follower.session_id)
 
     async def _list(self, params: bytes) -> Reply:
         given = read(params, ListSessionsRequest)
@@ -226,7 +231,7 @@ class Facade:
             follower = await self._follower(session)
             await follower.skip()
             follower.start()
-        self._exits.pop(session.id, None)
+        self._exits.begin(session.id)
         try:
             result = await session.prompt(given.prompt)
         except LegationError:
@@ -279,7 +284,7 @@ class Facade:
 
     def _note(self, session_id: str, payload: object) -> None:
         if isinstance(payload, AgentExited):
-            self._exit(session_id).set_result(payload)
+            self._exits.told(session_id, payload)
             if not self._is_new_exit(session_id):
                 return
         self._noted(session_id, payload)
@@ -295,21 +300,13 @@ class Facade:
         self._told_exit = exited
         return True
 
-    def _exit(self, session_id: str) -> asyncio.Future[AgentExited]:
-        found = self._exits.get(session_id)
-        if found is None or found.done():
-            found = self._exits[session_id] = asyncio.get_running_loop().create_future()
-        return found
-
     async def how_it_ended(self, error: Exception, params: bytes) -> AgentExited | None:
         """Of the agent's process, where its end is why a request failed."""
         if not isinstance(error, AgentHasExited | TransportClosed):
             return None
-        with suppress(LegationError, TimeoutError):
+        with suppress(LegationError):
             session_id = read(params, SessionRequest).session_id
-            if session_id in self._followers:
-                found = self._exits.get(session_id) or self._exit(session_id)
-                return await asyncio.wait_for(asyncio.shield(found), EXIT_WORD)
+            return await self._exits.of(session_id, followed=session_id in self._followers)
         return None
 
     async def stderr(self) -> str:

@@ -17,6 +17,7 @@ from legation.server.acp.messages import Updates
 from legation.server.acp.outlet import Outlet
 from legation.server.acp.state import ACP_TYPES, History, Setup, past
 from legation.store.stream import Stream
+from legation.store.subscription import Subscription
 from legation.wire import codec
 from legation.wire.events import Event
 from legation.wire.lifecycle import (
@@ -45,17 +46,22 @@ logger = logging.getLogger("legation.acp")
 
 
 class Follower:
-    """`noted` is called with what is no update, in its place among them."""
+    """`noted` is called with what is no update, in its place among them; `over` when the session was closed or
+    deleted, and all of it was told."""
 
-    def __init__(self, session_id: str, stream: Stream, outlet: Outlet, noted: Note) -> None:
+    def __init__(
+        self, session_id: str, stream: Stream, outlet: Outlet, noted: Note, over: Callable[[Follower], None]
+    ) -> None:
         self.session_id = session_id
         self.stream = stream
         self.seq = 0
         self._outlet = outlet
         self._noted = noted
+        self._over = over
         self._updates = Updates(session_id)
         self._muted = False  # an agent replays what the client has seen already
         self._open: dict[str, PermissionAsked | QuestionAsked] = {}
+        self._events: Subscription | None = None
         self._task: asyncio.Task[None] | None = None
         self._moved: asyncio.Future[None] | None = None
 
@@ -116,11 +122,13 @@ class Follower:
     async def _run(self) -> None:
         try:
             # What it says of them stands behind them on the disk: one commit has both.
-            async for batch in self.stream.subscribe(self.seq, ahead=True).batches():
+            self._events = self.stream.subscribe(self.seq, ahead=True)
+            async for batch in self._events.batches():
                 self._take(batch)
                 await self._outlet.room()
         except LegationError as error:
             logger.warning("cannot go on telling a client of session %s: %s", self.session_id, error.message)
+        self._over(self)
 
     def _take(self, batch: list[Event]) -> None:
         lines: list[bytes] = []
@@ -142,7 +150,10 @@ class Follower:
             self._muted = True
         elif event.type == _STATUS:
             self._muted = False
-        self._noted(self.session_id, codec.decode(event))
+        payload = codec.decode(event)
+        if isinstance(payload, SessionStatus) and self._events is not None:
+            self._events.until_closed = payload.status == "closed"
+        self._noted(self.session_id, payload)
 
     def _tell(self, raws: list[bytes]) -> None:
         self._outlet.say(*[self._updates.line(raw) for raw in raws])
