@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,11 +22,13 @@ _UP = re.compile(rb"(Legation is up|listening on http|no runs to work on).*\n")
 
 
 class Running:
+    program: Sequence[str] = ("-m", "legation")
+
     def __init__(self, home: Path, *argv: str, **env: str) -> None:
         self.home = home
         self.said = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "legation", *argv],
+            [sys.executable, *self.program, *argv],
             env=environment(home, **env),
             cwd=home,
             stdin=subprocess.DEVNULL,

@@ -28,7 +28,7 @@ from legation.host.fs import create_default_fs_handler
 from legation.host.handlers import FsHandler
 from legation.host.listeners import Listener, Listeners
 from legation.host.meta import absolute
-from legation.host.openings import Openings, Place, Prepare
+from legation.host.openings import Details, Openings, Place, Prepare
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
@@ -212,13 +212,13 @@ class AcpHost:
         additional_directories: Sequence[Path | str] = (),
         session_id: str | None = None,
         title: str | None = None,
-        details: Mapping[str, object] | None = None,
+        details: Details = None,
         prepare: Prepare | None = None,
         forks: str | None = None,
     ) -> SessionUpdated:
         """`session_id` is Legation's id of it; without one it is the agent's. `prepare` sets up what the agent has
         opened before anybody knows of it: where it raises, there is no session. `forks` is what the agent calls a
-        session with whose history it begins."""
+        session with whose history it begins. Whoever is cancelled may find that it is there, all of it."""
         return await self._openings.create(
             self._agent(agent_id),
             Place(cwd, tuple(mcp_servers), additional_directories),

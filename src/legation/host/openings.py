@@ -1,15 +1,18 @@
 """How a host comes by its sessions: new ones, ones that an agent already has, ones of an earlier host.
 
 INV-O1  While a session of a name is being made, nobody else makes one of that name.
+INV-O2  What the store has of a new session is all of it: one commit makes it, and from then on nobody who is cancelled
+        gives it up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,9 +25,15 @@ from legation.host.sessions import Sessions, must_be_free, new_session
 from legation.host.takeup import TakeUp
 from legation.store.backend import State
 from legation.store.log import EventLog
+from legation.store.stream import Receipt
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import NewSessionResponse
 from legation.wire.hoststream import SessionUpdated
+
+T = TypeVar("T")
+
+Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
+"""A function is asked when the session is prepared."""
 
 Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSessionResponse]]
 """Given what the agent has opened; returns what it is like then."""
@@ -57,7 +66,7 @@ class Openings:
         *,
         session_id: str | None,
         title: str | None,
-        details: Mapping[str, object] | None,
+        details: Details,
         prepare: Prepare | None,
         forks: str | None,
     ) -> SessionUpdated:
@@ -75,17 +84,31 @@ class Openings:
             if session_id is None:
                 claims.enter_context(self._sessions.claim(opened.session_id))
             agent.router.must_be_free(opened.session_id)
+            known = details() if callable(details) else details
             meta = msgspec.structs.replace(
-                meta, agent_session_id=opened.session_id, title=title, details=details
+                meta, agent_session_id=opened.session_id, title=title, details=known
             )
-            stream = await self._log.stream(session_id or opened.session_id, self._workspace)
-            session = await new_session(stream, meta, self._around)
-            self._sessions.add(session)
-        active = session.attach(agent.id, live, opened, place.mcp)
-        agent.serve(session, live)
+            making = self._make(agent, live, session_id or opened.session_id, meta, opened, place.mcp)
+            session, active = await _unbroken(making)
         if active:
             await active
         return session.snapshot()
+
+    async def _make(
+        self,
+        agent: Agent,
+        live: Driver,
+        session_id: str,
+        meta: SessionMeta,
+        opened: NewSessionResponse,
+        mcp: tuple[McpServer, ...],
+    ) -> tuple[Session, Receipt | None]:
+        stream = await self._log.stream(session_id, self._workspace)
+        session = await new_session(stream, meta, self._around)
+        self._sessions.add(session)
+        active = session.attach(agent.id, live, opened, mcp)
+        agent.serve(session, live)
+        return session, active
 
     # Ones that an agent already has.
 
@@ -166,6 +189,21 @@ class Openings:
         if session.status != "closed":  # that it is was told when it was closed
             session.show()
         return session
+
+
+async def _unbroken(work: Coroutine[object, object, T]) -> T:
+    """To its end, whoever is cancelled while he waits for it; he hears of that then."""
+    task, cut = asyncio.create_task(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cut = error
+    if cut is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # nobody is left to tell
+    raise cut
 
 
 def _is_known(state: State, meta: SessionMeta) -> bool:

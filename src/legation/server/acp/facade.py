@@ -30,6 +30,7 @@ from legation.server.acp.outlet import Outlet
 from legation.server.acp.requests import Initialize, Place, Prompt, TakeUp, read, read_any
 from legation.server.acp.seat import Seat
 from legation.server.sessions.choosing import must_ask
+from legation.server.sessions.details import foreign
 from legation.wire.acp.capabilities import AuthenticateRequest
 from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.sessions import (
@@ -151,18 +152,23 @@ class Facade:
     async def _new(self, params: bytes) -> Reply:
         given = await self._placed(read(params, Place))
         agent, host = await self._seat.ready(), await self._seat.host()
-        made = await host.create_session(
-            agent.agent_id,
-            cwd=given.cwd,
-            mcp_servers=given.mcp_servers or (),
-            additional_directories=given.additional_directories or (),
-            session_id=new_id("ses", now_ms=host.clock.now_ms()),
-        )
-        session = host.session(made.session_id)
-        await self._opened(session, self.agent)
-        follower = await self._follower(session)
+        now = host.clock.now_ms()
+        session_id = new_id("ses", now_ms=now)
+        try:
+            await host.create_session(
+                agent.agent_id,
+                cwd=given.cwd,
+                mcp_servers=given.mcp_servers or (),
+                additional_directories=given.additional_directories or (),
+                session_id=session_id,
+                details=foreign(self.agent, now).plain(),
+            )
+        finally:  # also where the client gave up when it was there already
+            if host.get_session(session_id) is not None:
+                await self._opened(host.session(session_id), self.agent)
+        follower = await self._follower(host.session(session_id))
         setup = await follower.skip(to_active=True)
-        return Reply({"sessionId": made.session_id, **setup.members()}, follower.start)
+        return Reply({"sessionId": session_id, **setup.members()}, follower.start)
 
     async def _placed(self, given: P) -> P:
         folders = [str(await self._folder_of(each)) for each in given.additional_directories or ()]

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -106,6 +106,9 @@ class Attaching:
             offers = opening.offers
             return replace(opened, modes=offers.modes, config_options=offers.options or opened.config_options)
 
+        def known() -> Details:
+            return replace(details, first_mode=first_mode)
+
         try:
             await host.create_session(
                 agent_id,
@@ -113,19 +116,33 @@ class Attaching:
                 mcp_servers=servers,
                 session_id=session_id,
                 title=title,
-                details=details.plain(),
+                details=lambda: known().plain(),
                 prepare=prepare,
                 forks=forks,
             )
-        except BaseException:
-            await asyncio.shield(host.dispose_agent(agent_id))
+        except asyncio.CancelledError:
+            if not _has(host, agent_id, session_id):
+                await asyncio.shield(host.dispose_agent(agent_id))
+            else:  # all of it is there: it stays
+                self._made(workspace, host.session(session_id), known())
             raise
-        session = host.session(session_id)
-        record = Record(workspace, session_id, session.meta, details, head=session.stream.head, closed=False)
+        except BaseException:
+            await asyncio.shield(self._unmake(host, agent_id, session_id))
+            raise
+        return self._made(workspace, host.session(session_id), known())
+
+    def _made(self, workspace: str, session: Session, details: Details) -> Record:
+        record = Record(workspace, session.id, session.meta, details, head=session.stream.head, closed=False)
         record.session = session
         self._records.add(record)
-        await self._records.save(record, replace(details, first_mode=first_mode))
         return record
+
+    async def _unmake(self, host: AcpHost, agent_id: str, session_id: str) -> None:
+        """The store may have failed when it was there already."""
+        if _has(host, agent_id, session_id):
+            with suppress(LegationError):
+                await host.delete_session(agent_id, session_id)
+        await host.dispose_agent(agent_id)
 
     async def _spawned(
         self, host: AcpHost, workspace: str, agent: str, cwd: Path, version: str | None = None
@@ -272,3 +289,9 @@ class Attaching:
         if agent_id is not None and not shared:
             await host.dispose_agent(agent_id)
             self._own.discard((record.workspace, agent_id))
+
+
+def _has(host: AcpHost, agent_id: str, session_id: str) -> bool:
+    """It, and not another of that name."""
+    found = host.get_session(session_id)
+    return found is not None and found.agent_id == agent_id

@@ -24,11 +24,17 @@ from legation.server.hosting import Hosting
 from legation.server.sessions.answering import Answering
 from legation.server.sessions.attachments import links_to
 from legation.server.sessions.choosing import Wanted
-from legation.server.sessions.details import Details, Message
+from legation.server.sessions.details import Message, foreign, read_details
 from legation.server.sessions.launching import Launching
 from legation.server.sessions.making import FolderOf, Making
 from legation.server.sessions.mending import mend
-from legation.server.sessions.mode_grants import ModeGrants, must_be_allowed, until_granted, without_grant
+from legation.server.sessions.mode_grants import (
+    ModeGrants,
+    half_given,
+    must_be_allowed,
+    until_granted,
+    without_grant,
+)
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.server.sessions.resting import Resting
@@ -51,7 +57,7 @@ from legation.wire.api.sessions import (
     Words,
 )
 from legation.wire.principal import Principal
-from legation.wire.universal.facts import Metadata, SessionFacts
+from legation.wire.universal.facts import SessionFacts
 
 if TYPE_CHECKING:
     from legation.host.session import Session
@@ -133,6 +139,8 @@ class Desk:
             if record.ended and (record.details.sealed or record.details.grant or has_grants):
                 await self._settle(_host_of(record.workspace), record)
                 await self._records.save(record, replace(record.details, sealed=None, grant=None))
+            elif half_given(record.details):
+                await self._mode_grants.withdraw(_host_of(record.workspace), record)
 
     async def load(self) -> None:
         """What the log has of sessions and this server does not know yet."""
@@ -204,9 +212,7 @@ class Desk:
             await self._records.save(record, replace(record.details, updated_at=self._clock.now_ms()))
 
     def _foreign(self, workspace: str, session: Session, agent: str) -> Record:
-        now = self._clock.now_ms()
-        given = Metadata(agent, "build", None, "default", None)
-        details = Details(agent=agent, given=given, created_at=now, updated_at=now)
+        details = read_details(session.meta.details) or foreign(agent, self._clock.now_ms())
         record = Record(workspace, session.id, session.meta, details, head=session.stream.head, closed=False)
         self._records.add(record)
         return record

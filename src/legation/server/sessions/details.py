@@ -94,6 +94,12 @@ class Details(Kept):
         return cast(dict[str, object], msgspec.to_builtins(self))
 
 
+def foreign(agent: str, now: int) -> Details:
+    """Of a session that a client of ACP opens."""
+    given = Metadata(agent, "build", None, "default", None)
+    return Details(agent=agent, given=given, created_at=now, updated_at=now)
+
+
 def read_details(given: Mapping[str, object] | None) -> Details | None:
     """None for a session that was not made here."""
     try:

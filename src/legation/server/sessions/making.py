@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -69,7 +70,8 @@ class Making:
                 details = self._details(new, agent, skills, servers)
                 return await self._create(workspace, session_id, new, details, cwd, servers, former)
             except BaseException:
-                if own:  # with the skills that were put there: the name may be another's next
+                # With the skills that were put there: the name may be another's next.
+                if own and not self._is_made(workspace, session_id):
                     await asyncio.shield(asyncio.to_thread(rmtree, cwd, ignore_errors=True))
                 raise
 
@@ -83,7 +85,8 @@ class Making:
         servers: tuple[McpServer, ...],
         former: Record | None,
     ) -> Record:
-        async with self._sealing.sealed(workspace, servers) as sealed:
+        is_made = partial(self._is_made, workspace, session_id)
+        async with self._sealing.sealed(workspace, servers, is_made) as sealed:
             return await self._attaching().create(
                 workspace,
                 session_id,
@@ -94,6 +97,10 @@ class Making:
                 version=new.agent_version,
                 forks=former.meta.agent_session_id if former else None,
             )
+
+    def _is_made(self, workspace: str, session_id: str) -> bool:
+        """Whoever is cut off after that leaves it as it is: whole."""
+        return self._records.known(workspace, session_id) is not None
 
     def _forked(self, workspace: str, agent: str, session_id: str | None) -> Record | None:
         if session_id is None:

@@ -82,6 +82,11 @@ def until_granted(mode: PermissionMode) -> PermissionMode:
     return "default" if mode in GRANTED else mode
 
 
+def half_given(details: Details) -> bool:
+    """Whoever gave the grant was cut off: nobody was told that the mode is in force."""
+    return details.grant is not None and details.permission_mode not in GRANTED
+
+
 def without_grant(details: Details) -> Details:
     """As it is left when its grants have ended."""
     return replace(details, grant=None, permission_mode=until_granted(details.permission_mode))

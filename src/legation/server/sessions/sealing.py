@@ -6,7 +6,7 @@ INV-L1  What is sealed has a session on record, or is destroyed: now, or at the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 from legation.clock import Clock
@@ -25,7 +25,9 @@ class Sealing:
         self._clock = clock
 
     @asynccontextmanager
-    async def sealed(self, workspace: str, servers: tuple[McpServer, ...]) -> AsyncIterator[Sealed | None]:
+    async def sealed(
+        self, workspace: str, servers: tuple[McpServer, ...], is_made: Callable[[], bool]
+    ) -> AsyncIterator[Sealed | None]:
         """While their session is being made; where it is not, nothing is left of them."""
         if not servers:
             yield None
@@ -36,7 +38,8 @@ class Sealing:
             bundle = await self._vault.put(workspace, owner.name, mcp.seal(servers))
             yield Sealed(owner=owner.name, bundle=bundle)
         except BaseException:
-            await asyncio.shield(self._destroy(owner))
+            if not is_made():
+                await asyncio.shield(self._destroy(owner))
             raise
         await asyncio.to_thread(self._unsettled.forget, owner)
 
