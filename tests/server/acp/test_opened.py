@@ -202,3 +202,15 @@ async def test_a_connection_keeps_nothing_of_sessions_that_are_over(talk: Talk) 
         await asyncio.sleep(0.02)  # they are told to the end; bounded
     await take_up(talk, closed)
     assert connection.followed == [kept, closed]
+
+
+async def test_one_that_was_closed_is_refused_for_what_it_is_where_the_agent_can_only_resume(
+    talk: Talk,
+) -> None:
+    await rpc(talk, "initialize", "mirror", protocolVersion=1)
+    made = await rpc(talk, "session/new", "mirror", cwd=str(talk.work), mcpServers=[])
+    session = made["result"]["sessionId"]
+    await rpc(talk, "session/close", "mirror", sessionId=session)
+    given = {"sessionId": session, "cwd": str(talk.work), "mcpServers": []}
+    refused = await rpc(talk, "session/load", "mirror", **given)
+    assert "it was closed, and mirror cannot load one" in refused["error"]["message"]

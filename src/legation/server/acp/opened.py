@@ -123,14 +123,16 @@ class OpenedSessions:
 
     def _way(self, host: AcpHost, agent: AgentUpdated, session: Session | None) -> Way:
         can = agent.capabilities or {}
-        if (
-            session is not None
-            and session.status != "closed"
-            and offers(can, "sessionCapabilities", "resume")
-        ):
+        resumes = session is not None and offers(can, "sessionCapabilities", "resume")
+        is_closed = session is not None and session.status == "closed"
+        if resumes and not is_closed:
             return host.resume_session
         if offers(can, "loadSession"):
             return host.load_session
+        if resumes:
+            raise CapabilityUnsupported(
+                f"cannot take up the session: it was closed, and {self._agent} cannot load one; start another"
+            )
         raise CapabilityUnsupported(
             f"cannot take up the session: {self._agent} can neither resume nor load one; start another"
         )
