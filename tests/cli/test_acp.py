@@ -334,12 +334,13 @@ async def test_what_was_asked_last_is_answered_before_it_ends(server: Running) -
         assert await client.process.wait() == 0
 
 
-async def test_an_interrupt_ends_it(server: Running) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_signal_ends_it(server: Running, number: signal.Signals, code: int) -> None:
     async with raw(server.home) as client:
         client.send(HELLO)
         await client.answer(0)
-        client.process.send_signal(signal.SIGINT)
-        assert await client.process.wait() == 130
+        client.process.send_signal(number)
+        assert await client.process.wait() == code
 
 
 async def test_a_server_that_goes_away_is_an_error_and_one_that_comes_back_is_used(tmp_path: Path) -> None:

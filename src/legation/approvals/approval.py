@@ -27,6 +27,7 @@ from legation.wire.principal import Principal
 
 LONGEST_WORDS: Final = 16_384  # characters of a reason or a message
 LONGEST_WAIT_MS: Final = 7 * 86_400_000  # the owner's time: a week of holidays
+_WORDS: Final = {"consumed": "approved, and the call has passed"}  # for people
 MIN_USE_MS: Final = 60_000  # an approval in the last second still leaves its waiter this long to act
 
 Needs: TypeAlias = Literal["supervisor", "person"]
@@ -155,7 +156,7 @@ def moved(approval: Approval, change: Change, now_ms: int) -> Status:
     if to is None or overdue:
         status = "consumed" if approval.consumed_at is not None else str(approval.status_at(now_ms))
         raise AlreadyAnswered(
-            f"cannot {change} approval {approval.id}: it is {status}; the first answer stands",
+            f"cannot {change} approval {approval.id}: it is {_WORDS.get(status, status)}; the first answer stands",
             {"status": status},
         )
     return to

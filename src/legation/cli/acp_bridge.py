@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import httpx2
@@ -33,7 +33,7 @@ DELETE_LIMIT: Final = 5.0  # seconds: the server's time to end the connection
 SILENCE: Final = 45.0  # seconds without a sign of life on the stream: three keep-alives missed
 PAUSE: Final = 0.2  # seconds before the stream is asked for again
 LONGEST_PAUSE: Final = 5.0  # seconds, where the server refuses it again and again
-INTERRUPTED: Final = 130
+BY_SIGNAL: Final = 128  # and its number: as shells have it
 
 _ID_FIRST: Final = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")\s*,'
@@ -61,15 +61,21 @@ class Bridge:
 
     async def run(self) -> int:
         """The exit code. The client has gone when its end of either pipe is closed."""
-        stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
+        stopped: asyncio.Future[signal.Signals] = loop.create_future()
+
+        def stop(by: signal.Signals) -> None:
+            if not stopped.done():
+                stopped.set_result(by)
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopped.set)
+            loop.add_signal_handler(number, stop, number)
         await self._connect()
-        tasks = [asyncio.create_task(each) for each in (self._send(), self._hear(), stopped.wait())]
+        tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._hear())]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if tasks[0].done() and not stopped.is_set():
+            ends: list[asyncio.Future[Any]] = [*tasks, stopped]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done() and not stopped.done():
                 await self._last_answers()
         finally:
             for task in tasks:
@@ -79,7 +85,7 @@ class Bridge:
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, BrokenPipeError):
                 raise outcome
-        return INTERRUPTED if stopped.is_set() else 0
+        return BY_SIGNAL + stopped.result() if stopped.done() else 0
 
     # The client speaks.
 

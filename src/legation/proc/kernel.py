@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +23,11 @@ class Process(NamedTuple):
     @property
     def identity(self) -> tuple[int, int]:
         return self.pid, self.started
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.started / os.sysconf("SC_CLK_TCK")
 
 
 def process(pid: int) -> Process | None:

@@ -88,16 +88,18 @@ def test_without_a_node_that_is_new_enough_it_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"), [("cloude", "claude"), ("Codex", "codex"), ("open-code", "opencode")]
+    ("given", "meant"),
+    [("cloude", "claude"), ("Codex", "codex"), ("open-code", "opencode"), ("Mock", "mock")],
 )
 def test_a_name_that_is_nearly_right_is_corrected(machine: Machine, given: str, meant: str) -> None:
     with pytest.raises(NotFound, match=rf"did you mean {meant}\?"):
         machine.catalogue().agent(given)
 
 
-def test_a_name_that_is_like_none_gets_the_list(machine: Machine) -> None:
+@pytest.mark.parametrize("given", ["zzz", "nope"])
+def test_a_name_that_is_like_none_gets_the_list(machine: Machine, given: str) -> None:
     with pytest.raises(NotFound, match="known are claude, codex"):
-        machine.catalogue().agent("zzz")
+        machine.catalogue().agent(given)
 
 
 def test_keys_are_told_by_presence_only(machine: Machine) -> None:

@@ -180,6 +180,8 @@ async def test_two_sessions_at_once_leave_no_process(api: Api) -> None:
     await asyncio.gather(api.open("one"), api.open("two"))
     pid = await api.pid("one")
     assert pid == await api.pid("two")
+    fares = (await api.talk.call("GET", "/v1/agents/codex")).json()["serverStatus"]
+    assert (fares["status"], fares["processes"]) == ("running", 1)
     for name in ("one", "two"):
         script = api.model.when(f"for {name}")
         script.reply(Text(f"I am {name}."), add_file(f"{name}.txt", name))

@@ -34,6 +34,20 @@ async def test_one_agent_with_what_can_be_chosen(talk: Talk) -> None:
     assert (await talk.call("GET", "/v1/agents/none")).status_code == 404
 
 
+async def test_how_its_processes_fare(talk: Talk) -> None:
+    async def fares() -> tuple[str, int, bool]:
+        found = (await talk.call("GET", "/v1/agents/rehearsal")).json()["serverStatus"]
+        return found["status"], found["processes"], (found["uptimeMs"] or 0) > 0
+
+    assert await fares() == ("stopped", 0, False)
+    for session in ("s", "t"):
+        await talk.created(session)
+    assert await fares() == ("running", 2, True)
+    for session in ("s", "t"):
+        await talk.call("POST", f"/v1/sessions/{session}/terminate")
+    assert await fares() == ("stopped", 0, False)
+
+
 async def test_modes_and_models(talk: Talk) -> None:
     modes = (await talk.call("GET", "/v1/agents/rehearsal/modes")).json()["modes"]
     assert [each["id"] for each in modes] == ["build", "plan", "default"]

@@ -56,7 +56,8 @@ class Catalogue:
             if name in (entry.name, *entry.aliases):
                 return entry
         known = [entry.name for entry in entries]
-        near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+        spelt = [*known, *(alias for entry in entries for alias in entry.aliases)]
+        near = get_close_matches(name.lower(), spelt, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)};"
         raise NotFound(f"cannot find agent {name!r}; {hint} a stanza in {self._custom_file} adds your own")
 

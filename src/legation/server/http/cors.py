@@ -10,7 +10,9 @@ from legation.server.http.answers import Headers, Written
 from legation.server.http.expectation import invalid
 
 _EXPOSED: Final = b"ETag, Link, Location, Request-Id, Retry-After"
-_ALLOWED_HEADERS: Final = b"Authorization, Content-Type, Last-Event-ID, Legation-Workspace, X-Request-Id"
+_ALLOWED_HEADERS: Final = (
+    b"Authorization, Content-Type, Last-Event-ID, Legation-Workspace, Prefer, X-Request-Id"
+)
 _PREFLIGHT_SECONDS: Final = b"600"  # the browser's: how long it may remember the answer
 
 

@@ -26,6 +26,7 @@ from legation.server.sessions.attachments import links_to
 from legation.server.sessions.choosing import Wanted
 from legation.server.sessions.details import Message, foreign, read_details
 from legation.server.sessions.launching import Launching
+from legation.server.sessions.liveness import liveness
 from legation.server.sessions.making import FolderOf, Making
 from legation.server.sessions.mending import mend
 from legation.server.sessions.mode_grants import (
@@ -176,14 +177,7 @@ class Desk:
     def liveness(self, workspace: str, agent: str) -> Liveness:
         """Of the processes of an agent."""
         mine = [record for record in self._records.of(workspace) if record.details.agent == agent]
-        running = sum(record.status == "active" for record in mine)
-        exits = [record.details.exit for record in mine if record.details.exit and not record.ended]
-        return Liveness(
-            status="running" if running else "error" if exits else "stopped",
-            restart_count=self._attaching.restarts[workspace, agent] if self._attached else 0,
-            last_error=exits[0].words if exits else None,
-            processes=running,
-        )
+        return liveness(mine, self._attaching.restarts[workspace, agent] if self._attached else 0)
 
     # Making.
 

@@ -38,7 +38,7 @@ class AgentAbilities(Answer):
 
 
 class Liveness(Answer):
-    """Of the agent's processes in this workspace."""
+    """Of the agent's processes in this workspace; `uptimeMs` is that of the oldest."""
 
     status: Literal["running", "stopped", "error"]
     restart_count: int
