@@ -12,7 +12,7 @@ FolderState = Literal["trusted", "replaced", "gone"]
 class NewTrust(Request):
     """`folder` is a folder of the server's machine."""
 
-    folder: Annotated[str, Meta(min_length=1, max_length=4096)]
+    folder: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\u0000]*$")]
 
 
 class TrustView(Answer):
