@@ -35,6 +35,7 @@ CHECKS = (
     unsupported_method,
     allow_header_conformance,
 )
+TOO_LARGE = 413  # refused too, and not among those that schemathesis takes for that
 STREAM = "text/event-stream"  # never ends: not for a client that waits for the end
 
 
@@ -96,7 +97,9 @@ def _hammer(
         suppress_health_check=list(HealthCheck),
     )
     def call(case: schemathesis.Case[Any]) -> None:
-        case.call_and_validate(headers=dict(headers), checks=checks)
+        answer = case.call(headers=dict(headers))
+        refused = {negative_data_rejection} if answer.status_code == TOO_LARGE else set()
+        case.validate_response(answer, checks=[each for each in checks if each not in refused])
 
     try:
         call()
