@@ -106,7 +106,7 @@ def test_a_day_with_tokens_users_and_workspaces(tmp_path: Path) -> None:
         (("tokens", "new", "x", "--scope", "everything"), 2, "everything"),
         (("users", "disable", "usr_nobody"), 3, "cannot find"),
         (("workspaces", "members", "--workspace", "ws_nowhere"), 3, "cannot find the workspace"),
-        (("tokens", "list"), 2, 'there is no "list" here'),
+        (("tokens", "ls"), 2, 'there is no "ls" here'),
         (("tokns",), 2, 'Did you mean "tokens"?'),
         (("users", "new", "\n"), 2, "name"),
         (("restore", "nothing.tar"), 3, "no such file"),

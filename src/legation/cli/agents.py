@@ -32,6 +32,7 @@ def catalogue_of(settings: LocalFlags | None) -> Catalogue:
 
 
 @app.default
+@app.command(name="list")
 def list_(*, json: Json = False, settings: LocalFlags | None = None) -> int:
     """List the agents that Legation knows, and where each is on this machine."""
     columns = {

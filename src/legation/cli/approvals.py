@@ -43,6 +43,7 @@ Rows = Annotated[int, Parameter(help="At most so many rows.")]
 
 
 @app.default
+@app.command(name="list")
 def list_(
     *,
     status: Annotated[

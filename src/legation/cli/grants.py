@@ -22,6 +22,7 @@ Without a command it lists the grants that are in force.""",
 
 
 @app.default
+@app.command(name="list")
 def list_(
     *,
     all: Annotated[bool, Parameter(negative="", help="Also those that ended.")] = False,  # noqa: A002

@@ -7,8 +7,6 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cyclopts import App, CycloptsError
 
 USAGE_ERROR = 2  # as errors.STATUS has it for bad parameters
@@ -102,14 +100,8 @@ def _why(error: CycloptsError) -> str:
     from cyclopts import UnusedCliTokensError
 
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        unknown = error.unused_tokens[0]
-        lists = unknown in ("list", "ls") and _is_noun(error.command_chain or ())
-        return f'there is no "{unknown}" here' + (": the noun alone lists" if lists else "")
+        return f'there is no "{error.unused_tokens[0]}" here'
     return str(error).partition(" Available commands:")[0].rstrip(". ")
-
-
-def _is_noun(chain: Sequence[str]) -> bool:
-    return len(chain) == 1 and chain[0] in COMMANDS and COMMANDS[chain[0]][0].endswith(":app")
 
 
 def make_app(chosen: str | None = None) -> App:

@@ -35,6 +35,7 @@ Detach = Annotated[bool, Parameter(negative="", help="Do not wait for what becom
 
 
 @app.default
+@app.command(name="list")
 def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
     """List the sessions, the newest first."""
     columns = {

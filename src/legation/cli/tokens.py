@@ -19,6 +19,7 @@ _SCOPES = "; ".join(f"{scope}: {meaning}" for scope, meaning in SCOPE_MEANINGS.i
 
 
 @app.default
+@app.command(name="list")
 def list_(
     *,
     json: Json = False,

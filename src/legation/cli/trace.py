@@ -39,6 +39,7 @@ Server = Annotated[
 
 
 @app.default
+@app.command(name="list")
 def list_(
     *,
     agent: Annotated[str | None, Parameter(help="Of the agent of this name.")] = None,

@@ -17,6 +17,7 @@ app = App(name="users", help="People: list, add, sign in, disable.")
 
 
 @app.default
+@app.command(name="list")
 def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
     """List the users of the installation."""
     with connect(settings) as server:

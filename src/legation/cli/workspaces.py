@@ -15,6 +15,7 @@ LOCAL = "local"
 
 
 @app.default
+@app.command(name="list")
 def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
     """List your workspaces."""
     with connect(settings) as server:
