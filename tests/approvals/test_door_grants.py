@@ -9,7 +9,7 @@ import pytest
 from tests.approvals.doors import LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
 from tests.approvals.office import NOW, PERSON, SERVER, Office
 from tests.approvals.test_door_away import away
-from tests.approvals.test_door_races import held
+from tests.approvals.test_door_races import HeldLedger, held
 from tests.approvals.test_servers import another
 
 from legation.approvals.always import allow_always
@@ -18,7 +18,8 @@ from legation.approvals.chain import Ledger
 from legation.approvals.chain_verify import verify
 from legation.approvals.elsewhere import Elsewhere
 from legation.approvals.grants import Grant, Grants, new_grant_id
-from legation.approvals.request import Request, Ruling
+from legation.approvals.request import Request, Returned, Ruling
+from legation.approvals.trace import StepKind
 from legation.store.database.transaction import Transaction
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
@@ -129,7 +130,7 @@ async def test_rules_that_ask_all_the_same_leave_it_to_the_grant(rig: Rig) -> No
 async def test_a_denial_at_the_same_moment_stands(rig: Rig) -> None:
     running, approval = await waiting(rig, request())
     await give(rig)
-    ledger = held(rig, "Recheck._lifted")
+    ledger = held(rig, "Recheck._leave")
     rig.inbox.granted("local")
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
     assert (await rig.inbox.resolve(PERSON, approval.id, NO)).status is Status.DENIED
@@ -142,7 +143,7 @@ async def test_a_denial_at_the_same_moment_stands(rig: Rig) -> None:
 async def test_a_grant_that_is_revoked_at_the_same_moment_lets_nothing_pass(rig: Rig) -> None:
     running, approval = await waiting(rig, request())
     grant = await give(rig)
-    ledger = held(rig, "Recheck._lifted")
+    ledger = held(rig, "Recheck._leave")
     rig.inbox.granted("local")
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
     grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
@@ -152,6 +153,93 @@ async def test_a_grant_that_is_revoked_at_the_same_moment_lets_nothing_pass(rig:
     assert (await rig.get(approval.id)).status is Status.PENDING
     await rig.inbox.resolve(PERSON, approval.id, YES)
     assert (await asyncio.wait_for(running, LIMIT)).by == "user:usr_1"
+
+
+async def run_and_hold(rig: Rig) -> tuple[asyncio.Task[tuple[Ruling, Returned | None]], Counter, HeldLedger]:
+    """A call that would be done, and waits: a grant of a minute covers it, and it waits for its turn to pass."""
+    running = asyncio.create_task(rig.door.run(request(), counter := Counter()))
+    await rig.pending()
+    await give(rig)
+    ledger = held(rig, "Recheck._leave")
+    rig.inbox.granted("local")
+    await asyncio.wait_for(ledger.reached.wait(), LIMIT)
+    return running, counter, ledger
+
+
+async def test_what_a_grant_resolves_has_passed_then_so_that_nothing_passes_once_it_is_revoked(
+    rig: Rig,
+) -> None:
+    told: list[Approval] = []
+    rig.inbox.on_change(lambda each, step: told.append(each) if step is StepKind.RESOLVED else None)
+    running, _ = await waiting(rig, request())
+    await give(rig)
+    rig.inbox.granted("local")
+    assert (await asyncio.wait_for(running, LIMIT)).passed
+    assert [(each.status, each.consumed_at is not None) for each in told] == [(Status.APPROVED, True)]
+
+
+async def test_a_grant_that_has_run_out_when_the_turn_comes_lets_nothing_pass(rig: Rig) -> None:
+    running, counter, ledger = await run_and_hold(rig)
+    rig.clock.advance(61)
+    ledger.go.set()
+    await rig.settle()
+    assert ([each.status for each in await rig.pending()], counter.calls) == ([Status.PENDING], [])
+    running.cancel()
+
+
+async def test_nothing_is_done_for_whoever_has_gone_when_the_turn_comes(rig: Rig) -> None:
+    running, counter, ledger = await run_and_hold(rig)
+    [approval] = await rig.pending()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    ledger.go.set()
+    await rig.settle()
+    assert ((await rig.get(approval.id)).status, counter.calls) == (Status.CANCELLED, [])
+    assert await rig.steps(approval.trace_id) == ["proposed", "decided", "cancelled/caller-gone"]
+
+
+async def test_rules_that_name_reviewers_when_the_turn_comes_are_heard(rig: Rig) -> None:
+    running, counter, ledger = await run_and_hold(rig)
+    rig.edit(
+        POLICY.replace(
+            "tools: fs.write, action: supervisor", "tools: fs.write, action: supervisor, reviewers: [Fin]"
+        )
+    )
+    ledger.go.set()
+    await rig.settle()
+    [approval] = await rig.pending()
+    assert (approval.reviewers, counter.calls) == (("Fin",), [])
+    running.cancel()
+
+
+async def test_d15_a_database_that_goes_away_while_a_grant_lifts_a_call_costs_no_call(
+    rig: Rig, office: Office
+) -> None:
+    running, counter, ledger = await run_and_hold(rig)
+    async with away(office, "trace_head"):
+        ledger.go.set()
+        await rig.pass_time(5)
+        assert not running.done()
+    await rig.pass_time(5)
+    ruling, _ = await asyncio.wait_for(running, LIMIT)
+    assert (ruling.passed, len(counter.calls)) == (True, 1)
+    assert (await office.verify()).ok
+
+
+async def test_money_that_is_spent_stops_what_a_grant_covers(office: Office, tmp_path: Path) -> None:
+    text = POLICY + "spend: {field: amount, per: total, limit: 100}\n"
+    async with open_door(office, tmp_path, text) as rig:
+        tasks = [(await waiting(rig, request(action=call(amount=60, to=name))))[0] for name in ("ann", "bob")]
+        await give(rig)
+        rig.inbox.granted("local")
+        rulings = await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
+        assert sorted(ruling.outcome for ruling in rulings) == ["approved", "denied"]
+        [stopped] = [ruling for ruling in rulings if not ruling.passed]
+        assert (stopped.by, stopped.limit, stopped.rule) == ("policy", "spend", "p:spend")
+        assert stopped.approval_id is not None
+        assert (await rig.get(stopped.approval_id)).status is Status.CANCELLED
+        assert await rig.steps(stopped.trace_id) == ["proposed", "decided", "cancelled/limit-reached"]
+        assert (await office.verify()).ok
 
 
 class LateLedger(Ledger):

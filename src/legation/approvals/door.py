@@ -29,7 +29,7 @@ from legation.approvals.editing import edited, edited_params
 from legation.approvals.inbox import Inbox, Wait
 from legation.approvals.injection import Signal, nothing
 from legation.approvals.loops import Loops
-from legation.approvals.passage import Judged, OverLimit, Passage, ruling_of
+from legation.approvals.passage import Judged, OverLimit, Passage, over_limit, ruling_of
 from legation.approvals.policies import Policies
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.recheck import Recheck
@@ -168,7 +168,7 @@ class Door:
     async def _answered(
         self, judged: Judged, passage: Passage, approval: Approval, wait: Wait, gone: asyncio.Event
     ) -> Ruling:
-        rechecked = Recheck(self.inbox, self.policies, judged, passage, wait)
+        rechecked = Recheck(self.inbox, self.policies, judged, passage, wait, gone)
         vigil = Vigil(
             inbox=self.inbox,
             attendance=self._attendance,
@@ -215,7 +215,7 @@ class Door:
             )
         except OverLimit as over:
             await self._withdraw(ended, "limit-reached")
-            return _over_limit(judged, ended, over)
+            return over_limit(judged, ended, over)
         except Conflict as conflict:
             await self._withdraw(ended, "policy-changed")
             changed = (conflict.data or {}).get("reason") == "policy-changed"
@@ -324,8 +324,3 @@ def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:
     assert outcome not in ("pending", "approved")
     message = ending.message or judged.verdict.message or ending.default
     return ruling_of(judged, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
-
-
-def _over_limit(judged: Judged, ended: Approval, over: OverLimit) -> Ruling:
-    refused = ruling_of(judged, "denied", POLICY, over.hit.reason, over.hit.reason, ended.call)
-    return replace(refused, rule=over.hit.rule, limit=over.hit.limit, retry_after=over.hit.retry_after)

@@ -1,14 +1,15 @@
 """The transactions of the door: coming in, and leaving with an approval.
 
 INV-D1  Limits are counted, the verdict is traced, and what passes at once is charged and begun, in one transaction.
-INV-D2  An approval is consumed, charged and begun in one transaction, against the policies that hold then.
+INV-D2  An approval is consumed, charged and begun in one transaction, against the policies that hold then. Where a grant
+        resolves it, that is the same transaction.
 INV-D3  What is `settled` before anything is read needs nothing but its trace, so it may share a transaction with others;
         it is durable, like everything else, before anybody acts on it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from legation.approvals import effects, limits
@@ -128,11 +129,15 @@ class Passage:
         return (yield from self._passed(judged, None, now_ms, call=approval.call, anew=True))
 
     def lift(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Approval]:
-        """A grant was given while it waited, and covers it. AlreadyAnswered where somebody was faster, be it with
-        revoking the grant."""
+        """A grant was given while it waited, and covers it: it is resolved and leaves at once, so that whoever revokes
+        the grant hears of no call that passes later. AlreadyAnswered where somebody was faster, be it with revoking
+        the grant or with an edit of the rules; OverLimit as in `leave`."""
+        if judged.policies.version != approval.policy_version:
+            raise AlreadyAnswered(f"cannot lift approval {approval.id}: the policy changed; decide it anew")
         if (grant := (yield from lifting(judged, now_ms))) is None:
             raise AlreadyAnswered(f"cannot lift approval {approval.id}: the grant is revoked; read it again")
-        return (yield from self.life.lift(approval, _given_by(grant), now_ms))
+        lifted = yield from self.life.lift(approval, _given_by(grant), now_ms)
+        return (yield from self.leave(judged, lifted, now_ms))
 
     def settled(self, judged: Judged) -> Settled | None:
         """What no counter, grant or effect has a part in (INV-D3)."""
@@ -272,6 +277,12 @@ def ruling_of(
         approval_id=call.approval_id if call else None,
         action=judged.action,
     )
+
+
+def over_limit(judged: Judged, approval: Approval, over: OverLimit) -> Ruling:
+    """Of one that would have left, had it not been for the limit."""
+    refused = ruling_of(judged, "denied", POLICY, over.hit.reason, over.hit.reason, approval.call)
+    return replace(refused, rule=over.hit.rule, limit=over.hit.limit, retry_after=over.hit.retry_after)
 
 
 def _proposal(passage: Passage, judged: Judged, asks: Asked, approval_id: str, expires_at: int) -> Proposal:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from legation.approvals.approval import Approval
 from legation.approvals.inbox import Inbox, Wait
-from legation.approvals.passage import Judged, Passage, lifting, ruling_of
+from legation.approvals.passage import Judged, OverLimit, Passage, lifting, over_limit, ruling_of
 from legation.approvals.policies import Policies
-from legation.approvals.request import POLICY, Ruling
+from legation.approvals.request import LIFTED, POLICY, Ruling
 from legation.approvals.trace import StepKind
 from legation.errors import AlreadyAnswered
+from legation.store.database.transaction import Transaction
 
 
 class Recheck:
@@ -18,11 +20,18 @@ class Recheck:
     is over."""
 
     def __init__(
-        self, inbox: Inbox, policies: Policies, judged: Judged, passage: Passage, wait: Wait
+        self,
+        inbox: Inbox,
+        policies: Policies,
+        judged: Judged,
+        passage: Passage,
+        wait: Wait,
+        gone: asyncio.Event,
     ) -> None:
         self.judged = judged
         self.ruling: Ruling | None = None  # where it is over
-        self._inbox, self._policies, self._passage, self._wait = inbox, policies, passage, wait
+        self._inbox, self._policies, self._passage = inbox, policies, passage
+        self._wait, self._gone = wait, gone
         self._grants = 0  # that were looked at
 
     async def __call__(self, approval: Approval) -> Approval | None:
@@ -44,15 +53,31 @@ class Recheck:
         """By a grant that was given while it waits. It is read first: most grants cover little of what waits, and only
         the rest is worth a turn of the chain."""
         inbox, judged, given = self._inbox, self.judged, self._wait.grants
-        ended = None
         if await inbox.ledger.database.read(lifting, judged, inbox.clock.now_ms()) is not None:
-            ended = await inbox.changed(
-                judged.workspace,
-                StepKind.RESOLVED,
-                lambda now: self._passage.lift(judged, approval, now),
-            )
+            await self._leave(approval)
         self._grants = given  # not before: a database that is away is asked again
-        return ended
+        return None if self.ruling is None else self._wait.approval
+
+    async def _leave(self, approval: Approval) -> None:
+        inbox, judged = self._inbox, self.judged
+        try:
+            used = await inbox.changed(judged.workspace, StepKind.RESOLVED, lambda _: self._lift(approval))
+        except OverLimit as over:
+            if await inbox.cancel(judged.workspace, [approval.id], "limit-reached"):
+                self.ruling = over_limit(judged, approval, over)
+            else:
+                await inbox.look(approval)  # an answer was faster
+            return
+        inbox.tell(used, StepKind.CONSUMED)
+        self.ruling = ruling_of(judged, "approved", used.resolved_by or POLICY, LIFTED, None, used.call)
+
+    def _lift(self, approval: Approval) -> Transaction[Approval]:
+        """At the time when its turn has come, which may be late where many wait: a grant may have run out by then, and
+        who has gone by then is not acted for."""
+        if self._gone.is_set():
+            raise AlreadyAnswered(f"cannot lift approval {approval.id}: whoever asked has gone")
+        held = replace(self.judged, policies=self._policies.current)
+        return (yield from self._passage.lift(held, approval, self._inbox.clock.now_ms()))
 
     async def _decided_anew(self, approval: Approval) -> Approval | None:
         inbox, judged, verdict = self._inbox, self.judged, self.judged.verdict
