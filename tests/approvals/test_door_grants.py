@@ -1,16 +1,18 @@
 """A grant that is given while calls wait: what it would have let pass at once passes now, on both databases."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.approvals.doors import LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
+from tests.approvals.doors import ASKER, LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
 from tests.approvals.office import NOW, PERSON, SERVER, Office
 from tests.approvals.test_door_away import away
 from tests.approvals.test_door_races import HeldLedger, held
 from tests.approvals.test_servers import another
+from tests.store.installation import WORKSPACES
 
 from legation.approvals.always import allow_always
 from legation.approvals.approval import Approval, Status
@@ -18,6 +20,7 @@ from legation.approvals.chain import Ledger
 from legation.approvals.chain_verify import verify
 from legation.approvals.elsewhere import Elsewhere
 from legation.approvals.grants import Grant, Grants, new_grant_id
+from legation.approvals.passage import lifting
 from legation.approvals.request import Request, Returned, Ruling
 from legation.approvals.trace import StepKind
 from legation.store.database.transaction import Transaction
@@ -310,3 +313,58 @@ async def test_a_grant_given_at_another_server_is_heard_by_whoever_waits_here(ri
     await here.look()
     assert (await asyncio.wait_for(running, LIMIT)).by.startswith("grant:")
     assert (await verify(rig.office.database, rig.office.sealer, "local", SERVER)).ok
+
+
+async def test_a_grant_of_one_session_asks_nothing_of_those_who_wait_in_others(rig: Rig) -> None:
+    (here, _), (there, elsewhere) = (
+        await waiting(rig, of_session()),
+        await waiting(rig, of_session(session="t")),
+    )
+    await rig.settle()
+    asked: list[str | None] = []
+    read = rig.office.database.read
+
+    async def reading(work: Callable[..., Transaction[Any]], *args: Any) -> Any:
+        if work is lifting:
+            asked.append(args[0].request.session_id)
+        return await read(work, *args)
+
+    rig.office.database.read = reading  # type: ignore[method-assign, assignment]
+    await rig.inbox.granting("local", give(rig, session="s"), session="s")
+    assert (await asyncio.wait_for(here, LIMIT)).passed
+    await rig.settle()
+    assert (asked, (await rig.get(elsewhere.id)).status) == (["s"], Status.PENDING)
+    there.cancel()
+
+
+async def test_grants_of_other_servers_are_looked_for_with_one_query_however_many_workspaces_wait(
+    rig: Rig,
+) -> None:
+    here = Elsewhere(rig.inbox)
+    await here.begin()
+    others = [
+        asyncio.create_task(rig.door.decide(replace(request(), principal=replace(ASKER, workspace=each))))
+        for each in WORKSPACES
+    ]
+    await rig.until(rows_of(rig), lambda found: found == len(WORKSPACES))
+    await rig.settle()
+    readings = 0
+    read = rig.office.database.read
+
+    async def reading(*args: Any) -> Any:
+        nonlocal readings
+        readings += 1
+        return await read(*args)
+
+    rig.office.database.read = reading  # type: ignore[method-assign, assignment]
+    await here.look()
+    assert readings == 2  # where the chains end, and which grants count
+    for each in others:
+        each.cancel()
+
+
+def rows_of(rig: Rig) -> Callable[[], Awaitable[int]]:
+    async def count() -> int:
+        return len(await rig.office.sql("select id from approval where status = 'pending'"))
+
+    return count

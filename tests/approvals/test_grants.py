@@ -193,6 +193,10 @@ async def test_a_grant_of_a_session_covers_no_other(office: Office) -> None:
     for session, told in (("mine", ["grt_1"]), ("other", []), (None, [])):
         active = await office.database.read(grants.active_for, "local", action.agent, session, NOW)
         assert [each.id for each in active] == told
+        read = await office.database.read(
+            grants.live_for, "local", session, NOW
+        )  # no more than that: they are many
+        assert [grant.id for grant in read] == told
     assert (await office.database.read(grants.get, "local", "grt_1")).view(None, NOW).session_id == "mine"
     ended = await office.database.transact(made.end_session, PERSON, "mine", NOW)
     assert [grant.id for grant in ended] == ["grt_1"]

@@ -30,4 +30,5 @@ async def allow_always(
         yield from grants.give(by, new, grant=new_grant_id(now_ms), now_ms=now_ms, session=session)
         return answered
 
-    await inbox.granting(by.workspace, inbox.changed(by.workspace, StepKind.RESOLVED, work))
+    giving = inbox.changed(by.workspace, StepKind.RESOLVED, work)
+    await inbox.granting(by.workspace, giving, session=session)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from legation.approvals.approval import Approval, read
-from legation.approvals.grants import live
+from legation.approvals.grants import ids_in
 from legation.approvals.inbox import Inbox
 from legation.approvals.trace import StepKind
 from legation.store.database.queries import Queries
@@ -27,7 +27,7 @@ class Elsewhere:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._read: dict[tuple[str, str], int] = {}
-        self._granted: dict[str, set[str]] = {}  # what counted in a workspace at the last look
+        self._granted: dict[str, dict[str, str | None]] = {}  # what counted in a workspace at the last look
 
     async def begin(self) -> None:
         """From here on: what was before is on record."""
@@ -50,12 +50,17 @@ class Elsewhere:
         return count
 
     async def _look_at_grants(self) -> None:
+        """One query for all workspaces where something waits. It tells of grants of this server too, once more: that is
+        one more reading for those that it may cover."""
         inbox = self._inbox
-        for workspace in {wait.approval.workspace_id for wait in inbox.waits if wait.approval}:
-            counting = await inbox.ledger.database.read(live, workspace, inbox.clock.now_ms())
-            now = {grant.id for grant in counting}
-            if now - self._granted.get(workspace, set()):
-                inbox.granted(workspace)
+        waiting = {wait.approval.workspace_id for wait in inbox.waits if wait.approval}
+        if not waiting:
+            return
+        counting = await inbox.ledger.database.read(ids_in, waiting, inbox.clock.now_ms())
+        for workspace in waiting:
+            before, now = self._granted.get(workspace, {}), counting.get(workspace, {})
+            for session in {now[grant] for grant in now.keys() - before.keys()}:
+                inbox.granted(workspace, session)
             self._granted[workspace] = now
 
     async def _heads(self) -> Rows:

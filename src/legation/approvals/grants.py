@@ -13,7 +13,7 @@ its reviewers, and nothing where the injection signal fires, is for the door to 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -210,11 +210,25 @@ def live(workspace: str, now_ms: int) -> Transaction[list[Grant]]:
     return [_read(row) for row in (yield _SQL.live(workspace=workspace, now=now_ms))]
 
 
+def live_for(workspace: str, session: str | None, now_ms: int) -> Transaction[list[Grant]]:
+    """Those of no session, and of this one."""
+    return [_read(row) for row in (yield _SQL.live_for(workspace=workspace, session=session, now=now_ms))]
+
+
+def ids_in(workspaces: Iterable[str], now_ms: int) -> Transaction[dict[str, dict[str, str | None]]]:
+    """What counts in some workspaces: by workspace and id, whose session it is alone."""
+    named = msgspec.json.encode(sorted(workspaces)).decode()
+    found: dict[str, dict[str, str | None]] = {}
+    for row in (yield _SQL.live_ids(workspaces=named, now=now_ms)):
+        found.setdefault(row["workspace_id"], {})[row["id"]] = row["session_id"]
+    return found
+
+
 def matching(
     workspace: str, action: Action, now_ms: int, session: str | None, facts: Facts
 ) -> Transaction[Grant | None]:
     """The first given that covers the action, if any does."""
-    grants = yield from live(workspace, now_ms)
+    grants = yield from live_for(workspace, session, now_ms)
     return next((grant for grant in grants if grant.covers(action, session, facts)), None)
 
 
@@ -231,10 +245,8 @@ def _is_inside(action: Action, facts: Facts) -> bool:
 
 def active_for(workspace: str, agent: str, session: str | None, now_ms: int) -> Transaction[list[Grant]]:
     """Those that say anything about an agent in a session: the context of an approval."""
-    grants = yield from live(workspace, now_ms)
-    return [
-        grant for grant in grants if grant.session_id in (None, session) and Glob(grant.agent).matches(agent)
-    ]
+    grants = yield from live_for(workspace, session, now_ms)
+    return [grant for grant in grants if Glob(grant.agent).matches(agent)]
 
 
 def get(workspace: str, grant: str) -> Transaction[Grant]:

@@ -74,20 +74,22 @@ class Inbox:
         for listener in self._listeners:
             listener(approval, happened)
 
-    async def granting(self, workspace: str, giving: Coroutine[Any, Any, T]) -> T:
-        """What waits there hears of a grant as soon as it is given (INV-N2)."""
+    async def granting(
+        self, workspace: str, giving: Coroutine[Any, Any, T], *, session: str | None = None
+    ) -> T:
+        """What waits there hears of a grant as soon as it is given (INV-N2). `session`: whose alone the grant is."""
 
         async def give() -> T:
             given = await giving
-            self.granted(workspace)
+            self.granted(workspace, session)
             return given
 
         return await self.to_the_end(give())
 
-    def granted(self, workspace: str) -> None:
-        """A grant of that workspace is durable: what waits may be covered by it."""
+    def granted(self, workspace: str, session: str | None = None) -> None:
+        """A grant of that workspace, or of one session there, is durable: what waits may be covered by it."""
         for wait in self.waits:
-            if wait.approval is None or wait.approval.workspace_id == workspace:
+            if wait.approval is None or _is_of(wait.approval, workspace, session):
                 wait.grants += 1
                 wait.news.set()
 
@@ -215,3 +217,7 @@ class Inbox:
 
 def is_over(approval: Approval) -> bool:
     return approval.status is not Status.PENDING
+
+
+def _is_of(approval: Approval, workspace: str, session: str | None) -> bool:
+    return approval.workspace_id == workspace and session in (None, approval.session_id)

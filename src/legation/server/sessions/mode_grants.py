@@ -50,7 +50,8 @@ class ModeGrants:
         giving = self._database.transact(
             self._grants.give, principal, new, grant=grant, now_ms=now, session=record.id
         )
-        await self._inbox.granting(record.workspace, giving)  # what the agent waits for is let pass too
+        # What the agent waits for is let pass too.
+        await self._inbox.granting(record.workspace, giving, session=record.id)
         if record.ended:  # meanwhile, and what it had was settled before this was given
             await self.end(principal, record)
             must_be_open(record)

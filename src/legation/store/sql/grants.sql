@@ -11,6 +11,23 @@ insert into approval_grant (
 select * from approval_grant
 where workspace_id = :workspace and revoked_at is null and expires_at > :now order by id;
 
+-- name: live_for
+-- The same of what may cover a call in a session, or in none: other sessions have many of their own.
+select * from approval_grant
+where workspace_id = :workspace and revoked_at is null and expires_at > :now
+and (session_id is null or session_id = cast(:session as text)) order by id;
+
+-- name: live_ids [sqlite]
+-- The same of several workspaces, without what they say.
+select workspace_id, id, session_id from approval_grant
+where workspace_id in (select value from json_each(:workspaces)) and revoked_at is null and expires_at > :now;
+
+-- name: live_ids [postgres]
+-- The same of several workspaces, without what they say.
+select workspace_id, id, session_id from approval_grant
+where workspace_id = any (array(select json_array_elements_text(cast(:workspaces as json))))
+and revoked_at is null and expires_at > :now;
+
 -- name: get
 -- By its whole id, of this workspace.
 select * from approval_grant where workspace_id = :workspace and id = :id;
