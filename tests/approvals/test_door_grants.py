@@ -23,6 +23,7 @@ from legation.approvals.grants import Grant, Grants, new_grant_id
 from legation.approvals.passage import lifting
 from legation.approvals.request import Request, Returned, Ruling
 from legation.approvals.trace import StepKind
+from legation.errors import StorageFailed
 from legation.store.database.transaction import Transaction
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
@@ -227,6 +228,47 @@ async def test_d15_a_database_that_goes_away_while_a_grant_lifts_a_call_costs_no
     ruling, _ = await asyncio.wait_for(running, LIMIT)
     assert (ruling.passed, len(counter.calls)) == (True, 1)
     assert (await office.verify()).ok
+
+
+class DeafLedger(Ledger):
+    """The database takes what lifts a call, and is away before it says so: once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger.database, ledger.chain)
+        self.failed = False
+
+    async def transact(
+        self, workspace: str, work: Callable[..., Transaction[Any]], *args: Any, **kwargs: Any
+    ) -> Any:
+        done = await super().transact(workspace, work, *args, **kwargs)
+        if "Recheck._leave" in work.__qualname__ and not self.failed:
+            self.failed = True
+            raise StorageFailed("cannot use the database: the connection is lost; try again")
+        return done
+
+
+async def test_what_passed_although_nobody_heard_of_it_is_done_once(rig: Rig) -> None:
+    running = asyncio.create_task(rig.door.run(request(), counter := Counter()))
+    [approval] = await rig.pending()
+    rig.inbox.ledger = ledger = DeafLedger(rig.inbox.ledger)
+    grant = await give(rig)
+    rig.inbox.granted("local")
+    await rig.until(lambda: rig.get(approval.id), lambda found: found.consumed_at is not None)
+    await rig.pass_time(5)
+    ruling, _ = await asyncio.wait_for(running, LIMIT)
+    assert (ledger.failed, ruling.passed, ruling.by) == (True, True, f"grant:{grant.id}")
+    steps = ["proposed", "decided", "resolved/granted", "consumed", "executed", "returned"]
+    assert (len(counter.calls), await rig.steps(ruling.trace_id)) == (1, steps)
+    assert rig.changes[-2:] == [(approval.id, "resolved"), (approval.id, "consumed")]
+    assert (await rig.office.verify()).ok
+
+
+async def test_whoever_gives_a_grant_and_leaves_has_given_it(rig: Rig) -> None:
+    running, _ = await waiting(rig, request())
+    giving = asyncio.create_task(rig.inbox.granting("local", give(rig)))
+    await asyncio.sleep(0)  # it has begun
+    giving.cancel()
+    assert (await asyncio.wait_for(running, LIMIT)).by.startswith("grant:")
 
 
 async def test_money_that_is_spent_stops_what_a_grant_covers(office: Office, tmp_path: Path) -> None:

@@ -46,8 +46,12 @@ class Recheck:
         try:
             return await (self._lifted(approval) if is_bound else self._decided_anew(approval))
         except AlreadyAnswered:
-            await self._inbox.look(approval)  # there is news, be it another server's
-            return None
+            found = await self._inbox.look(approval)  # there is news, be it another server's
+            if found.consumed_at is None:
+                return None
+            # Nobody else consumes what this one waits for: it was lifted here, and the database went before it said so.
+            self._inbox.tell(found, StepKind.RESOLVED)
+            return self._passed(found)
 
     async def _lifted(self, approval: Approval) -> Approval | None:
         """By a grant that was given while it waits. It is read first: most grants cover little of what waits, and only
@@ -68,8 +72,13 @@ class Recheck:
             else:
                 await inbox.look(approval)  # an answer was faster
             return
-        inbox.tell(used, StepKind.CONSUMED)
-        self.ruling = ruling_of(judged, "approved", used.resolved_by or POLICY, LIFTED, None, used.call)
+        self._passed(used)
+
+    def _passed(self, used: Approval) -> Approval:
+        self._inbox.tell(used, StepKind.CONSUMED)
+        by = used.resolved_by or POLICY
+        self.ruling = ruling_of(self.judged, "approved", by, LIFTED, None, used.call)
+        return used
 
     def _lift(self, approval: Approval) -> Transaction[Approval]:
         """At the time when its turn has come, which may be late where many wait: a grant may have run out by then, and
