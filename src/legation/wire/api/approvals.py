@@ -44,7 +44,7 @@ class ApprovalView(Shape):
     editable: bool  # whether approving with other arguments is possible
     session_id: str | None
     claimed_by: str | None  # by whom it is looked at now
-    resolved_by: str | None  # from the credential
+    resolved_by: str | None  # from the credential, or grant:grt_...
     resolved_at: str | None
     replaced_by: str | None  # the approval of edited arguments
     reviewers: list[str] = []  # who alone may decide it as a person; none: whoever may approve
