@@ -72,6 +72,16 @@ async def test_the_last_used_comes_first_whoever_says_when_that_was() -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    "told", ["9999-12-31T23:59:59-05:00", "9999-12-31T23:59:59.999999", "0001-01-01", "x"]
+)
+async def test_an_agent_may_say_any_time(told: str) -> None:
+    async with AcpHost() as host:
+        await use(host, "odd", 1000, told)
+        await use(host, "plain", 2000)
+        assert set(await pages(host)) == {"odd", "plain"}
+
+
 async def test_pages_have_every_session_once() -> None:
     async with with_sessions(2 * PAGE + 3) as (host, names):
         assert await pages(host) == names

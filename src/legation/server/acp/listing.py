@@ -6,7 +6,7 @@ INV-P1  A session that nobody uses between two pages is on one of them, once.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from legation.errors import InvalidParams
@@ -17,6 +17,7 @@ from legation.wire.acp.sessions import ListSessionsRequest, ListSessionsResponse
 
 PAGE: Final = 50  # sessions in one answer
 
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.(.+)", re.ASCII)
 
 
@@ -69,7 +70,10 @@ def _last_used(meta: SessionMeta) -> int:
 def _told(updated_at: str | None) -> int:
     try:
         told = datetime.fromisoformat(updated_at or "")
-        return round((told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp() * 1000)
+        told = told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
+        return (told - _EPOCH) // timedelta(
+            milliseconds=1
+        )  # exact: rounded up, the end of 9999 would be no time
     except (ValueError, OverflowError):  # an agent may say anything
         return 0
 
