@@ -182,6 +182,14 @@ async def test_a_session_closed_in_an_earlier_host_is_reopened_by_a_load_only(tm
         assert (await events(made.host.session(opened.session_id)))[0].seq == last + 1
 
 
+async def test_whoever_restores_a_session_at_the_same_time_gets_the_same_one(tmp_path: Path) -> None:
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        session = await made.rehearse()
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        found = await asyncio.gather(*[made.host.restore_session(session.id) for _ in range(3)])
+        assert found == [made.host.session(session.id)] * 3
+
+
 async def test_a_deleted_session_stays_rejected(tmp_path: Path) -> None:
     """loadSession: a deleted session stays permanently rejected."""
     async with rig(tmp_path) as made:

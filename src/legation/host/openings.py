@@ -25,7 +25,7 @@ from legation.host.sessions import Sessions, must_be_free, new_session
 from legation.host.takeup import TakeUp
 from legation.store.backend import State
 from legation.store.log import EventLog
-from legation.store.stream import Receipt
+from legation.store.stream import Receipt, Stream
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import NewSessionResponse
 from legation.wire.hoststream import SessionUpdated
@@ -170,7 +170,8 @@ class Openings:
             meta = read_meta(info.meta)
             if info.state != "open" or meta is None or info.name in self._sessions:
                 continue
-            restored.append((await self._restored(info.name, meta)).snapshot())
+            stream = await self._log.stream(info.name, self._workspace)
+            restored.append(self._restored(stream, meta).snapshot())
         return restored
 
     async def restore(self, session_id: str) -> Session:
@@ -180,11 +181,14 @@ class Openings:
         meta = read_meta(stream.info().meta) if stream else None
         if stream is None or meta is None or not _is_known(stream.info().state, meta):
             raise NotFound(f"cannot find session {session_id}; check its id")
-        return await self._restored(session_id, meta)
+        return self._restored(stream, meta)
 
-    async def _restored(self, name: str, meta: SessionMeta) -> Session:
-        with self._sessions.claim(name):
-            session = await self._made(name, meta)
+    def _restored(self, stream: Stream, meta: SessionMeta) -> Session:
+        """At once: whoever wants the same one has it restored before, or finds this one."""
+        if (known := self._sessions.find(stream.name)) is not None:
+            return known
+        with self._sessions.claim(stream.name):
+            session = Session(stream, meta, self._around)
             self._sessions.add(session)
         if session.status != "closed":  # that it is was told when it was closed
             session.show()
