@@ -228,6 +228,28 @@ async def test_a_message_that_waits_ends_with_its_session(server: Server, stream
     assert {event["type"] for event in found} <= {"item.completed", "turn.ended", "session.ended"}
 
 
+@pytest.mark.parametrize("schema", SCHEMAS)
+async def test_a_message_whose_session_is_closed_just_before_its_turn_ends_with_it(
+    server: Server, stream: Stream, schema: Schema
+) -> None:
+    """The turn is said to begin behind the end, before anybody has looked."""
+    await stream.append(drafts(ACTIVE, *turn(name="trn_1")))
+
+    async def on_send(_: NewMessage) -> asyncio.Future[int]:
+        begins: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        await stream.append(drafts(SessionStatus(status="closed")))
+        begins.set_result(stream.head)
+        return begins
+
+    server.desk.on_send = on_send
+    before = await whole_fold(stream, schema, include_raw=False)
+    found = await turn_of(server, f"?schema={schema}")
+    rest = (await whole_fold(stream, schema, include_raw=False))[len(before) :]
+    assert [(int(frame["id"]), frame["data"].encode()) for frame in found] == rest
+    if schema == "sandbox-agent":
+        assert b"session.ended" in rest[-1][1]
+
+
 async def test_a_turn_of_an_hour_is_kept_alive_and_ends_in_its_body(log: EventLog, stream: Stream) -> None:
     """However long the agent says nothing, no proxy sees a silent body."""
     clock = FakeClock()

@@ -66,7 +66,7 @@ class TurnReader(Reader):
         self._greeted = False
         self._shown = shown
         self._judged = judged  # the same one, unless another schema is shown
-        self._boundary = boundary
+        self._accepted = self._boundary = boundary
         self._begins = begins
         self._judged_upto = 0
         self._begun = False
@@ -131,9 +131,11 @@ class TurnReader(Reader):
         return self._shown is self._judged or (rows[-1].cause > self._last if rows else known)
 
     def _belongs(self, row: Row) -> bool:
-        if self._begins is not None and self._last != row.cause:
+        if row.cause == self._last:
+            return True
+        if self._begins is not None:
             return False  # of a turn before
-        return row.cause > self._boundary and (self._last is None or row.cause <= self._last)
+        return row.cause > self._boundary and (self._last is None or row.cause < self._last)
 
     async def _judge_up_to(self, cause: int | None) -> None:
         """Everything that is shown has been judged before; without anything to show, all there is."""
@@ -146,10 +148,18 @@ class TurnReader(Reader):
     def _judge(self, rows: Sequence[Row]) -> None:
         waits = self._waits()
         for each in rows:
-            if self._last is None and each.cause > self._boundary:
-                self._begun |= not waits and each.type == "turn.started"
-                if each.type == "session.ended" and not self._begun and _TERMINATED not in each.raw:
-                    self._boundary = each.cause
-                elif each.type == "session.ended" or (not waits and each.type in ENDS):
-                    self._last = each.cause
+            if self._last is None and self._is_end(each, waits):
+                self._last = each.cause
             self._judged_upto = each.cause
+
+    def _is_end(self, row: Row, waits: bool) -> bool:
+        """Where its session is closed just before the turn, that is said to begin behind the end, and nothing follows."""
+        if row.type == "session.ended" and _TERMINATED in row.raw and row.cause > self._accepted:
+            return True
+        if row.cause <= self._boundary:
+            return False
+        self._begun |= not waits and row.type == "turn.started"
+        if row.type == "session.ended" and not self._begun:
+            self._boundary = row.cause
+            return False
+        return row.type == "session.ended" or (not waits and row.type in ENDS)
