@@ -1,5 +1,6 @@
 """Closing and deleting: here always, at the agent as far as it can be told."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,7 +9,9 @@ from tests.host.rig import go, of_type, play, rig
 from tests.host.told import codes
 
 from legation.errors import CapabilityUnsupported, NotFound, SessionClosed
+from legation.host.meta import read_meta
 from legation.host.options import Limits
+from legation.store.jsonl import JsonlBackend
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -89,3 +92,23 @@ async def test_a_closed_session_takes_nothing_more(tmp_path: Path) -> None:
             with pytest.raises(SessionClosed):
                 await refused
         await made.host.cancel(session.id)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_whoever_ends_a_session_at_the_same_time_finds_it_ended_and_for_good_counts(
+    tmp_path: Path, first: bool
+) -> None:
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        session = await made.rehearse()
+        await asyncio.gather(
+            made.host.close_session(session.id, reopens=first),
+            made.host.close_session(session.id, reopens=not first),
+        )
+        assert session.status == "closed"
+        stored = read_meta(session.stream.info().meta)
+        assert stored is not None
+        assert not stored.reopens
+        assert [json.loads(event.raw)["status"] for event in await of_type(session, "session-status")] == [
+            "active",
+            "closed",
+        ]

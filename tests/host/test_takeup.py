@@ -3,17 +3,19 @@
 import asyncio
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 from tests.host.rig import Hand, events, go, of_type, play, rig, until_status, until_type
 
 from legation.agents.rpc import AgentRefused
-from legation.errors import AgentExited
+from legation.errors import AgentExited, SessionClosed
 from legation.host.meta import read_meta
 from legation.host.options import Backoff
 from legation.host.session import Session
 from legation.store.jsonl import JsonlBackend
+from legation.wire.events import Event
 
 # An agent that can load and resume, and sends what follows in one piece.
 ABLE = r"""
@@ -132,3 +134,37 @@ async def test_what_is_noted_of_a_session_while_it_is_taken_up_stays(tmp_path: P
         assert stored is not None
         assert (stored.title, stored.details) == ("Renamed", {"queue": ["accepted"]})
         assert session.meta == stored
+
+
+class Gate(JsonlBackend):
+    """Reads the events of one stream only when the test lets it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder)
+        self._name = name
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def read(self, stream: str, after: int, limit: int) -> list[Event]:
+        if stream == self._name:
+            self.reached.set()
+            self.opened.wait(20)
+        return super().read(stream, after, limit)
+
+
+async def test_a_session_that_is_closed_when_its_agent_has_resumed_it_stays_closed(tmp_path: Path) -> None:
+    """A long history is read then; the agent would have a session whose log takes nothing."""
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        name = (await made.rehearse()).id
+    gate = Gate(tmp_path / "log", name)
+    async with rig(tmp_path, backend=gate) as made:
+        session = await made.host.restore_session(name)
+        agent = await made.host.spawn_agent(made.rehearsal())
+        resuming = asyncio.create_task(made.host.resume_session(agent.agent_id, name))
+        assert await asyncio.to_thread(gate.reached.wait, 20)
+        await made.host.close_session(name, reopens=True)
+        gate.opened.set()
+        with pytest.raises(SessionClosed, match="closed meanwhile"):
+            await resuming
+        assert session.status == "closed"
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        assert (await made.host.restore_session(name)).status == "closed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 from legation.agents.driver import Driver
 from legation.errors import LegationError
@@ -26,20 +25,20 @@ class Ending:
 
     async def close(self, session: Session, agent: Agent | None, *, reopens: bool) -> None:
         live = agent.live if agent and session.status == "active" else None
-        session.note_reopens(reopens)
-        await self._end(session, "closed", agent)
+        await session.end("closed", reopens=reopens)
+        await self._free(session, agent)
         if live is not None and live.can_close:
             await self._tell(live, session, "closed")
 
     async def delete(self, session: Session, agent: Agent | None) -> None:
         """`agent` is one that may have it, open or not."""
         live = agent.live if agent else None
-        await self._end(session, "deleted", agent)
+        await session.end("deleted")
+        await self._free(session, agent)
         if live is not None and (live.can_delete or live.can_close):
             await self._tell(live, session, "deleted" if live.can_delete else "closed")
 
-    async def _end(self, session: Session, status: Literal["closed", "deleted"], agent: Agent | None) -> None:
-        await session.end(status)
+    async def _free(self, session: Session, agent: Agent | None) -> None:
         await self.release_terminals(session)
         if agent is not None:
             agent.router.forget(session)

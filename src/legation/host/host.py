@@ -284,8 +284,8 @@ class AcpHost:
         session = self.session(session_id)
         if session.status not in ("closed", "deleted"):
             await self._ending.close(session, self._agents.get(session.agent_id or ""), reopens=reopens)
-        elif session.status == "closed" and not reopens:
-            await session.stays_closed()
+        else:
+            await session.end("closed", reopens=reopens)
 
     async def delete_session(self, agent_id: str, session_id: str) -> None:
         """Here for good; at the agent where it can. A session that only the agent knows is deleted there."""

@@ -48,7 +48,11 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     def noted_as(self, other: SessionMeta) -> SessionMeta:
         """The same place, and what was noted of the session since."""
         return msgspec.structs.replace(
-            self, title=other.title, updated_at=other.updated_at, details=other.details
+            self,
+            title=other.title,
+            updated_at=other.updated_at,
+            details=other.details,
+            reopens=other.reopens,
         )
 
     def encode(self) -> bytes:

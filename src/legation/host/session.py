@@ -71,6 +71,8 @@ class Session:
         self.folders = meta.folders()
         self._status: Status = "disconnected" if stream.info().state == "open" else "closed"
         self._resuming = False  # being taken up: shown, while nothing is decided yet
+        self._decided = asyncio.Event()  # whether it was taken up
+        self._ends = asyncio.Lock()  # held by whoever ends it
         self._reason: str | None = None
         self.agent_id: str | None = None
         self.mcp: tuple[McpServer, ...] = ()  # with their secrets, so in memory only
@@ -139,7 +141,8 @@ class Session:
         self.has_config |= setup.config_options is not None
         said = Offers.of(setup)
         self.offers = Offers(said.modes or self.offers.modes, said.options or self.offers.options)
-        self._resuming, self.exit = False, None
+        self._show_resuming(False)
+        self.exit = None
         with suppress(Conflict):
             self.stream.append(setup_events(setup))
         return self.move("active")
@@ -153,8 +156,20 @@ class Session:
 
     def show(self, *, resuming: bool = False) -> None:
         """A projection only."""
-        self._resuming = resuming
+        self._show_resuming(resuming)
         self._around.host.publish(self.snapshot())
+
+    def _show_resuming(self, resuming: bool) -> None:
+        self._resuming = resuming
+        if resuming:
+            self._decided.clear()
+        else:
+            self._decided.set()
+
+    async def decided(self) -> None:
+        """Returns when nobody is taking it up."""
+        while self._resuming:
+            await self._decided.wait()
 
     def disconnect(self, reason: str) -> None:
         """Its agent is gone; its history stays."""
@@ -192,8 +207,23 @@ class Session:
             self._around.host.publish(self.snapshot())
         await self.stream.set_meta(self.meta.encode())
 
-    async def end(self, status: Literal["closed", "deleted"]) -> None:
-        """Strict: where the tombstone cannot be written, nothing is published and this raises."""
+    @property
+    def ending(self) -> bool:
+        """It is being closed or deleted: nobody takes it up any more."""
+        return self._ends.locked()
+
+    async def end(self, status: Literal["closed", "deleted"], *, reopens: bool = False) -> None:
+        """Strict: where the tombstone cannot be written, nothing is published and this raises. One at a time: whoever
+        comes second finds it ended, and adds that it `reopens` no more."""
+        async with self._ends:
+            if self.status not in (status, "deleted"):  # also one that was closed and is being opened again
+                self._note_reopens(reopens)
+                await self._end(status)
+            elif self._status == "closed" and self.meta.reopens and not reopens:
+                self._note_reopens(False)
+                await self.stream.set_meta(self.meta.encode())
+
+    async def _end(self, status: Literal["closed", "deleted"]) -> None:
         await self.talk.cancel()
         await self.talk.settle()
         if status == "closed":
@@ -203,15 +233,9 @@ class Session:
         self._status, self._agent = status, None
         self.show()
 
-    def note_reopens(self, reopens: bool) -> None:
+    def _note_reopens(self, reopens: bool) -> None:
         """Stored when it is closed; an agent that takes it up again makes nothing of it."""
         self.meta = msgspec.structs.replace(self.meta, reopens=reopens)
-
-    async def stays_closed(self) -> None:
-        """Strict: no later host opens it again."""
-        if self.meta.reopens:
-            self.note_reopens(False)
-            await self.stream.set_meta(self.meta.encode())
 
     async def _close(self) -> None:
         """The last event must come before the tombstone and says that there is one; so first it is tried

@@ -74,6 +74,8 @@ def must_be_free(agent_id: str, session: Session, *, to_load: bool) -> None:
     if session.status == "deleted" or (session.status == "closed" and not to_load):
         advice = "load it to reopen it" if session.status == "closed" else "start another"
         raise SessionClosed(f"cannot take up session {session.id}: it is {session.status}; {advice}")
+    if session.ending:
+        raise SessionClosed(f"cannot take up session {session.id}: it is being ended; wait for that")
     if session.status == "resuming":
         raise Conflict(f"cannot take up session {session.id}: it is being taken up already; wait for that")
     if session.busy:

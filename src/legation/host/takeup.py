@@ -119,11 +119,15 @@ class TakeUp:
     async def _session(self) -> Session:
         if self._known is None:
             return await self._make()
-        if self._known.status != "resuming":
-            raise SessionClosed(
-                f"cannot take up session {self._known.id}: it was {self._known.status} meanwhile"
-            )
+        self._must_be_wanted(self._known)
         return self._known
+
+    def _must_be_wanted(self, session: Session) -> None:
+        """Whoever has ended it meanwhile, or does so now, comes first."""
+        if session.status != "resuming" or session.ending:
+            raise SessionClosed(
+                f"cannot take up session {session.id}: it was closed meanwhile; start another"
+            )
 
     async def _commit(
         self, session: Session, live: Driver, setup: SessionSetup, kept: Sequence[Draft] = ()
@@ -131,6 +135,8 @@ class TakeUp:
         await session.keep(self._meta)
         if self._known is None:
             self._add(session)
+        else:
+            self._must_be_wanted(session)
         active = session.attach(self._agent.id, live, setup, self._mcp)
         if kept:
             session.updates([*kept])
