@@ -214,3 +214,105 @@ async def test_one_that_was_closed_is_refused_for_what_it_is_where_the_agent_can
     given = {"sessionId": session, "cwd": str(talk.work), "mcpServers": []}
     refused = await rpc(talk, "session/load", "mirror", **given)
     assert "it was closed, and mirror cannot load one" in refused["error"]["message"]
+
+
+async def until_asked(folder: Path) -> None:
+    """The agent there waits for the word to go on."""
+    while not (folder / "asked").exists():
+        await asyncio.sleep(0.02)  # an agent starts; bounded
+    (folder / "asked").unlink()
+
+
+async def let_go(folder: Path) -> None:
+    await asyncio.to_thread((folder / "go").write_text, "x")
+
+
+async def end(talk: Talk, how: str, session: str, agent: str) -> None:
+    if how == "terminate":
+        assert (await talk.call("POST", f"/v1/sessions/{session}/terminate")).status_code == 204
+    else:
+        assert "result" in await rpc(talk, "session/close", agent, "another", sessionId=session)
+
+
+@pytest.mark.parametrize(
+    ("how", "method"), [("terminate", "load"), ("terminate", "prompt"), ("close", "prompt")]
+)
+async def test_a_session_that_is_ended_while_the_agent_of_a_client_starts_is_over(
+    request: pytest.FixtureRequest, tmp_path: Path, how: str, method: str
+) -> None:
+    """The agent takes any name, and would tell another history."""
+    async with asyncio.timeout(110):
+        async with open_talk(tmp_path, request) as talk:
+            start = talk.rig.services.settings.data_dir / "work"
+            start.mkdir(exist_ok=True)
+            os.mkfifo(start / "go")
+            greeting = asyncio.create_task(rpc(talk, "initialize", "late", protocolVersion=1))
+            await until_asked(start)
+            await let_go(start)
+            await greeting
+            made = await rpc(talk, "session/new", "late", cwd=str(talk.work), mcpServers=[])
+            session = made["result"]["sessionId"]
+            await talk.reflected(session)
+        async with open_talk(tmp_path, request) as talk:
+            place: dict[str, object] = {"cwd": str(talk.work), "mcpServers": []}
+            given = place if method == "load" else {"prompt": [{"type": "text", "text": "say"}]}
+            using = asyncio.create_task(
+                rpc(talk, f"session/{method}", "late", "client", sessionId=session, **given)
+            )
+            await until_asked(start)
+            await end(talk, how, session, "late")
+            before = (await talk.call("GET", f"/v1/sessions/{session}/events")).json()
+            await let_go(start)
+            assert "error" in await using
+            assert (await talk.info(session))["status"] == "closed"
+            assert (await talk.call("GET", f"/v1/sessions/{session}/events")).json() == before
+
+
+async def test_a_session_that_is_terminated_while_a_client_opens_it_again_is_over(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(110):
+        async with open_talk(tmp_path, request) as talk:
+            os.mkfifo(talk.work / "go")
+            place: dict[str, object] = {"cwd": str(talk.work), "mcpServers": []}
+            await rpc(talk, "initialize", "slow", protocolVersion=1)
+            session = (await rpc(talk, "session/new", "slow", "client", **place))["result"]["sessionId"]
+            await rpc(talk, "session/close", "slow", sessionId=session)
+            loading = asyncio.create_task(
+                rpc(talk, "session/load", "slow", "client", sessionId=session, **place)
+            )
+            await until_asked(talk.work)
+            await end(talk, "terminate", session, "slow")
+            await let_go(talk.work)
+            assert "closed meanwhile" in (await loading)["error"]["message"]
+            assert (await talk.info(session))["status"] == "closed"
+        async with open_talk(tmp_path, request) as talk:
+            refused = await rpc(talk, "session/load", "slow", "client", sessionId=session, **place)
+            assert "it has ended" in refused["error"]["message"]
+
+
+async def test_whoever_uses_a_session_while_a_client_takes_it_up_waits_for_that(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(110):
+        async with open_talk(tmp_path, request) as talk:
+            await talk.created("s", agent="slow", directory=str(talk.work))
+        async with open_talk(tmp_path, request) as talk:
+            os.mkfifo(talk.work / "go")
+            for client in ("first", "second"):
+                await rpc(talk, "initialize", "slow", client, protocolVersion=1)
+            given = {"sessionId": "s", "cwd": str(talk.work), "mcpServers": []}
+            loads = [asyncio.create_task(rpc(talk, "session/load", "slow", "first", **given))]
+            await until_asked(talk.work)
+            loads.append(asyncio.create_task(rpc(talk, "session/load", "slow", "second", **given)))
+            await talk.call("POST", "/v1/sessions/s/messages", {"message": "say"})
+            await let_go(talk.work)
+            assert all("result" in each for each in await asyncio.gather(*loads))
+            _, ended = await talk.until("s", "prompt-finished")
+            assert ended["stopReason"] == "end_turn"
+            said = [{"type": "text", "text": "say"}]
+            for client in ("first", "second"):
+                answer = await rpc(talk, "session/prompt", "slow", client, sessionId="s", prompt=said)
+                assert "result" in answer
+            host = await talk.rig.services.hosting.host()
+            assert len(host.get_agents()) == 2  # those of the clients

@@ -2,7 +2,8 @@
 
 `ask a.txt b.txt` makes it ask for these edits, all at the same time, and end the turn when all are answered.
 `--load` makes it load sessions instead of resuming them (with `--resume` both), `--new` makes it do neither. With `--wait`
-it says in a file `asked` of the session's folder that it is to resume, and does so when somebody writes to `go` there.
+it says in a file `asked` of the session's folder that it is to take it up, and does so when somebody writes to `go`
+there. With `--late` it does the same in the folder that it starts in before it says hello.
 """
 
 import json
@@ -46,11 +47,12 @@ def capabilities() -> dict[str, Any]:
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    if method == "initialize" and "--late" in sys.argv:
+        wait(Path.cwd())
     if method == "initialize":
         return {"protocolVersion": 1, "agentCapabilities": capabilities(), "authMethods": []}
-    if method == "session/resume" and "--wait" in sys.argv:
-        (Path(params["cwd"]) / "asked").touch()
-        (Path(params["cwd"]) / "go").read_text()
+    if method in ("session/resume", "session/load") and "--wait" in sys.argv:
+        wait(Path(params["cwd"]))
     if method in ("session/new", "session/resume", "session/load"):
         given.update(opened=method, **{name: params.get(name) for name in ("cwd", "mcpServers")})
         return {"sessionId": f"mir-{os.getpid()}", "configOptions": options()}
@@ -65,6 +67,11 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         send(method="session/update", params={"sessionId": params["sessionId"], "update": update})
         return {"stopReason": "end_turn"}
     raise KeyError(method)
+
+
+def wait(folder: Path) -> None:
+    (folder / "asked").touch()
+    (folder / "go").read_text()
 
 
 def ask(session: str, names: list[str]) -> dict[str, Any]:

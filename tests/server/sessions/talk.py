@@ -33,6 +33,7 @@ MIRRORS = {
     "loading": ("--load",),
     "forgetful": ("--new",),
     "slow": ("--load", "--resume", "--wait"),
+    "late": ("--load", "--late"),
 }
 
 

@@ -33,8 +33,9 @@ LOOK: Final = 0.02  # seconds between two looks
 
 async def _let_go(host: AcpHost, session: Session) -> None:
     """An agent that ends, since its own client has left, or that has ended, still has its sessions for a moment, in
-    which nothing can be asked of either."""
+    which nothing can be asked of either. Nor can it of one that another is taking up."""
     await host.until_left(session.agent_id)
+    await session.decided()
     with suppress(TimeoutError):
         async with asyncio.timeout(LET_GO):
             while session.status == "active" and session.exit is not None:  # noqa: ASYNC110 - the host tells nobody
@@ -65,47 +66,57 @@ class OpenedSessions:
         await self._opened(session, self._agent)
         return session
 
-    async def _known_now(self, host: AcpHost, session_id: str) -> Session | None:
-        """Again: one without an agent is forgotten while one starts. Unknown, the agent would be asked by our name."""
-        while True:
-            session = await self.known(session_id)
-            if session is None or host.get_session(session_id) is not None:
-                return session
-
     async def usable(
         self, session_id: str, place: Place | None = None, *, reopen: bool = False, foreign: bool = False
     ) -> Session:
         """With an agent that has it. `reopen` takes up a closed one, `foreign` one that only the agent knows."""
         lock = self._taking_up.setdefault(session_id, asyncio.Lock())
         async with lock:
-            session = await self.known(session_id)
-            if session is None and not foreign:
-                raise NotFound(f"cannot find session {session_id}; check its id")
-            if session is None:
-                await self._must_not_be_ours(session_id)
-            if session is not None:
-                await _let_go(await self._seat.host(), session)
-            if session is not None and session.status in ("active", "resuming", "starting"):
+            session = await self._found(session_id, reopen=reopen, foreign=foreign)
+            if session is not None and session.status == "active":
                 return session
-            if session is not None and session.status == "deleted":
-                raise NotFound(f"cannot find session {session_id}: it was deleted; start another")
-            if session is not None and session.status == "closed" and not reopen:
-                raise SessionClosed(
-                    f"cannot use session {session_id}: it is closed; load it, or start another"
-                )
-            return await self._take_up(session_id, place)
+            agent, host = await self._seat.ready(), await self._seat.host()
+            # Again: meanwhile it may have been ended, or forgotten, or another has taken it up.
+            session = await self._found(session_id, reopen=reopen, foreign=foreign)
+            if session is not None and session.status == "active":
+                return session
+            return await self._take_up(host, agent, session_id, session, place)
 
-    async def _must_not_be_ours(self, session_id: str) -> None:
+    async def _found(self, session_id: str, *, reopen: bool, foreign: bool) -> Session | None:
+        """One that may be used, as the host has it when this returns; None for one that only the agent can know."""
+        host = await self._seat.host()
+        session = await self.known(session_id)
+        if session is None:
+            if not foreign:
+                raise NotFound(f"cannot find session {session_id}; check its id")
+            await self._must_not_be_ours(host, session_id)
+            return None
+        await _let_go(host, session)
+        if session.status == "deleted":
+            raise NotFound(f"cannot find session {session_id}: it was deleted; start another")
+        if session.status == "closed" and not session.meta.reopens:
+            raise SessionClosed(f"cannot use session {session_id}: it has ended; start another")
+        if session.status == "closed" and not reopen:
+            raise SessionClosed(f"cannot use session {session_id}: it is closed; load it, or start another")
+        if host.get_session(session_id) is None:  # forgotten just now: the agent would be asked by our name
+            return await self._found(session_id, reopen=reopen, foreign=foreign)
+        return session
+
+    async def _must_not_be_ours(self, host: AcpHost, session_id: str) -> None:
         """One that was ended for good is no agent's: under our name it knows none, and what one that takes any name
         would tell must not replace the history."""
-        host = await self._seat.host()
         stream = await host.log.find(session_id, host.options.workspace)
         if stream is not None and stream.info().state != "open":
             raise SessionClosed(f"cannot load session {session_id}: it has ended; start another")
 
-    async def _take_up(self, session_id: str, place: Place | None) -> Session:
-        agent, host = await self._seat.ready(), await self._seat.host()
-        session = await self._known_now(host, session_id)
+    async def _take_up(
+        self,
+        host: AcpHost,
+        agent: AgentUpdated,
+        session_id: str,
+        session: Session | None,
+        place: Place | None,
+    ) -> Session:
         mcp: tuple[McpServer, ...] = session.mcp if session else ()
         if place is not None and place.mcp_servers is not None:
             mcp = place.mcp_servers

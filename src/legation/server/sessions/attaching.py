@@ -177,6 +177,7 @@ class Attaching:
             host = await self.host(record.workspace)
             session = record.session = await host.restore_session(record.id)
             await host.until_left(session.agent_id)  # a client of ACP has just gone, and its agent with it
+            await session.decided()  # one may be taking it up
             if session.status == "active":
                 return session
             await self._dispose_of(host, record, session.agent_id)
@@ -185,7 +186,9 @@ class Attaching:
                     host, record.workspace, record.details.agent, Path(record.meta.cwd)
                 )
                 try:
-                    await self._take_up(host, agent_id, record)
+                    if not await self._take_up(host, agent_id, record, session):
+                        await self._dispose_of(host, record, agent_id)
+                        return session
                 except BaseException:
                     await asyncio.shield(host.dispose_agent(agent_id))
                     raise
@@ -200,8 +203,12 @@ class Attaching:
         session = await self.ensure(record)
         await choose(Running(await self.host(record.workspace), session), wanted)
 
-    async def _take_up(self, host: AcpHost, agent_id: str, record: Record) -> None:
+    async def _take_up(self, host: AcpHost, agent_id: str, record: Record, session: Session) -> bool:
+        """False: a client of ACP has done so while ours started, and its agent has it."""
         servers = await self._servers(record)
+        await session.decided()
+        if session.status == "active":
+            return False
         try:
             await host.resume_session(agent_id, record.id, mcp_servers=servers)
         except SessionClosed:  # meanwhile, by a client of ACP: a load would open it again
@@ -215,6 +222,7 @@ class Attaching:
                 raise CapabilityUnsupported(
                     f"cannot go on with session {record.id}: its agent can neither resume nor load; start another"
                 ) from None
+        return True
 
     async def _servers(self, record: Record) -> tuple[McpServer, ...]:
         sealed = record.details.sealed
