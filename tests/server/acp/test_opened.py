@@ -316,3 +316,22 @@ async def test_whoever_uses_a_session_while_a_client_takes_it_up_waits_for_that(
                 assert "result" in answer
             host = await talk.rig.services.hosting.host()
             assert len(host.get_agents()) == 2  # those of the clients
+
+
+async def test_what_a_session_had_ends_with_its_close_also_where_it_is_opened_again_at_once(
+    talk: Talk,
+) -> None:
+    """Its agent, and its grants; what it is told afterwards counts."""
+    await talk.created("s", directory=str(talk.work), permissionMode="bypass")
+    await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
+    record = talk.rig.services.sessions._records.get("local", "s")
+    async with record.lock:  # until then nobody has noted the end
+        assert "result" in await rpc(talk, "session/close", "rehearsal", sessionId="s")
+        assert "result" in await take_up(talk, "s")
+    assert (await talk.played("s", "say after"))["stopReason"] == "end_turn"
+    host = await talk.rig.services.hosting.host()
+    while len(host.get_agents()) > 1:  # that of the client stays
+        await asyncio.sleep(0.02)  # the end is noted after the answer; bounded
+    info = await talk.info("s")
+    assert (info["status"], info["permissionMode"], info["queued"]) == ("active", "default", 0)
+    assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []

@@ -263,16 +263,16 @@ class Attaching:
             host.forget_session(record.id)
             await self._dispose_of(host, record, agent_id)
 
-    async def release(self, record: Record) -> None:
-        """A client of ACP has closed it: until one loads it again nothing of it runs, or is kept in memory."""
+    async def release(self, record: Record, agent_id: str | None) -> None:
+        """A client of ACP has closed it: until one loads it again nothing of it runs, or is kept in memory; nor does the
+        agent that had it where one has loaded it already."""
         async with record.lock:
             session, host = record.session, await self.host(record.workspace)
-            if session is None or session.status != "closed":
-                return
-            host.forget_session(record.id)
-            record.let_go(closed=True)
-            if (record.workspace, session.agent_id) in self._own:
-                await self._dispose_of(host, record, session.agent_id)
+            if session is not None and session.status == "closed":
+                host.forget_session(record.id)
+                record.let_go(closed=True)
+            if (record.workspace, agent_id) in self._own:
+                await self._dispose_of(host, record, agent_id)
 
     async def _let_go(self, record: Record, session: Session) -> None:
         """Without an agent there is nothing to keep in memory."""

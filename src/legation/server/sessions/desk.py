@@ -310,14 +310,15 @@ class Desk:
         await self._mode_grants.end(principal, record)
         await self._sealing.destroy(record.workspace, record.details.sealed)
 
-    async def _ended_elsewhere(self, record: Record) -> None:
-        """By a client of ACP."""
-        await self._turns.stop(record)
+    async def _ended_elsewhere(self, record: Record, agent_id: str | None) -> None:
+        """By a client of ACP, when that agent had it. One may have opened it again since: what is said to it then
+        counts."""
+        if record.ended:
+            await self._turns.drop(record)
         await self._settle(_host_of(record.workspace), record)
         if record.status != "deleted":
-            left = replace(without_grant(record.details), sealed=None, queue=(), begun=None)
-            await self._records.save(record, left)
-            await self._attaching.release(record)
+            await self._records.save(record, replace(without_grant(record.details), sealed=None))
+            await self._attaching.release(record, agent_id)
 
 
 def _host_of(workspace: str) -> Principal:

@@ -113,6 +113,17 @@ class Turns:
         for message in _unplayed(record.details):
             self._begins.pop(_key(record, message), None)
 
+    async def drop(self, record: Record) -> None:
+        """What it was told before it was closed is not played any more; saved with the next that is."""
+        gone = _unplayed(record.details)
+        await self.stop(record)
+        details = record.details
+        left = tuple(each for each in details.queue if each not in gone)
+        begun = details.begun if details.begun and details.begun.message not in gone else None
+        record.details = replace(details, queue=left, begun=begun)
+        if left:  # opened again meanwhile
+            self._work_on(record)
+
     def _work_on(self, record: Record) -> None:
         if record.working is None and not self._closed:
             record.working = asyncio.create_task(self._work(record), name=f"legation-session-{record.id}")

@@ -24,14 +24,15 @@ STDERR_KEPT: Final = 4_000  # characters of the end of an agent's stderr, in the
 # Ends of an agent that were not our doing.
 _BY_ITSELF: Final = ("crashed", "ended", "stopped")
 
-Ended: TypeAlias = Callable[[Record], Awaitable[None]]
+Ended: TypeAlias = Callable[[Record, str | None], Awaitable[None]]
 LetGo: TypeAlias = Callable[[Record, Session], Awaitable[None]]
 
 logger = logging.getLogger("legation.sessions")
 
 
 class Watch:
-    """`let_go` is called with a session whose agent is gone, `ended` with one that a client of ACP has ended."""
+    """`let_go` is called with a session whose agent is gone, `ended` with one that a client of ACP has ended,
+    and the agent that had it."""
 
     def __init__(self, records: Records, let_go: LetGo, ended: Ended) -> None:
         self._records = records
@@ -68,20 +69,21 @@ class Watch:
         if payload.status == "disconnected" and payload.agent_id is not None:  # else it never had one here
             self._begin(self._note_exit(record, record.session))
         elif payload.status in ("closed", "deleted"):
-            self._begin(self._note_end(record))
+            self._begin(self._note_end(record, payload.agent_id))
 
     def _begin(self, noting: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(noting)
         self._noting.add(task)
         task.add_done_callback(self._noting.discard)
 
-    async def _note_end(self, record: Record) -> None:
-        """Whoever ends it for us has let it go by then; whoever takes it up has found that it is over."""
+    async def _note_end(self, record: Record, agent_id: str | None) -> None:
+        """Whoever ends it for us has let it go by then; whoever takes it up has found that it is over, or has opened it
+        again: what it had ends all the same."""
         try:
             async with record.lock:
-                elsewhere = record.session is not None and record.ended
+                elsewhere = record.session is not None
             if elsewhere:
-                await self._ended(record)
+                await self._ended(record, agent_id)
         except LegationError as error:
             logger.warning("cannot note the end of session %s: %s", record.id, error.message)
 
