@@ -164,6 +164,10 @@ class AcpHost:
     def get_agents(self) -> list[AgentUpdated]:
         return [agent.snapshot() for agent in self._agents.values()]
 
+    def is_busy(self, agent_id: str) -> bool:
+        """A turn runs in a session of it."""
+        return any(session.busy for session in self._sessions.of(agent_id))
+
     async def dispose_agent(self, agent_id: str) -> None:
         """Idempotent. Its sessions are disconnected, their history stays."""
         agent = self._agents.get(agent_id)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.cli import rehearse
 from tests.server.rig import Rig, bearer, open_rig
+from tests.server.sessions.talk import open_talk
 
 from legation.server.acp.resting import IDLE, LOOK_EVERY
 
@@ -36,6 +37,26 @@ async def test_an_idle_agent_is_stopped_and_comes_back(
         answer = await _call(rig, 3, "session/prompt", prompt)
         assert answer["stopReason"] == "end_turn"
         assert [agent.status for agent in host.get_agents()] == ["ready"]
+
+
+async def test_an_agent_is_not_stopped_in_a_turn_that_is_not_its_clients(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with asyncio.timeout(LIMIT), open_talk(tmp_path, request) as talk:
+        await _call(talk.rig, 0, "initialize", {"protocolVersion": 1})
+        made = await _call(talk.rig, 1, "session/new", {"cwd": str(talk.work), "mcpServers": []})
+        session = str(made["sessionId"])
+        permission = await talk.asked(session, "ask something")
+        connection = await (await talk.rig.services.acp.connections()).connection("local", "x", None)
+        assert connection.idle_since is not None
+        await connection.rest()
+        assert (await talk.reply(session, permission, "once")).status_code == 204
+        _, ended = await talk.until(session, "prompt-finished")
+        assert ended["stopReason"] == "end_turn"
+        while (await talk.info(session))["busy"]:
+            await asyncio.sleep(0.02)  # the turn's end is noted; LIMIT bounds it
+        await connection.rest()
+        assert (await talk.rig.services.hosting.host()).get_agents() == []
 
 
 async def _call(rig: Rig, number: int, method: str, params: object) -> dict[str, object]:

@@ -70,10 +70,12 @@ class Seat:
             ) from None
 
     async def rest(self) -> None:
-        """Its agent is stopped, until it is needed again."""
+        """Its agent is stopped, until it is needed again; not in a turn, which may be another's: its sessions take messages
+        too."""
         async with self._starting:
-            if self._agent_id is not None:
-                await (await self._host()).dispose_agent(self._agent_id)
+            host = await self._host()
+            if self._agent_id is not None and not host.is_busy(self._agent_id):
+                await host.dispose_agent(self._agent_id)
                 self._agent_id = None
 
     async def retire(self) -> None:
