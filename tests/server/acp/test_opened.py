@@ -150,15 +150,19 @@ async def test_a_session_that_was_terminated_after_a_client_closed_it_is_over(
         assert await talk.heard(session) == "before"
 
 
-async def test_an_agent_of_the_server_ends_when_a_client_closes_its_session(talk: Talk) -> None:
+@pytest.mark.parametrize("how", ["close", "delete"])
+async def test_an_agent_of_the_server_ends_when_a_client_ends_its_session(talk: Talk, how: str) -> None:
     await talk.created("s", agent="loading", directory=str(talk.work))
     await rpc(talk, "initialize", protocolVersion=1)
-    await rpc(talk, "session/close", sessionId="s")
+    await rpc(talk, f"session/{how}", sessionId="s")
     host = await talk.rig.services.hosting.host()
     while len(host.get_agents()) > 1:  # that of the client stays
         await asyncio.sleep(0.02)  # the end is noted after the answer; bounded
-    assert host.get_session("s") is None
-    assert (await talk.info("s"))["status"] == "closed"
+    if how == "close":
+        assert host.get_session("s") is None
+        assert (await talk.info("s"))["status"] == "closed"
+    else:
+        assert (await talk.call("GET", "/v1/sessions/s")).status_code == 404
 
 
 async def test_a_close_while_the_session_is_taken_up_counts(

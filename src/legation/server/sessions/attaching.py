@@ -264,7 +264,7 @@ class Attaching:
             await self._dispose_of(host, record, agent_id)
 
     async def release(self, record: Record, agent_id: str | None) -> None:
-        """A client of ACP has closed it: until one loads it again nothing of it runs, or is kept in memory; nor does the
+        """A client of ACP has ended it: until one loads it again nothing of it runs, or is kept in memory; nor does the
         agent that had it where one has loaded it already."""
         async with record.lock:
             session, host = record.session, await self.host(record.workspace)

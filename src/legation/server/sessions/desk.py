@@ -318,7 +318,7 @@ class Desk:
         await self._settle(_host_of(record.workspace), record)
         if record.status != "deleted":
             await self._records.save(record, replace(without_grant(record.details), sealed=None))
-            await self._attaching.release(record, agent_id)
+        await self._attaching.release(record, agent_id)
 
 
 def _host_of(workspace: str) -> Principal:
