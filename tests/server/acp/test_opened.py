@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from tests.server.sessions.talk import Talk, open_talk, script
 
+from legation.server.acp.following import Follower
+from legation.server.acp.state import Setup
+
 pytestmark = pytest.mark.heavy
 
 
@@ -339,3 +342,26 @@ async def test_what_a_session_had_ends_with_its_close_also_where_it_is_opened_ag
     info = await talk.info("s")
     assert (info["status"], info["permissionMode"], info["queued"]) == ("active", "default", 0)
     assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []
+
+
+async def test_a_client_that_gave_up_a_load_is_told_what_its_next_prompt_says(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await made_and_closed(talk)
+    replaying = asyncio.Event()
+
+    async def replay(_: Follower) -> Setup:
+        replaying.set()
+        return await asyncio.get_running_loop().create_future()  # for ever
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Follower, "replay", replay)
+        loading = asyncio.create_task(take_up(talk, session))
+        await replaying.wait()
+        told = {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}
+        assert (await talk.call("POST", "/v1/acp/client?agent=rehearsal", told)).status_code == 202
+        assert "error" in await loading
+    said = [{"type": "text", "text": script("say after")}]
+    await rpc(talk, "session/prompt", "rehearsal", sessionId=session, prompt=said)
+    log = await talk.rig.services.log.stream("acp:client")
+    assert [each.seq async for each in log.subscribe(follow=False) if b'"after"' in each.raw]

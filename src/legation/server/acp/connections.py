@@ -168,10 +168,11 @@ class Connections:
             connection = self._known.pop(key, None)
             if connection is not None:
                 connection.shut("cannot go on: the connection was deleted; connect again")
-                await connection.retire()
             former = self._ending.get(key)
             ending = self._ending[key] = asyncio.create_task(self._end(key, connection, former))
             ending.add_done_callback(lambda task: self._forget(key, task))
+            if connection is not None:
+                await connection.retire()
 
     async def listing(self, workspace: str) -> list[tuple[str, Kept]]:
         infos = await self._log.streams(workspace)

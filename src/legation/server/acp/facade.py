@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ from legation.server.acp.opened import Opened, OpenedSessions
 from legation.server.acp.outlet import Outlet
 from legation.server.acp.requests import Initialize, Place, Prompt, TakeUp, read, read_any
 from legation.server.acp.seat import Seat
+from legation.server.acp.state import Setup
 from legation.server.sessions.choosing import must_ask
 from legation.server.sessions.details import foreign
 from legation.wire.acp.capabilities import AuthenticateRequest
@@ -166,8 +168,8 @@ class Facade:
         finally:  # also where the client gave up when it was there already
             if host.get_session(session_id) is not None:
                 await self._opened(host.session(session_id), self.agent)
-        follower = await self._follower(host.session(session_id))
-        setup = await follower.skip(to_active=True)
+        active = partial(Follower.skip, to_active=True)
+        follower, setup = await self._following(host.session(session_id), active)
         return Reply({"sessionId": session_id, **setup.members()}, follower.start)
 
     async def _placed(self, given: P) -> P:
@@ -179,16 +181,24 @@ class Facade:
         """Told from the log, which has all that was ever said; the agent need not tell it again."""
         given = await self._placed(read(params, TakeUp))
         session = await self._sessions.usable(given.session_id, given, reopen=True, foreign=True)
-        follower = await self._follower(session)
-        setup = await follower.replay()
+        follower, setup = await self._following(session, Follower.replay)
         return Reply(setup.members(), follower.start)
 
     async def _resume(self, params: bytes) -> Reply:
         given = await self._placed(read(params, TakeUp))
         session = await self._sessions.usable(given.session_id, given, reopen=True)
-        follower = await self._follower(session)
-        setup = await follower.skip()
+        follower, setup = await self._following(session, Follower.skip)
         return Reply(setup.members(), follower.start)
+
+    async def _following(
+        self, session: Session, begin: Callable[[Follower], Awaitable[Setup]]
+    ) -> tuple[Follower, Setup]:
+        follower = await self._follower(session)
+        try:
+            return follower, await begin(follower)
+        except BaseException:  # whoever gave up meanwhile follows nothing, and the next prompt begins anew
+            self._over(follower)
+            raise
 
     async def _follower(self, session: Session) -> Follower:
         former = self._followers.pop(session.id, None)
@@ -234,8 +244,7 @@ class Facade:
         await self._used(session)
         follower = self._followers.get(session.id)
         if follower is None:  # a client that came back and did not load it
-            follower = await self._follower(session)
-            await follower.skip()
+            follower, _ = await self._following(session, Follower.skip)
             follower.start()
         self._exits.begin(session.id)
         try:

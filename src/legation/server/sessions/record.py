@@ -132,6 +132,7 @@ class Record:
 
 def must_be_open(record: Record) -> None:
     if record.ended:
+        how = "closed by a client of ACP, which may load it again" if record.meta.reopens else "terminated"
         raise SessionClosed(
-            f"cannot use session {record.id}: it was terminated; start another", {"type": "invalid_request"}
+            f"cannot use session {record.id}: it was {how}; start another", {"type": "invalid_request"}
         )
