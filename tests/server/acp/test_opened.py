@@ -352,7 +352,8 @@ async def test_a_client_that_gave_up_a_load_is_told_what_its_next_prompt_says(
 
     async def replay(_: Follower) -> Setup:
         replaying.set()
-        return await asyncio.get_running_loop().create_future()  # for ever
+        never: asyncio.Future[Setup] = asyncio.get_running_loop().create_future()
+        return await never
 
     with monkeypatch.context() as patch:
         patch.setattr(Follower, "replay", replay)
