@@ -142,6 +142,7 @@ class Session:
         said = Offers.of(setup)
         self.offers = Offers(said.modes or self.offers.modes, said.options or self.offers.options)
         self._show_resuming(False)
+        self._note_reopens(False)
         self.exit = None
         with suppress(Conflict):
             self.stream.append(setup_events(setup))
