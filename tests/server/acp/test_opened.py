@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from tests.server.sessions.talk import Talk, open_talk, script
 
+from legation.agents.messages import Message
 from legation.server.acp.following import Follower
 from legation.server.acp.state import Setup
 
@@ -366,3 +368,34 @@ async def test_a_client_that_gave_up_a_load_is_told_what_its_next_prompt_says(
     await rpc(talk, "session/prompt", "rehearsal", sessionId=session, prompt=said)
     log = await talk.rig.services.log.stream("acp:client")
     assert [each.seq async for each in log.subscribe(follow=False) if b'"after"' in each.raw]
+
+
+async def test_a_request_that_is_given_up_before_it_begins_is_answered_among_the_events_too(
+    talk: Talk,
+) -> None:
+    """Who asked with `Prefer: respond-async` reads nothing else."""
+    await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
+    connections = await talk.rig.services.acp.connections()
+    connection = await connections.connection("local", "client", None)
+    owner = await talk.rig.principal(talk.rig.people["owner"])
+    coming = connection.receive(Message("session/list", id=Raw(b"7"), params=Raw(b"{}")), owner)
+    connection.receive(Message("$/cancel_request", params=Raw(b'{"requestId":7}')), owner)
+    assert coming is not None
+    line = await coming
+    assert b"cancelled" in line
+    log = await talk.rig.services.log.stream("acp:client")
+    async with asyncio.timeout(30):
+        async for each in log.subscribe():
+            if each.raw == line:
+                break
+
+
+async def test_a_request_that_is_refused_at_once_is_told_so_whatever_it_prefers(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
+    monkeypatch.setattr("legation.server.acp.connection.REQUESTS_AT_ONCE", 0)
+    message = {"jsonrpc": "2.0", "id": 1, "method": "session/list", "params": {}}
+    headers = {**talk.headers, "prefer": "respond-async"}
+    answer = await talk.call("POST", "/v1/acp/client", message, headers)
+    assert (answer.status_code, "too many" in answer.json()["error"]["message"]) == (200, True)

@@ -189,8 +189,10 @@ class Connection:
 
     def _done(self, answer: asyncio.Future[bytes], task: asyncio.Task[None]) -> None:
         running = self._running.pop(task)
-        if not answer.done():  # it was cancelled before its first step
-            answer.set_result(self._refusal(running.message, _cancelled()))
+        if not answer.done():  # it was cancelled before its first step, or when it had failed and asked why
+            line = self._refusal(running.message, _cancelled())
+            self.outlet.say(line)
+            answer.set_result(line)
 
     async def _answer(self, message: Message, answer: asyncio.Future[bytes]) -> None:
         params = bytes(message.params)
@@ -208,13 +210,14 @@ class Connection:
         receipt = self.outlet.say(line)
         if then is not None:
             then()
-        if receipt is not None:
-            try:
+        try:
+            if receipt is not None:
                 await receipt
-            except LegationError as error:  # a failing disk keeps no answer from its client
-                logger.warning("an answer is not on the disk: %s", error.code)
-        if not answer.done():
-            answer.set_result(line)
+        except LegationError as error:  # a failing disk keeps no answer from its client
+            logger.warning("an answer is not on the disk: %s", error.code)
+        finally:
+            if not answer.done():
+                answer.set_result(line)
 
     async def _explained(self, error: Exception, params: bytes) -> RpcError:
         """With how the agent's process went, where that is why; a client that has no session hears of it here."""

@@ -88,7 +88,7 @@ async def post_acp_message(
     coming = connection.receive(message, principal)
     if coming is None:
         return Response(status_code=202)
-    if later:
+    if later and not coming.done():  # what is refused at once is among no events
         await connection.note_taken()
         return Response(status_code=202)
     return PatientReply(coming)
