@@ -51,8 +51,11 @@ class Create:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Append:
+    """`size` is that of the raw events together, counted once: to touch each of them again costs more than the sum."""
+
     stream: str
     events: Sequence[Event]
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -192,7 +192,7 @@ class EventLog:
             return
         self._pending[op] = stream
         if isinstance(op, Append):
-            self._pending_bytes += sum([len(event.raw) for event in op.events])
+            self._pending_bytes += op.size
         self._writer.put(op)
 
     async def commit(self, stream: Stream, op: Op) -> None:
@@ -224,7 +224,7 @@ class EventLog:
             self._report(Trouble("storage/write-failed", error.message))
         for op in ops:
             if isinstance(op, Append):
-                self._pending[op].show(op.events)
+                self._pending[op].show(op.events, op.size)
         self._make_room()
 
     def refused(self, ops: Sequence[Op], error: StorageFailed) -> None:
@@ -235,7 +235,7 @@ class EventLog:
 
     def _forget(self, op: Op) -> Stream:
         if isinstance(op, Append):
-            self._pending_bytes -= sum([len(event.raw) for event in op.events])
+            self._pending_bytes -= op.size
         return self._pending.pop(op)
 
     def _settle(self, op: Op, error: LegationError | None) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Generator, Sequence
-from itertools import accumulate
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -80,7 +79,7 @@ class Stream:
         if events:
             self._head = receipt.last_seq
             self._ahead += events
-            self._log.submit(self, Append(self.key, events))
+            self._log.submit(self, Append(self.key, events, size_of(events)))
             self._asleep_ahead = _woken(self._asleep_ahead)
         return receipt
 
@@ -155,7 +154,7 @@ class Stream:
         match op:
             case Append():
                 self._save(op.events[-1].seq)
-                self.show(op.events)
+                self.show(op.events, op.size)
             case Replace():
                 self._restart(op.events)
             case SetState():
@@ -175,13 +174,13 @@ class Stream:
         if isinstance(op, Replace | SetState):
             self._changing = False
 
-    def show(self, events: Sequence[Event]) -> None:
+    def show(self, events: Sequence[Event], size: int) -> None:
         if events[-1].seq <= self._visible:
             return  # shown from memory while the disk failed
         self._visible = events[-1].seq
         del self._ahead[: len(events)]
         self._tail += events
-        self._tail_bytes += sum([len(event.raw) for event in events])
+        self._tail_bytes += size
         self._wake()
         if len(self._tail) > TAIL_EVENTS or self._tail_bytes > TAIL_BYTES:
             self._trim_soon()
@@ -203,7 +202,7 @@ class Stream:
         self._floor, self._head, self._state = events[0].seq, events[-1].seq, "open"
         self._tail, self._tail_bytes, self._before_tail = [], 0, events[0].seq - 1
         self._save(self._head)
-        self.show(events)
+        self.show(events, size_of(events))
 
     def _set_state(self, state: State) -> None:
         self._state = state
@@ -224,11 +223,14 @@ class Stream:
         """Drop old events, down to half of what may be kept, but nothing that only memory holds."""
         self._trimming = False
         tail, saved = self._tail, self._saved - self._before_tail
-        sizes = [len(event.raw) for event in tail]
-        count = min(saved, surplus(sizes, TAIL_EVENTS // 2, TAIL_BYTES // 2))
+        count, left = 0, self._tail_bytes
+        for event in islice(tail, max(saved, 0)):  # only what goes is looked at
+            if len(tail) - count <= TAIL_EVENTS // 2 and left <= TAIL_BYTES // 2:
+                break
+            count += 1
+            left -= len(event.raw)
         if count > 0:
-            self._before_tail = tail[count - 1].seq
-            self._tail_bytes -= sum(sizes[:count])
+            self._before_tail, self._tail_bytes = tail[count - 1].seq, left
             del tail[:count]
 
     def _wake(self) -> None:
@@ -297,10 +299,8 @@ def _woken(asleep: list[asyncio.Future[None]]) -> list[asyncio.Future[None]]:
     return []
 
 
-def surplus(sizes: Sequence[int], most: int, room: int) -> int:
-    """How many of the first must go, so that the rest are no more than `most` and fit into that room."""
-    sums = list(accumulate(sizes, initial=0))
-    return max(len(sizes) - most, bisect_left(sums, sums[-1] - room))
+def size_of(events: Sequence[Event]) -> int:
+    return sum([len(event.raw) for event in events])
 
 
 def _is_one_json_line(text: bytes) -> bool:

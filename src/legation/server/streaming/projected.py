@@ -20,7 +20,7 @@ from legation.server.streaming.projected_fold import Schema, row
 from legation.server.streaming.projected_reading import BEYOND, STEP, Projection, Wanted
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
-from legation.store.stream import Stream, surplus
+from legation.store.stream import Stream
 from legation.wire.events import Event
 from legation.wire.universal.facts import STRIDE, SessionFacts
 from legation.wire.universal.rows import Row, framed, join_frames
@@ -183,8 +183,11 @@ class Projected(Source):
         tail = self._tail
         if len(tail) <= TAIL_ROWS and self._tail_bytes <= TAIL_BYTES:
             return
-        sizes = [len(each.raw) + len(each.native) for each in tail]
-        gone = surplus(sizes, TAIL_ROWS // 2, TAIL_BYTES // 2)
-        self._before_tail = tail[gone - 1].seq
-        self._tail_bytes -= sum(sizes[:gone])
-        del tail[:gone]
+        count, left = 0, self._tail_bytes
+        for each in tail:  # only what goes is looked at
+            if len(tail) - count <= TAIL_ROWS // 2 and left <= TAIL_BYTES // 2:
+                break
+            count += 1
+            left -= len(each.raw) + len(each.native)
+        self._before_tail, self._tail_bytes = tail[count - 1].seq, left
+        del tail[:count]
