@@ -7,7 +7,8 @@ from pathlib import Path
 
 from legation.errors import StorageFailed
 
-WAL_BYTES = 16 * 1024 * 1024  # of log before it is merged into the file
+# Of log before it is merged into the file, by whoever commits then: a burst of an agent fits into it.
+WAL_BYTES = 64 * 1024 * 1024
 BUSY_LIMIT = 5.0  # seconds: another process that looks, `sqlite3` or a backup, and its time
 
 
