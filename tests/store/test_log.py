@@ -342,10 +342,23 @@ async def test_meta_is_kept_apart_from_the_events(open_durable: Open) -> None:
 async def test_events_are_taken_while_meta_is_being_written(open_durable: Open) -> None:
     async with open_durable() as log:
         stream = await log.stream("ses_a")
-        writing = asyncio.create_task(stream.set_meta(b"{}"))
-        await asyncio.sleep(0)
+        writing = stream.set_meta(b"{}")
         await stream.append(numbered(1))
         await writing
+
+
+async def test_meta_is_what_was_given_last_and_a_write_names_what_it_replaces(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        await stream.set_meta(b'{"a":1}')
+        writing = stream.set_meta(b'{"a":2}', replaces=b'{"a":1}')
+        # Whoever reads it now does not go on from the old one.
+        assert stream.meta == stream.info().meta == b'{"a":2}'
+        with pytest.raises(Conflict, match="changed meanwhile"):
+            stream.set_meta(b'{"a":1,"b":1}', replaces=b'{"a":1}')
+        await writing
+        await stream.set_meta(b'{"a":2,"b":1}', replaces=b'{"a":2}')
+        assert stream.meta == b'{"a":2,"b":1}'
 
 
 async def test_each_workspace_has_streams_of_its_own(open_log: Open) -> None:

@@ -53,8 +53,9 @@ class Place(Protocol):
     """The session that it is about."""
 
     id: str
-    meta: SessionMeta
 
+    @property
+    def meta(self) -> SessionMeta: ...
     @property
     def agent(self) -> Driver: ...
     @property

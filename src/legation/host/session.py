@@ -18,7 +18,7 @@ from legation.clock import Clock
 from legation.errors import AgentExited, Conflict, InvalidParams, LegationError, SessionClosed
 from legation.host.conversation import Conversation
 from legation.host.handlers import QuestionHandler
-from legation.host.meta import SessionMeta
+from legation.host.meta import SessionMeta, read_meta
 from legation.host.offers import TYPES as OFFER_TYPES
 from legation.host.offers import Offers
 from legation.host.options import Limits
@@ -67,7 +67,7 @@ class Session:
     def __init__(self, stream: Stream, meta: SessionMeta, around: Surroundings) -> None:
         self.id = stream.name
         self.stream = stream
-        self.meta = meta
+        self._meta = stream.meta, meta  # as it is written, and as it is read
         self.folders = meta.folders()
         self._status: Status = "disconnected" if stream.info().state == "open" else "closed"
         self._resuming = False  # being taken up: shown, while nothing is decided yet
@@ -91,6 +91,30 @@ class Session:
         self._saving: set[asyncio.Task[None]] = set()
 
     # Its place in the host.
+
+    @property
+    def meta(self) -> SessionMeta:
+        """The stream's: whoever else writes a part of it (the details are a server's) is read here at once."""
+        raw, meta = self._meta
+        if raw is not self.stream.meta:
+            raw = self.stream.meta
+            meta = read_meta(raw) or meta
+            self._meta = raw, meta
+        return meta
+
+    def _set_meta(self, meta: SessionMeta) -> Awaitable[None]:
+        """`meta` was made of what there is now: between the two nothing is awaited."""
+        raw = meta.encode()
+        writing = self.stream.set_meta(raw, replaces=self.stream.meta)
+        self._meta = raw, meta
+        return writing
+
+    def _set_meta_soon(self, meta: SessionMeta) -> None:
+        """Best effort: it is not what counts."""
+        with suppress(LegationError):
+            saving = asyncio.create_task(_saved(self._set_meta(meta)))
+            self._saving.add(saving)
+            saving.add_done_callback(self._saving.discard)
 
     @property
     def status(self) -> Status:
@@ -142,7 +166,8 @@ class Session:
         said = Offers.of(setup)
         self.offers = Offers(said.modes or self.offers.modes, said.options or self.offers.options)
         self._show_resuming(False)
-        self._note_reopens(False)
+        if self.meta.reopens:  # that was said of the end which it had
+            self._set_meta_soon(msgspec.structs.replace(self.meta, reopens=False))
         self.exit = None
         with suppress(Conflict):
             self.stream.append(setup_events(setup))
@@ -189,24 +214,20 @@ class Session:
             self.updates(setup_events(news))
 
     async def keep(self, meta: SessionMeta) -> None:
-        """Strict: where it works, and with what. What is noted of it meanwhile stays: a message may be accepted, or a
+        """Strict: where it works, and with what. What was noted of it meanwhile stays: a message may be accepted, or a
         title given, while an agent takes the session up."""
-        noted: SessionMeta | None = None
-        while noted is not self.meta:
-            noted = self.meta
-            meta = meta.noted_as(noted)
-            await self.stream.set_meta(meta.encode())
-        self.meta, self.folders = meta, meta.folders()
+        await self._set_meta(meta.noted_as(self.meta))
+        self.folders = meta.folders()
 
     async def keep_details(
         self, details: Mapping[str, object], title: str | UnsetType | None = UNSET
     ) -> None:
         """Strict; at once for whoever looks, and on the disk when this returns."""
         kept = self.meta.title if title is UNSET else title
-        self.meta = msgspec.structs.replace(self.meta, details=details, title=kept)
+        writing = self._set_meta(msgspec.structs.replace(self.meta, details=details, title=kept))
         if title is not UNSET:
             self._around.host.publish(self.snapshot())
-        await self.stream.set_meta(self.meta.encode())
+        await writing
 
     @property
     def ending(self) -> bool:
@@ -218,30 +239,24 @@ class Session:
         comes second finds it ended, and adds that it `reopens` no more."""
         async with self._ends:
             if self.status not in (status, "deleted"):  # also one that was closed and is being opened again
-                self._note_reopens(reopens)
-                await self._end(status)
+                await self._end(status, reopens)
             elif self._status == "closed" and self.meta.reopens and not reopens:
-                self._note_reopens(False)
-                await self.stream.set_meta(self.meta.encode())
+                await self._set_meta(msgspec.structs.replace(self.meta, reopens=False))
 
-    async def _end(self, status: Literal["closed", "deleted"]) -> None:
+    async def _end(self, status: Literal["closed", "deleted"], reopens: bool) -> None:
         await self.talk.cancel()
         await self.talk.settle()
         if status == "closed":
-            await self._close()
+            await self._close(reopens)
         else:
             await self.stream.delete()
         self._status, self._agent = status, None
         self.show()
 
-    def _note_reopens(self, reopens: bool) -> None:
-        """Stored when it is closed; an agent that takes it up again makes nothing of it."""
-        self.meta = msgspec.structs.replace(self.meta, reopens=reopens)
-
-    async def _close(self) -> None:
+    async def _close(self, reopens: bool) -> None:
         """The last event must come before the tombstone and says that there is one; so first it is tried
         whether the store takes anything, and a word that came too soon is taken back."""
-        await self.stream.set_meta(self.meta.encode())
+        await self._set_meta(msgspec.structs.replace(self.meta, reopens=reopens))
         self.note(SessionStatus(status="closed"))
         try:
             await self.stream.close()
@@ -325,15 +340,8 @@ class Session:
             return
         title = self.meta.title if info.title is UNSET else info.title
         updated_at = self.meta.updated_at if info.updated_at is UNSET else info.updated_at
-        self.meta = msgspec.structs.replace(self.meta, title=title, updated_at=updated_at)
+        self._set_meta_soon(msgspec.structs.replace(self.meta, title=title, updated_at=updated_at))
         self._around.host.publish(self.snapshot())
-        saving = asyncio.create_task(self._save_meta())
-        self._saving.add(saving)
-        saving.add_done_callback(self._saving.discard)
-
-    async def _save_meta(self) -> None:
-        with suppress(LegationError):  # best effort: the event itself is what counts
-            await self.stream.set_meta(self.meta.encode())
 
     # What is said; see `Conversation`.
 
@@ -354,3 +362,8 @@ class Session:
 
     async def cancel(self) -> None:
         await self.talk.cancel()
+
+
+async def _saved(writing: Awaitable[None]) -> None:
+    with suppress(LegationError):
+        await writing

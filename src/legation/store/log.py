@@ -8,7 +8,7 @@ INV-2  `subscribe(after)` yields exactly the events above `after`, in order: no 
 
 import asyncio
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
@@ -195,13 +195,14 @@ class EventLog:
             self._pending_bytes += op.size
         self._writer.put(op)
 
-    async def commit(self, stream: Stream, op: Op) -> None:
-        """A strict commit: returns when it is durable and published, raises when it could not be."""
+    def commit(self, stream: Stream, op: Op) -> Awaitable[None]:
+        """A strict commit, submitted at once: what is returned is done when it is durable and published, and raises
+        where it could not be."""
         done = self._strict[op] = self._loop.create_future()
         self.submit(stream, op)
         if self._writer is None:
             self._settle(op, None)
-        await asyncio.shield(done)
+        return asyncio.shield(done)
 
     # Handed over by the writer thread.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
         def must_be_writable(self, stream: str) -> None: ...
         def submit(self, stream: Stream, op: Op) -> None: ...
-        async def commit(self, stream: Stream, op: Op) -> None: ...
+        def commit(self, stream: Stream, op: Op) -> Awaitable[None]: ...
         async def read(self, stream: str, after: int) -> list[Event]: ...
 
 
@@ -54,6 +54,7 @@ class Stream:
         self._keep_all = keep_all  # there is no store to read old events from
         self._log = log
         self._workspace, self._state, self._meta = info.workspace, info.state, info.meta
+        self._metas_given: list[bytes] = []  # on the way to the disk, the newest last
         self._floor = info.first_seq
         self._head = self._visible = self._saved = info.head
         self._tail: list[Event] = []
@@ -69,7 +70,12 @@ class Stream:
         self.ended = info.state == "deleted"
 
     def info(self) -> StreamInfo:
-        return StreamInfo(self.name, self._workspace, self._state, self._floor, self._head, self._meta)
+        return StreamInfo(self.name, self._workspace, self._state, self._floor, self._head, self.meta)
+
+    @property
+    def meta(self) -> bytes:
+        """As it was last given: on the disk, or on the way there. Whoever changes a part of it begins with this."""
+        return self._metas_given[-1] if self._metas_given else self._meta
 
     def append(self, drafts: Sequence[Draft]) -> Receipt:
         """Number the drafts and queue them; they are durable when the receipt has been awaited."""
@@ -122,12 +128,17 @@ class Stream:
         if self._state != "deleted":
             await self._change(SetState(self.key, "deleted"))
 
-    async def set_meta(self, meta: bytes) -> None:
-        """Strict: what to know of the stream besides its events, as one line of JSON."""
+    def set_meta(self, meta: bytes, *, replaces: bytes | None = None) -> Awaitable[None]:
+        """Strict: what to know of the stream besides its events, as one line of JSON. It is the stream's `meta` at once,
+        and on the disk when the answer has been awaited. Several parties write parts of it: one that names what it
+        `replaces` is refused where another was first, so that nobody puts back what he read before."""
         if not _is_one_json_line(meta):
             raise InvalidParams(f"cannot note that of stream {self.name}: give one line of JSON")
         self._log.must_be_writable(self.name)
-        await self._log.commit(self, SetMeta(self.key, meta))
+        if replaces is not None and replaces != self.meta:
+            raise Conflict(f"cannot note that of stream {self.name}: it was changed meanwhile; read it again")
+        self._metas_given.append(meta)
+        return self._log.commit(self, SetMeta(self.key, meta))
 
     async def _change(self, op: Op) -> None:
         self._log.must_be_writable(self.name)
@@ -161,6 +172,7 @@ class Stream:
                 self._set_state(op.state)
             case SetMeta():
                 self._meta = op.meta
+                self._metas_given.remove(op.meta)
         if isinstance(op, Replace | SetState):
             self._changing = False
 
@@ -171,6 +183,8 @@ class Stream:
             for _, saved in acks:
                 if not saved.done():
                     saved.set_exception(error)
+        if isinstance(op, SetMeta):  # what was given on top of it stays: it is on its way
+            self._metas_given.remove(op.meta)
         if isinstance(op, Replace | SetState):
             self._changing = False
 

@@ -90,10 +90,13 @@ class Records:
     async def save(self, record: Record, details: Details, title: str | UnsetType | None = UNSET) -> None:
         """Strict. What is saved later is on the disk later."""
         record.details = details
-        if record.session is not None:
-            await record.session.keep_details(details.plain(), title)
+        stream = None if record.session else await self._log.stream(record.id, record.workspace)
+        # Looked at again: an agent may have been given to it meanwhile, and others have saved what is newer.
+        newest = record.details.plain()
+        if stream is None or record.session is not None:
+            assert record.session is not None
+            await record.session.keep_details(newest, title)
             return
         kept = record.meta.title if title is UNSET else title
-        record.meta = msgspec.structs.replace(record.meta, details=details.plain(), title=kept)
-        stream = await self._log.stream(record.id, record.workspace)
-        await stream.set_meta(record.meta.encode())
+        record.meta = msgspec.structs.replace(record.meta, details=newest, title=kept)
+        await stream.set_meta(record.meta.encode(), replaces=stream.meta)
