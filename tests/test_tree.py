@@ -81,6 +81,34 @@ def test_a_breach_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert breaches(upward) == {"store"}
 
 
+# How a loop is given a descriptor, and who else may: the only other one is a loop that a test makes up.
+HANDS_OVER = re.compile(r"(?:connect_(?:read|write)_pipe|connect_accepted_socket)")
+MAY_HAND_OVER = {"src/legation/proc/pipes.py", "tests/proc/test_pipes.py"}
+
+
+def hands_over(path: Path) -> bool:
+    names = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    return any(HANDS_OVER.fullmatch(name) for name in names)
+
+
+def test_one_function_alone_gives_descriptors_to_a_loop() -> None:
+    tree = (
+        ROOT / "src",
+        ROOT / "tests",
+    )  # the programs of `bench` hand over their own stdin, and end with it
+    modules = [path for folder in tree for path in folder.rglob("*.py")]
+    found = {str(path.relative_to(ROOT)) for path in modules if hands_over(path)}
+    assert found - MAY_HAND_OVER == set(), "use legation.proc.pipes.hand_over"
+
+
+def test_processes_are_started_by_a_launcher_and_not_by_a_loop() -> None:
+    """A loop's own subprocesses have pipes that nobody of us hands over."""
+    found = [
+        path for path in MODULES if re.search(r"\b(?:create_)?subprocess_(?:exec|shell)\(", path.read_text())
+    ]
+    assert found == []
+
+
 def committed() -> list[Path]:
     paths = [ROOT / name for name in committed_files()]
     return [path for path in paths if path.is_file()]

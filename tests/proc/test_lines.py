@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.proc.lines import LineReader, LineSplitter
+from legation.proc.pipes import hand_over
 
 LIMIT = 10.0  # our own time for one read
 
@@ -69,10 +70,9 @@ def test_redaction_sees_whole_lines_however_they_arrive() -> None:
 
 
 async def reader_of(*, limit: int) -> tuple[LineReader, int]:
-    loop = asyncio.get_running_loop()
     reading, writing = os.pipe()
     reader = LineReader(LineSplitter(), limit)
-    await loop.connect_read_pipe(lambda: reader, os.fdopen(reading, "rb", 0))
+    await hand_over(os.fdopen(reading, "rb", 0), reader)
     return reader, writing
 
 

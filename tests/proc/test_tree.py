@@ -186,8 +186,12 @@ def test_a_detached_child_outlives_the_loop_and_stays_registered(
     python: Python, tag: str, survivors: Count, tmp_path: Path
 ) -> None:
     async def leave() -> int:
-        command = python("import signal; signal.pause()", tag, detached=True)
-        return (await ProcessLauncher(registry=Registry(tmp_path / "registry")).spawn(command)).pid
+        command = python("import signal; print('up', flush=True); signal.pause()", tag, detached=True)
+        child = await ProcessLauncher(registry=Registry(tmp_path / "registry")).spawn(command)
+        assert await anext(aiter(child.lines())) == [
+            b"up"
+        ]  # before that its command line may not be there yet
+        return child.pid
 
     pid = asyncio.run(leave())
     assert survivors() == [pid]

@@ -1,15 +1,19 @@
 """Backup and restore of a data folder, with real files and databases."""
 
 import asyncio
+import gc
 import hashlib
 import io
 import json
+import os
 import sqlite3
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from legation.clock import SystemClock
 from legation.errors import Conflict, InvalidParams, LegationError
@@ -223,3 +227,39 @@ async def test_the_port_stays_with_the_place(tmp_path: Path) -> None:
     copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
     restore(copy, tmp_path / "data", replace=True, now_ms=1)
     assert (tmp_path / "data/port").read_text() == "4518\n"
+
+
+def test_a_backup_closes_its_descriptor_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the loop of a server, where the one that reads it may leave in the middle."""
+    folder, twice = tmp_path / "data", list[str]()
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "blobs" / "large").write_bytes(b"x" * 3_000_000)
+
+    class Watched(io.FileIO):
+        def close(self) -> None:
+            if not self.closed:
+                try:
+                    os.fstat(self.fileno())
+                except OSError as error:
+                    twice.append(str(error))
+            super().close()
+
+    real = os.fdopen
+
+    def watched(number: int, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        return Watched(number, "rb") if kwargs.get("buffering") == 0 else real(number, mode, *args, **kwargs)
+
+    monkeypatch.setattr(os, "fdopen", watched)
+
+    async def scenario() -> None:
+        await copy_of(folder, tmp_path / "copy.tar")
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        pieces = archive(folder, with_keys=False, made_at=1, legation="1.0")
+        assert await anext(pieces)
+        await pieces.aclose()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 60))
+    gc.collect()
+    assert twice == []

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Final, Self, TypeVar
 
-from legation.errors import TimedOut
+from legation.errors import TimedOut, Unavailable
 from legation.proc.exit import Exit, ExitWatch, peek
 from legation.proc.lines import BUFFER_LIMIT, MAX_LINE, LineReader, LineSplitter, Redact, ignored, unchanged
-from legation.proc.pipes import ErrorTail, InputWriter
+from legation.proc.pipes import ErrorTail, InputWriter, hand_over
 from legation.proc.spawner import spawner
 from legation.proc.started import KILL_LIMIT, Started
 from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE
@@ -81,9 +81,13 @@ class Child:
         child = cls(started, pipes)
         try:
             await child._connect_pipes()
-        except BaseException:
+        except BaseException as error:
             child._close_pipes()
             started.discard()
+            if isinstance(error, OSError):  # no descriptor is left
+                raise Unavailable(
+                    f"cannot start {child.name!r}: {error.strerror}; end other programs or raise the limit and try again"
+                ) from error
             raise
         child._watch = ExitWatch(child.pid)
         child._life = asyncio.create_task(child._live(), name=f"legation-child-{child.pid}")
@@ -142,16 +146,15 @@ class Child:
         await self.stop()
 
     async def _connect_pipes(self) -> None:
-        loop = asyncio.get_running_loop()
         process = self._own.process
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self._pipe_size = _widened(process.stdout)
         _widened(process.stdin)
-        await loop.connect_write_pipe(lambda: self._stdin, process.stdin)
-        await loop.connect_read_pipe(lambda: self._stdout, process.stdout)
-        await loop.connect_read_pipe(lambda: self._stderr, process.stderr)
+        await hand_over(process.stdin, self._stdin)
+        await hand_over(process.stdout, self._stdout)
+        await hand_over(process.stderr, self._stderr)
 
     async def _live(self) -> Exit:
         try:

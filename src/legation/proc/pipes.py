@@ -1,10 +1,15 @@
-"""The two pipes that are not lines: the child's input, and the tail of its complaints."""
+"""The pipes of a child: how a loop gets them, its input, and the tail of its complaints.
+
+INV-F1: a descriptor has one closer. What is given to a loop is closed by the loop's transport and by nobody else:
+a number that is closed twice is, the second time, a file that a thread has just opened.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
-from typing import Final, cast
+from typing import IO, Final, cast
 
 from legation.errors import TimedOut, TransportClosed
 from legation.proc.lines import LineSplitter, Redact
@@ -12,6 +17,71 @@ from legation.proc.lines import LineSplitter, Redact
 STDERR_TAIL: Final = 64 * 1024
 # A line of stderr beyond this is left out of `on_stderr`; the tail has its end all the same.
 STDERR_LINE: Final = 1024 * 1024
+
+
+async def hand_over(pipe: IO[bytes], protocol: asyncio.BaseProtocol) -> None:
+    """Give the loop one end of a pipe: to read, or to write where it was opened for that.
+
+    The file is closed at once, and a duplicate is the loop's. Not left half-way: who is cancelled waits for the few
+    rounds of the loop that it takes, since loops differ in what they close then (MagicStack/uvloop#738)."""
+    loop = asyncio.get_running_loop()
+    connect = loop.connect_write_pipe if pipe.writable() else loop.connect_read_pipe
+    given = _Given(os.dup(pipe.fileno()))
+    pipe.close()
+    connecting = asyncio.ensure_future(connect(lambda: _Handover(given, protocol), given))
+    cancelled = False
+    while not connecting.done():
+        try:
+            await asyncio.wait({connecting})
+        except asyncio.CancelledError:
+            cancelled = True
+    if connecting.cancelled():  # by the end of the loop, which closes what it has
+        raise asyncio.CancelledError
+    if (error := connecting.exception()) is not None:
+        given.close()  # the loop did not take it
+        raise error
+    if cancelled:
+        transport, _ = connecting.result()
+        transport.close()
+        raise asyncio.CancelledError
+
+
+class _Given:
+    """A duplicate in the loop's hands, as the file that `connect_*_pipe` wants; without a finalizer, as a transport
+    has its own. `close` is asyncio's way to close it, and does nothing once libuv has the number."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    def fileno(self) -> int:
+        return -1 if self._descriptor is None else self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def leave(self) -> None:
+        """To somebody who closes it by number."""
+        self._descriptor = None
+
+
+class _Handover(asyncio.BaseProtocol):
+    """Stands in until the transport is there: only then can be told who will close the duplicate."""
+
+    def __init__(self, given: _Given, protocol: asyncio.BaseProtocol) -> None:
+        self._given = given
+        self._protocol = protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Only libuv's transports have this, and it names the number that libuv closes.
+        libuv = transport.get_extra_info("socket")
+        if libuv is not None and libuv.fileno() == self._given.fileno():
+            self._given.leave()  # and uvloop closes the file once more behind it (MagicStack/uvloop#763)
+        elif libuv is not None:
+            self._given.close()  # a uvloop that made a duplicate of its own
+        transport.set_protocol(self._protocol)
+        self._protocol.connection_made(transport)
 
 
 class InputWriter(asyncio.BaseProtocol):

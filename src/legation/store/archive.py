@@ -51,6 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 async def archive(folder: Path, *, with_keys: bool, made_at: int, legation: str) -> AsyncGenerator[bytes]:
     """The tar, piece by piece; a thread makes it and waits for whoever reads."""
     reading, writing = os.pipe()
+    os.set_blocking(reading, False)
     outcome: list[BaseException] = []
 
     def make() -> None:
@@ -64,18 +65,29 @@ async def archive(folder: Path, *, with_keys: bool, made_at: int, legation: str)
 
     maker = threading.Thread(target=make, name="legation-backup", daemon=True)
     maker.start()
-    pieces = asyncio.StreamReader(limit=_PIECE)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(pieces), os.fdopen(reading, "rb", buffering=0)
-    )
     try:
-        while piece := await pieces.read(_PIECE):
+        while piece := await _read(reading):
             yield piece
     finally:
-        transport.close()  # ends the maker, too
+        os.close(reading)  # ends the maker, too
         await asyncio.shield(asyncio.to_thread(maker.join))
     if outcome:
         raise StorageFailed(f"cannot back up {folder}: {outcome[0]}; free some space there") from outcome[0]
+
+
+async def _read(descriptor: int) -> bytes:
+    """The next piece; empty at the end. The descriptor stays the caller's: no transport closes it."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.read(descriptor, _PIECE)
+        except BlockingIOError:
+            readable = asyncio.Event()
+            loop.add_reader(descriptor, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(descriptor)
 
 
 def _write(folder: Path, out: BinaryIO, *, with_keys: bool, made_at: int, legation: str) -> None:
