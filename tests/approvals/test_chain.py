@@ -1,20 +1,24 @@
 """The chain finds whatever was changed, removed, put in or put elsewhere, and outlives the purge of content."""
 
 import asyncio
+import hashlib
 from datetime import date
+from typing import TypeVar, get_args
 
 import msgspec
 import pytest
-from tests.approvals.office import NOW, PERSON, SERVER, SUPERVISOR, Office
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.approvals.office import MINUTE, NOW, PERSON, SERVER, SUPERVISOR, Office, write_file
 from tests.approvals.test_trace import after, allowed
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces, new_key, new_sealer
 
-from legation.approvals.approval import Answer
+from legation.approvals.approval import Answer, Change
 from legation.approvals.approval_life import Approvals
 from legation.approvals.chain import Chain, Head, Ledger
-from legation.approvals.chain_verify import chains, verify
-from legation.approvals.trace import Call, ContentName, Draft, StepKind, new_trace_id
+from legation.approvals.chain_verify import chains, untraced, verify
+from legation.approvals.trace import Call, ContentName, Draft, StepKind, Verdict, new_trace_id
 from legation.approvals.trace_content import purge_days
 from legation.approvals.trace_entries import read_step, steps_of
 from legation.approvals.trace_export import lines, verify_lines
@@ -26,6 +30,8 @@ from legation.store.keys import KeyRing
 from legation.store.rewrapping import Rewrapper
 from legation.store.sealing import Sealer
 from legation.wire.principal import Principal
+
+T = TypeVar("T")
 
 COLUMNS = [
     "at", "step", "trace_id", "agent", "tool", "approval_id", "session_id", "turn_id", "tool_call_id", "kind",
@@ -336,3 +342,197 @@ async def test_with_other_keys_nothing_opens(office: Office) -> None:
     await some_history(office)
     with pytest.raises(ConfigInvalid):
         await verify(office.database, new_sealer(), "local", SERVER)
+
+
+NAMES = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters=[chr(n) for n in (*range(32), 127)]),
+    min_size=1,
+    max_size=60,
+)
+NUMBERS_KEPT = st.integers(-(2**63), 2**63 - 1)
+CONFIDENCES = st.one_of(st.sampled_from([0, 1, 0.0, 1.0, -0.0, 5e-324, 0.1]), st.floats(0, 1))
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    """A step with any value of every type that a column takes."""
+
+    def some(values: st.SearchStrategy[T]) -> T | None:
+        return draw(st.none() | values)
+
+    call = Call(
+        trace_id=new_trace_id(),
+        agent=draw(NAMES),
+        tool=draw(NAMES),
+        approval_id=some(NAMES),
+        session_id=some(NAMES),
+        turn_id=some(NAMES),
+        tool_call_id=some(NAMES),
+    )
+    by = Principal(
+        kind="token", id=draw(NAMES), workspace="local", scopes=frozenset(), level=1, user=some(NAMES)
+    )
+    return Draft(
+        step=draw(st.sampled_from([kind for kind in StepKind if kind is not StepKind.DECIDED])),
+        call=call,
+        contents={"result": draw(CONTENTS)},
+        kind=some(NAMES),
+        action_digest=some(NAMES),
+        policy=some(st.sampled_from(get_args(Verdict))),
+        policy_rule=some(NAMES),
+        policy_version=some(NAMES | st.just("")),
+        status=some(NAMES),
+        reason=some(NAMES),
+        by=some(st.just(by)),
+        confidence=some(CONFIDENCES),
+        status_code=some(NUMBERS_KEPT),
+        latency_ms=some(NUMBERS_KEPT),
+        replaces=some(NAMES),
+    )
+
+
+CONTENTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(some=st.lists(drafts(), min_size=1, max_size=4))
+async def test_what_is_hashed_does_not_depend_on_the_database(office: Office, some: list[Draft]) -> None:
+    steps = await office.ledger.append("local", some, NOW)
+    first = steps[0]
+    rows = await office.sql(f"select * from trace_step where seq >= {first.seq} order by seq")
+    assert (
+        [read_step(row).hash for row in rows]
+        == [step.hash for step in steps]
+        == [row["hash"] for row in rows]
+    )
+    assert await faults(office) == []
+    exported = [line async for line in lines(office.database, office.sealer, "local", SERVER)]
+    assert verify_lines(exported).ok
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 0.0, 1.0, -0.0, 0.5])
+async def test_an_answer_of_any_confidence_verifies(office: Office, confidence: float) -> None:
+    approval = await office.ask()
+    answered = await office.answer(approval, Answer(approve=True, confidence=confidence), SUPERVISOR)
+    assert await faults(office) == []
+    assert (type(answered.confidence), answered.confidence) == (float, confidence)
+    exported = [line async for line in lines(office.database, office.sealer, "local", SERVER)]
+    assert verify_lines(exported).ok
+
+
+@pytest.mark.parametrize(("confidence", "spelt"), [(1.0, "1"), (0.0, "0"), (0.0, "-0.0")])
+async def test_a_whole_confidence_of_release_0_1_is_no_fault(
+    office: Office, confidence: float, spelt: str
+) -> None:
+    approval = await office.ask()
+    await office.answer(approval, Answer(approve=True, confidence=confidence), SUPERVISOR)
+    (row,) = await office.sql("select * from trace_step where seq = 3")
+    text = msgspec.json.encode(read_step(row), order="sorted").decode()
+    hashed = text.replace(f'"confidence":{confidence}', f'"confidence":{spelt}')
+    assert hashed != text
+    hash_ = hashlib.sha256(hashed.encode()).hexdigest()
+    for table in ("trace_step", "trace_head"):
+        await office.sql(f"update {table} set hash = '{hash_}' where seq = 3")
+    assert await faults(office) == []
+    await office.sql("update approval set confidence = 0.25")
+    await office.sql("update trace_step set confidence = 0.25 where seq = 3")
+    assert await faults(office) == [(3, "it was changed")]
+
+
+CHANGED = {
+    "status = 'denied'": "another outcome",
+    "status = 'pending'": "another outcome",
+    "resolver = 'usr_other'": "another answer",
+    "resolver_kind = 'grant'": "another answer",
+    "resolver_user = 'usr_other'": "another answer",
+    "resolver_level = 1": "another answer",
+    "resolved_at = 5": "another answer",
+    "confidence = 0.75": "another answer",
+    "consumed_at = null": "another use",
+    "consumed_at = 7": "another use",
+    "action_digest = 'other'": "another action",
+    "policy_version = 'v0'": "another action",
+    "policy_rule = 'other'": "another action",
+    "verdict = 'human_approval'": "another action",
+    "tool = 'harmless'": "another action",
+    "agent = 'other'": "another action",
+    "session_id = null": "another action",
+}
+
+
+async def test_an_approval_that_was_changed_behind_the_trace_is_found(office: Office) -> None:
+    """By somebody who can write the database, and leaves the chain alone."""
+    approval = await office.ask(session_id="ses_1")
+    await office.answer(approval, Answer(approve=True, confidence=1))
+    await office.consume(approval)
+    assert await faults(office) == []
+    (row,) = await office.sql("select * from approval")
+    for change, what in CHANGED.items():
+        column = change.partition(" ")[0]
+        await office.sql(f"update approval set {change}")
+        assert await faults(office) == [(2, f"its approval {approval.id} has {what} than the trace tells")], (
+            change
+        )
+        was = row[column]
+        back = "null" if was is None else f"'{was}'" if isinstance(was, str) else str(was)
+        await office.sql(f"update approval set {column} = {back}")
+        assert await faults(office) == []
+
+
+async def test_an_approval_that_was_removed_or_put_in_is_found(office: Office) -> None:
+    kept, removed = await office.ask(), await office.ask(write_file("/p/other"))
+    await office.sql(f"delete from approval where id = '{removed.id}'")
+    assert await faults(office) == [(4, f"its approval {removed.id} was removed")]
+    assert await untraced(office.database, "local") == []
+    await office.sql(f"update approval set id = 'apr_forged' where id = '{kept.id}'")
+    assert (2, f"its approval {kept.id} was removed") in await faults(office)
+    assert await untraced(office.database, "local") == ["apr_forged"]
+    assert await untraced(office.database, "other") == []
+
+
+async def test_an_approval_that_was_bound_to_another_policy_is_held_against_that(office: Office) -> None:
+    approval = await office.ask()
+    again = write_file()
+    await office.do(
+        office.approvals.rebind, approval, again, "human_approval", "claude:rule-9", "v2", NOW + 1
+    )
+    await office.answer(approval)
+    assert await faults(office) == []
+    await office.sql(f"update approval set action_digest = '{approval.action_digest}'")
+    expected = (2, f"its approval {approval.id} has another action than the trace tells")
+    assert await faults(office) == [expected]
+
+
+@pytest.mark.parametrize("change", [Change.EXPIRE, Change.SUPERSEDE, Change.CANCEL])
+@pytest.mark.parametrize("answered", [False, True])
+async def test_every_end_of_an_approval_is_as_the_trace_tells(
+    office: Office, change: Change, answered: bool
+) -> None:
+    approval = await office.ask()
+    if answered:
+        await office.answer(approval)
+    await office.do(office.approvals.end_all, "local", [approval.id], change, approval.expires_at + MINUTE)
+    assert await faults(office) == []
+    await office.sql("update approval set status = 'approved'")
+    assert await faults(office) == [
+        (2, f"its approval {approval.id} has another outcome than the trace tells")
+    ]
+
+
+async def test_an_answer_of_another_server_is_held_against_the_approval_too(office: Office) -> None:
+    approval = await office.ask()
+    second = Approvals(Chain("srv-2", office.sealer))
+    await office.database.transact(second.resolve, PERSON, approval.id, Answer(approve=True), NOW + 1)
+    assert await faults(office) == []
+    await office.sql("update approval set status = 'denied'")
+    assert await faults(office) == [
+        (2, f"its approval {approval.id} has another outcome than the trace tells")
+    ]

@@ -15,6 +15,7 @@ from tests.server import rig as rigs
 from tests.server.rig import BOTH, Rig, open_rig
 
 from legation.approvals.approval import Answer, Proposal, new_approval_id
+from legation.approvals.approval_life import Approvals
 from legation.approvals.chain import Chain, Ledger
 from legation.approvals.trace import Call, Draft, StepKind, decided, new_trace_id, proposed
 from legation.approvals.trace_export import verify_export
@@ -208,6 +209,39 @@ async def test_verify_tells_of_every_chain_and_finds_what_was_changed(rig: Rig) 
     await rig.rows("update trace_step set status_code = 200 where status_code = 502")
     problems = [report["problems"] for report in (await get(rig, "/v1/trace/verify")).json()]
     assert sorted(problems) == [[], ["step 3: it was changed"]]
+
+
+async def test_verify_tells_of_approvals_that_are_not_as_the_trace_tells(rig: Rig) -> None:
+    await record(rig)
+    trace, approval = new_trace_id(), new_approval_id(NOW)
+    asked = Proposal(
+        id=approval,
+        trace_id=trace,
+        workspace="local",
+        waiter="ins_1",
+        requester_kind="token",
+        requester="tok_agent",
+        action=Action(agent="a", tool="t", params={}),
+        verdict="supervisor",
+        policy_version="v1",
+        policy_rule="a:1",
+        expires_at=NOW + 60_000,
+    )
+    life = Approvals(rig.services.ledger.chain)
+    await rig.services.ledger.transact("local", life.propose, asked, NOW)
+    await rig.services.ledger.transact(
+        "local", life.resolve, SUPERVISOR, approval, Answer(approve=False, confidence=1), NOW + 1
+    )
+    (good,) = (await get(rig, "/v1/trace/verify")).json()
+    assert good["problems"] == []
+    await rig.rows("update approval set status = 'approved'")
+    (report,) = (await get(rig, "/v1/trace/verify")).json()
+    (problem,) = report["problems"]
+    assert problem.endswith(f"its approval {approval} has another outcome than the trace tells")
+    for table in ("trace_content", "trace_step", "trace_head"):
+        await rig.rows(f"delete from {table}")
+    (report,) = (await get(rig, "/v1/trace/verify")).json()
+    assert report["problems"] == [f"no step tells of approval {approval}: it was put in"]
 
 
 async def test_a_known_head_shows_that_an_end_or_a_whole_chain_was_cut_off(rig: Rig) -> None:

@@ -144,6 +144,8 @@ def read(row: Row) -> Approval:
     values = {name: row[name] for name in _COLUMNS}
     values |= {"status": Status(row["status"]), "injection_risk": bool(row["injection_risk"])}
     values["editable"] = bool(row["editable"])
+    if row["confidence"] is not None:
+        values["confidence"] = float(row["confidence"])  # SQLite's `returning` gives 1 for 1.0
     named = row["reviewers"]
     values["reviewers"] = tuple(msgspec.json.decode(named, type=list[str])) if named else ()
     return Approval(**values)

@@ -254,7 +254,9 @@ class Approvals(Endings):
         )
         if not rows:
             raise AlreadyAnswered(f"cannot change approval {former.id}: somebody was faster; read it again")
-        step = decided(former.call, verdict, rule, version, reason="policy-changed")
+        step = msgspec.structs.replace(
+            decided(former.call, verdict, rule, version, reason="policy-changed"), action_digest=digest
+        )
         yield from self.chain.append(former.workspace_id, [step], now_ms)
         return read(rows[0])
 

@@ -2,6 +2,8 @@
 
 The hash of a step is SHA-256 over its canonical form: JSON of every member that is not null, keys sorted, without
 spaces, `prev_hash` among them. A member that a later release adds is null in older steps and changes no hash.
+What is hashed does not depend on who wrote the number down: a confidence is a float and has no sign, whether it comes
+from a caller (`1`), from SQLite (whose `returning` gives 1 for 1.0, and which has no -0.0) or from Postgres.
 """
 
 from __future__ import annotations
@@ -80,9 +82,23 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     content_owner: str | None = None
     digests: str | None = None  # JSON: the content's name -> hex
 
+    def __post_init__(self) -> None:
+        if self.confidence is not None:
+            msgspec.structs.force_setattr(self, "confidence", abs(float(self.confidence)))
+
     @property
     def hash(self) -> str:
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+    @property
+    def hashes_of_0_1(self) -> frozenset[str]:
+        """As release 0.1 may have hashed the same step: it wrote a whole confidence as it came, `1` for 1.0."""
+        if self.confidence not in (0.0, 1.0):
+            return frozenset()
+        members = msgspec.to_builtins(self)
+        spelt = (int(self.confidence), -0.0) if self.confidence == 0.0 else (int(self.confidence),)
+        texts = (msgspec.json.encode(members | {"confidence": each}, order="sorted") for each in spelt)
+        return frozenset(hashlib.sha256(text).hexdigest() for text in texts)
 
     @property
     def content_digests(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from legation.approvals import trace_entries, trace_export
 from legation.approvals.chain import Head
-from legation.approvals.chain_verify import Report, chains, verify
+from legation.approvals.chain_verify import Report, Verifier, chains, untraced, verify
 from legation.approvals.isolation import hide, is_isolated
 from legation.approvals.trace_entries import Filter
 from legation.errors import InvalidParams, NotFound, RateLimited
@@ -91,7 +91,7 @@ async def read_trace(call: Call, trace_id: str) -> TraceDetail:
 
 @routes.get("/v1/trace/verify", access=needs("read"), errors=(RateLimited,))
 async def verify_traces(call: Call, head: list[KnownHead] = []) -> list[ChainReport]:  # noqa: B006 - never changed
-    """Whether every chain of the workspace is what was written.
+    """Whether every chain of the workspace is what was written, and the approvals are as the traces tell them.
 
     `head=SERVER:SEQ:HASH` is what an earlier answer named as the head of a chain. It may be repeated, and shows
     that no end was cut off since."""
@@ -100,10 +100,18 @@ async def verify_traces(call: Call, head: list[KnownHead] = []) -> list[ChainRep
     services, workspace = call.services, call.principal.workspace
     there = await services.database.read(chains, workspace)
     servers = [*there, *(server for server in known if server not in there)]  # a chain may be gone as a whole
-    return [
+    reports = [
         _report(await verify(services.database, services.sealer, workspace, server, known.get(server)))
         for server in servers
     ]
+    if strays := await untraced(services.database, workspace):
+        own = services.ledger.chain.server
+        told = next((report for report in reports if report.server == own), None)
+        if told is None:  # there may be no chain at all any more
+            told = _report(Verifier().report(workspace, own))
+            reports.append(told)
+        told.problems.extend(f"no step tells of approval {stray}: it was put in" for stray in strays)
+    return reports
 
 
 @routes.get("/v1/trace/export", access=needs("read"), media=NDJSON, errors=(NotFound,))

@@ -135,6 +135,24 @@ where workspace_id = :workspace and owner in (
   where workspace_id = :workspace and server = :server and seq > :after and seq <= :last
 );
 
+-- name: approvals_of [sqlite]
+-- Those of some ids that are there.
+select * from approval where workspace_id = :workspace and id in (select value from json_each(:ids));
+
+-- name: approvals_of [postgres]
+-- Those of some ids that are there.
+select * from approval
+where workspace_id = :workspace and id = any (array(select json_array_elements_text(cast(:ids as json))));
+
+-- name: untraced
+-- Approvals that no trace tells of.
+select id from approval
+where workspace_id = :workspace and not exists (
+  select 1 from trace_step
+  where trace_step.workspace_id = approval.workspace_id and trace_step.trace_id = approval.trace_id
+  and trace_step.approval_id = approval.id and trace_step.step = 'proposed'
+) order by id limit :limit;
+
 -- name: beyond
 -- The last step there is, which must be the one that the head names.
 select coalesce(max(seq), 0) as seq from trace_step where workspace_id = :workspace and server = :server;
