@@ -1,7 +1,9 @@
 import json
 import os
+import resource
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,38 @@ def test_the_agent_dies_as_it_is_told(client: RawClient, work: Path, step: str, 
         pass
     assert b"last words" in client.lines[-1]
     assert client.process.wait(WAIT) == code
+
+
+# Where the main thread hardly ever gets its turn, as on a machine with too much to do, and a signal to the process
+# waits for it: the thread that sent it must not go on meanwhile.
+BUSY = """
+import os, sys, threading
+from legation.agents.rehearsal.mischief import kill_self
+def turn():
+    begin.wait()
+    kill_self(None, {"SIGNAL": sys.argv[1]})
+    os.write(1, b"went on")
+begin = threading.Event()
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+threading.Thread(target=turn).start()
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+begin.set()
+os.read(0, 1)
+"""
+
+
+@pytest.mark.parametrize("name", ["KILL", "TERM", "HUP", "QUIT", "ABRT", "SEGV"])
+def test_nothing_is_said_after_a_deadly_signal(name: str) -> None:
+    for _ in range(5):
+        agent = subprocess.Popen(
+            [sys.executable, "-c", BUSY, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+        )
+        with agent:
+            assert agent.stdout is not None
+            assert (agent.stdout.read(), agent.wait(WAIT)) == (b"", -signal.Signals[f"SIG{name}"])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in GARBAGE if kind != "torn"])

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from legation.agents.rehearsal.connection import Json, encode
@@ -84,7 +85,13 @@ def crash(_: Turn, args: Args) -> None:
 
 
 def kill_self(_: Turn, args: Args) -> None:
-    os.kill(os.getpid(), signal.Signals[f"SIG{args['SIGNAL']}"])
+    number = signal.Signals[f"SIG{args['SIGNAL']}"]
+    if signal.getsignal(number) is signal.SIG_DFL:
+        # To this very thread, which is then the one that dies of it: a signal to the process is for the main thread,
+        # and until that gets its turn this one would go on and end its own.
+        signal.pthread_kill(threading.get_ident(), number)
+    else:
+        os.kill(os.getpid(), number)  # Python's handlers run in the main thread, and have to wake it
 
 
 def garbage(turn: Turn, args: Args) -> None:
