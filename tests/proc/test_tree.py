@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,13 +15,15 @@ import pytest
 
 from legation.proc import Child, Command, Exit, ProcessLauncher, Registry
 from legation.proc import child as child_module
-from legation.proc.kernel import own_children, process, processes
-from legation.proc.tree import TOKEN_NAME, Tree, has_mark, new_token, release_mark, set_mark
+from legation.proc.kernel import Process, own_children, process, processes
+from legation.proc.spawner import spawner
+from legation.proc.tree import TOKEN_NAME, Look, Tree, mark_of, new_token, release_mark, set_mark
 
 Count = Callable[[], list[int]]
 Make = Callable[[str], Command]
 Python = Callable[..., Command]
 LIMIT = 20.0  # a loaded machine's time to start or to end five small programs
+MANY_LIMIT = 60.0  # and a hundred of them
 
 
 async def grow(command: Command, nodes: set[bytes]) -> Child:
@@ -138,9 +141,9 @@ def test_a_mark_reaches_what_was_started_before_it_was_set() -> None:
         grandchild = int(program.stdout.readline())
         mark = set_mark(program.pid)
         assert mark is not None
-        assert has_mark(program.pid, mark)
-        assert has_mark(grandchild, mark)
-        assert not has_mark(os.getpid(), mark)
+        assert mark_of(program.pid) == mark
+        assert mark_of(grandchild) == mark
+        assert mark_of(os.getpid()) != mark
         release_mark(mark)
         os.kill(grandchild, signal.SIGKILL)
 
@@ -157,7 +160,7 @@ def test_a_process_of_a_legation_below_belongs_to_the_tree() -> None:
     other = subprocess.Popen(["sleep", "60"], env={TOKEN_NAME: f"{token}other"})
     try:
         tree = Tree(2**22 + 1, 0, token)
-        assert [each.pid for each in tree.members(processes())] == [below.pid]
+        assert [each.pid for each in tree.members(Look())] == [below.pid]
         tree.sweep()
         assert process(below.pid) is None
         assert other.poll() is None
@@ -176,7 +179,7 @@ def test_a_spared_tree_is_not_touched() -> None:
         tree = Tree(2**22 + 1, 0, token, spared=lambda: {found.identity})
         assert tree.sweep() == []
         assert spared.poll() is None
-        assert [each.pid for each in Tree(2**22 + 1, 0, token).members(processes())] == [spared.pid]
+        assert [each.pid for each in Tree(2**22 + 1, 0, token).members(Look())] == [spared.pid]
     finally:
         spared.kill()
         spared.wait()
@@ -196,3 +199,40 @@ def test_a_detached_child_outlives_the_loop_and_stays_registered(
     pid = asyncio.run(leave())
     assert survivors() == [pid]
     assert {found for found, _ in Registry(tmp_path / "registry").detached()} == {pid}
+
+
+@pytest.mark.heavy
+async def test_a_hundred_children_are_stopped_with_two_looks_at_the_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that remembers who belongs to whom, and one that kills what they left: asked for together, made once."""
+    looks: list[int] = []
+    launcher, command = ProcessLauncher(), Command(("cat",), tmp_path, {"PATH": os.environ["PATH"]}, "cat")
+    children = [await launcher.spawn(command) for _ in range(100)]
+
+    def counted() -> dict[int, Process]:
+        looks.append(1)
+        return processes()
+
+    monkeypatch.setattr("legation.proc.tree.processes", counted)
+    first, second = threading.Event(), threading.Event()
+    try:
+        spawner().submit(first.wait)
+        stopping = [asyncio.ensure_future(child.stop(grace=MANY_LIMIT)) for child in children]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        spawner().submit(second.wait)  # behind the looks that were asked for by now
+        first.set()
+        async with asyncio.timeout(MANY_LIMIT):
+            for child in children:
+                await child._watch.ended
+        for _ in range(5):
+            await asyncio.sleep(0)
+        second.set()
+        async with asyncio.timeout(MANY_LIMIT):
+            assert {str(each) for each in await asyncio.gather(*stopping)} == {"exit code 0"}
+    finally:
+        first.set()
+        second.set()
+        await asyncio.gather(*(child.stop(grace=0.0) for child in children))
+    assert len(looks) == 2

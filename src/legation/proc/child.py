@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Final, Self, TypeVar
+from typing import IO, Final, Self
 
 from legation.errors import TimedOut, Unavailable
 from legation.proc.exit import Exit, ExitWatch, peek
@@ -28,7 +28,6 @@ from legation.proc.spawner import spawner
 from legation.proc.started import KILL_LIMIT, Started
 from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PIPE_SIZE: Final = 1024 * 1024
@@ -179,7 +178,7 @@ class Child:
     async def _sweep(self) -> None:
         self._own.signal(signal.SIGKILL)
         deadline = time.monotonic() + SWEEP_LIMIT
-        while remaining := await _on_spawner(self._own.tree.kill):
+        while remaining := await asyncio.wrap_future(spawner().kill(self._own.tree)):
             if time.monotonic() > deadline:
                 self.survivors = tuple(each.pid for each in remaining)
                 log.warning("cannot kill all that %r left behind: pids %s", self.name, self.survivors)
@@ -221,16 +220,12 @@ class Child:
         )
 
     async def _observe(self) -> None:
-        look = asyncio.ensure_future(_on_spawner(self._own.tree.observe))
+        look = asyncio.wrap_future(spawner().observe(self._own.tree))
         await asyncio.wait({look}, timeout=LOOK_LIMIT)
 
     async def _ends_within(self, seconds: float) -> bool:
         await asyncio.wait({self._watch.ended}, timeout=seconds)
         return self._watch.ended.done()
-
-
-async def _on_spawner(look: Callable[[], T]) -> T:
-    return await asyncio.wrap_future(spawner().submit(look))
 
 
 def _widened(pipe: IO[bytes]) -> int:

@@ -27,6 +27,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Final
 
 from legation.proc.kernel import Process, children, environment_value, kill, own_children, process, processes
@@ -55,6 +56,34 @@ def new_token(*, detached: bool = False) -> str:
     return f"{own}/{secrets.token_hex(16)}" if own else secrets.token_hex(16)
 
 
+class Look:
+    """One look at all processes, for every tree that wants one: what costs a file or a call each is asked for once."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[int, str | None] = {}
+        self._marks: dict[int, int | None] = {}
+        self._spared: dict[Callable[[], Iterable[Identity]], frozenset[Identity]] = {}
+
+    @cached_property
+    def processes(self) -> dict[int, Process]:
+        return processes()
+
+    def token(self, pid: int) -> str | None:
+        if pid not in self._tokens:
+            self._tokens[pid] = environment_value(pid, TOKEN_NAME)
+        return self._tokens[pid]
+
+    def mark(self, pid: int) -> int | None:
+        if pid not in self._marks:
+            self._marks[pid] = mark_of(pid)
+        return self._marks[pid]
+
+    def spared(self, ask: Callable[[], Iterable[Identity]]) -> frozenset[Identity]:
+        if ask not in self._spared:
+            self._spared[ask] = frozenset(ask())
+        return self._spared[ask]
+
+
 class Tree:
     def __init__(
         self,
@@ -74,20 +103,20 @@ class Tree:
         self._spared = spared
         self._known: frozenset[Identity] = frozenset()
 
-    def observe(self) -> None:
+    def observe(self, look: Look | None = None) -> None:
         """Remember who belongs now: after the child's death some can no longer be recognised."""
-        self._known |= {each.identity for each in self.members(processes())}
+        self._known |= {each.identity for each in self.members(look or Look())}
 
-    def members(self, snapshot: Mapping[int, Process]) -> list[Process]:
+    def members(self, look: Look) -> list[Process]:
         """All of the tree, dead ones too; the child itself only if the tree is to be killed whole."""
-        candidates = self._candidates(snapshot)
+        candidates = self._candidates(look)
         children = _by_parent(candidates.values())
         ours = _below(os.getpid(), children) if self._mark is not None else set()
-        root = snapshot.get(self.pid)
+        root = look.processes.get(self.pid)
         rooted = root is not None and root.started == self.started
         found: set[int] = set(_below(self.pid, children)) if rooted else set()
         for each in candidates.values():
-            if each.pid not in found and self._is_member(each, rooted=rooted, marked=each.pid in ours):
+            if each.pid not in found and self._is_member(each, look, rooted=rooted, marked=each.pid in ours):
                 found |= {each.pid, *_below(each.pid, children)}
         if not self._whole:
             found.discard(self.pid)
@@ -95,33 +124,35 @@ class Tree:
             found.add(self.pid)
         return [candidates[pid] for pid in found]
 
-    def kill(self) -> list[Process]:
-        """One round: kill and reap what there is now, and return it; empty when nothing was left to do."""
+    def kill(self, look: Look | None = None) -> list[Process]:
+        """One round: kill and reap what there is now, and return it; empty when nothing was left to do. Whoever brings
+        the look along has struck before."""
         mine = os.getpid()
-        self._strike()
-        members = self.members(processes())
+        if look is None:
+            look = Look()
+            strike([self], look)
+        members = self.members(look)
         self._known |= {each.identity for each in members}
         for each in members:
             if not each.dead:
                 kill(each)
         for each in members:
-            if each.parent == mine:
+            # Looked at again: the look may be old by now, and another child of ours have the number.
+            if (
+                each.parent == mine
+                and (now := process(each.pid)) is not None
+                and now.identity == each.identity
+            ):
                 _reap(each.pid)
         return [each for each in members if not each.dead or each.parent == mine]
 
-    def _strike(self) -> None:
-        """A process that forks and ends, again and again, is gone before a look at all processes is over. Orphans
-        become our children, and those are seen at once."""
-        if self._mark is None:
-            return
-        spared = frozenset(self._spared())
-        for _ in range(_STRIKES):
-            for pid in own_children():
-                # The mark first: a look at it costs a fraction of one at the process, and most are others' children.
-                if pid != self.pid and has_mark(pid, self._mark):
-                    found = process(pid)
-                    if found is not None and not found.dead and found.identity not in spared:
-                        kill(found)
+    @property
+    def mark(self) -> int | None:
+        return self._mark
+
+    @property
+    def spared(self) -> Callable[[], Iterable[Identity]]:
+        return self._spared
 
     def sweep(self, limit: float = SWEEP_LIMIT) -> list[Process]:
         """Rounds until nothing is left; blocks. Returns what could not be killed."""
@@ -135,30 +166,50 @@ class Tree:
         if self._mark is None:
             return
         for pid in own_children():
-            if pid != self.pid and has_mark(pid, self._mark):
+            if pid != self.pid and mark_of(pid) == self._mark:
                 found = process(pid)
                 if found is not None and found.dead:
                     _reap(pid)
 
-    def _candidates(self, snapshot: Mapping[int, Process]) -> dict[int, Process]:
+    def _candidates(self, look: Look) -> dict[int, Process]:
+        snapshot = look.processes
         children = _by_parent(snapshot.values())
         excluded = {os.getpid()}
-        for pid, started in self._spared():
+        for pid, started in look.spared(self._spared):
             found = snapshot.get(pid)
             if found is not None and found.started == started and pid != self.pid:
                 excluded |= {pid, *_below(pid, children)}
         young = (each for each in snapshot.values() if each.started >= self.started)
         return {each.pid: each for each in young if each.pid not in excluded}
 
-    def _is_member(self, each: Process, *, rooted: bool, marked: bool) -> bool:
+    def _is_member(self, each: Process, look: Look, *, rooted: bool, marked: bool) -> bool:
         if each.identity in self._known:
             return True
         if rooted and self.pid in (each.group, each.session):
             return True
-        if marked and self._mark is not None and has_mark(each.pid, self._mark):
+        if marked and self._mark is not None and look.mark(each.pid) == self._mark:
             return True
-        token = environment_value(each.pid, TOKEN_NAME)
+        token = look.token(each.pid)
         return token is not None and (token == self._token or token.startswith(self._token + "/"))
+
+
+def strike(trees: Iterable[Tree], look: Look) -> None:
+    """Kill our own children that bear a mark of these trees, several times over and before the look at all processes: a
+    process that forks and ends, again and again, is gone before that one is over. Orphans become our children, and
+    those are seen at once."""
+    marked = {tree.mark: tree for tree in trees if tree.mark is not None}
+    if not marked:
+        return
+    for _ in range(_STRIKES):
+        for pid in own_children():
+            # The mark first: a look at it costs a fraction of one at the process, and most are others' children.
+            mark = mark_of(pid)
+            tree = None if mark is None else marked.get(mark)
+            if tree is None or pid == tree.pid:
+                continue
+            found = process(pid)
+            if found is not None and not found.dead and found.identity not in look.spared(tree.spared):
+                kill(found)
 
 
 def set_mark(pid: int) -> int | None:
@@ -198,14 +249,13 @@ def _draw(below: int, taken: set[int | None]) -> int:
     return mark
 
 
-def has_mark(pid: int, mark: int) -> bool:
+def mark_of(pid: int) -> int | None:
     import resource
 
     try:
-        soft, _ = resource.prlimit(pid, resource.RLIMIT_MSGQUEUE)
+        return resource.prlimit(pid, resource.RLIMIT_MSGQUEUE)[0]
     except OSError:
-        return False
-    return soft == mark
+        return None
 
 
 def _by_parent(all_of_them: Iterable[Process]) -> dict[int, list[int]]:
