@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -177,3 +178,38 @@ def _knock(url: str, mine: dict[str, str], canaries: list[str]) -> Iterator[http
         yield client.get(
             "/v1/me", headers={**mine, "X-Request-Id": ascii_header, "Legation-Workspace": ascii_header}
         )
+
+
+def test_every_folder_in_the_data_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    """Those that are made on the way to another as well, and those that an earlier release left open."""
+    data, outside = tmp_path / ".local/share/legation", tmp_path / "outside"
+    before = os.umask(0o022)
+    try:
+        for left in (data / "work/local/old", data / "agents/local/claude/home/its-own", outside):
+            left.mkdir(parents=True)
+        (data / "work/linked").symlink_to(outside)
+        with running(tmp_path, "up", LEGATION_PROCESSES="true") as server:
+            server.line()
+            with httpx2.Client(
+                base_url=server.server_file().url, headers=owner(server), timeout=60
+            ) as client:
+                assert client.post("/v1/sessions/s", json={"agent": "rehearsal"}).status_code == 200
+                assert client.post("/v1/processes", json={"command": "true"}).status_code == 200
+                assert client.get("/v1/backup").status_code == 200
+                found = {str(path.relative_to(data)): path for path in folders(data)}
+                assert {"agents/local/rehearsal/tmp", "processes/local/home", "work/local/s"} <= found.keys()
+                open_ = {name for name, path in found.items() if path.stat().st_mode & 0o077}
+                assert open_ == set()
+    finally:
+        os.umask(before)
+    assert (data / "agents/local/claude/home/its-own").stat().st_mode & 0o777 == 0o755
+    assert outside.stat().st_mode & 0o777 == 0o755
+
+
+def folders(data: Path) -> Iterator[Path]:
+    """Of Legation's own making: what is in homes and in folders of sessions is their agents' and users'."""
+    for place, names, _ in os.walk(data):
+        path = Path(place)
+        if path.name == "home" or path.parent.parent == data / "work":
+            names.clear()
+        yield from (path / name for name in names if not (path / name).is_symlink())

@@ -20,6 +20,7 @@ from legation.approvals.trace import Draft, Step
 from legation.approvals.trace_export import lines
 from legation.errors import StorageFailed
 from legation.store.database.transaction import Database, Transaction
+from legation.store.datafolder import make_folder
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -61,7 +62,7 @@ class TraceFile:
     def _opened(self) -> int:
         """Nobody else's: a chain that is there already is not gone on with, for its keys are gone."""
         if self._fd is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self.path.parent)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return self._fd
 

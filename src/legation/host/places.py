@@ -16,6 +16,7 @@ from legation.host.options import AgentDefinition
 from legation.ids import new_id
 from legation.proc import Command, Registry, child_environment, reap
 from legation.proc.registry import listed
+from legation.store.datafolder import make_folder
 
 LEFT_AFTER: Final = 600.0  # seconds: a sign-in under way has a temporary folder, and no child that is on file
 
@@ -75,7 +76,7 @@ class Places:
         home, tmp = self.home(definition.name), self._place(definition.name) / "tmp" / new_id("tmp")
         try:
             for folder in (home, tmp):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(folder)
         except OSError as error:
             raise StorageFailed(
                 f"cannot write to {self.data}: {error.strerror}; choose another data folder"

@@ -45,7 +45,7 @@ from legation.store.database import migrations
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Database
-from legation.store.datafolder import DATABASE, EVENTS, KEYS
+from legation.store.datafolder import DATABASE, EVENTS, KEYS, close_folders, make_folder
 from legation.store.identity.bootstrap import bootstrap
 from legation.store.keychecks import check_keys
 from legation.store.keys import Keys, load_keys
@@ -204,8 +204,9 @@ def prepare_folder(folder: Path) -> None:
             "restore again, or give that its name back"
         )
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         _must_be_ours(folder)
+        close_folders(folder)
         fd, probe = tempfile.mkstemp(prefix=".writable-", dir=folder)
         try:
             write_all(fd, bytes(4096), 0)

@@ -24,6 +24,7 @@ import msgspec
 from legation.redact import MIN_BYTES, Redactor
 from legation.secret import Secret
 from legation.settings import LogLevel, Settings
+from legation.store.datafolder import make_folder
 
 QUEUE_LINES: Final = 10_000  # that may wait for a slow disk or terminal
 FILE_BYTES: Final = 10 * 1024 * 1024
@@ -119,7 +120,7 @@ def logging_to(target: Path | TextIO | int, level: LogLevel, redactor: Redactor)
 def _writer(target: Path | TextIO | int) -> logging.Handler:
     if not isinstance(target, Path):
         return _Descriptor(target) if isinstance(target, int) else _Stream(target)
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(target.parent)
     return _File(target, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8", errors="replace")
 
 

@@ -1,5 +1,9 @@
 """What is where in the data folder; all of it is its owner's alone. `server.json` is named in `wire/api/server.py`."""
 
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 DATABASE: Final = "legation.db"
@@ -10,3 +14,39 @@ BLOBS: Final = "blobs"
 SESSIONS: Final = "sessions"  # of `legation exec`
 LOGS: Final = "logs"
 SERVER: Final = "server-id"  # which server this is among those of one database: not part of a backup
+
+_OWN: Final = 0o700
+# How far down the folders are of Legation's own making; below that they are an agent's, or somebody's work.
+_DEPTHS: Final = {"agents": 4, "processes": 3, "work": 3}
+
+
+def make_folder(path: Path) -> None:
+    """Make it, and whatever is missing above it, all of it its owner's alone: `mkdir` gives its mode to the last only."""
+    missing = [path]
+    while not missing[-1].parent.is_dir() and missing[-1].parent != missing[-1]:
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        each.mkdir(mode=_OWN, exist_ok=True)
+
+
+def close_folders(data_dir: Path) -> None:
+    """Take from everybody else what an earlier release left open to them. Blocks."""
+    with suppress(OSError):
+        for name in os.listdir(data_dir):  # noqa: PTH208
+            _close(data_dir / name, _DEPTHS.get(name, 1))
+
+
+def _close(path: Path, depth: int) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # no folder, or a link: nothing of ours
+        return
+    try:
+        status = os.fstat(fd)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(fd, _OWN)
+        below = os.listdir(fd) if depth > 1 else []  # noqa: PTH208
+    finally:
+        os.close(fd)
+    for name in below:
+        _close(path / name, depth - 1)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from legation.errors import Conflict
+from legation.store.datafolder import make_folder
 
 # A reader that looks whether the owner lives holds the lock for the length of that look: its time.
 LOOK_LIMIT = 0.25
@@ -19,7 +20,7 @@ class FolderLock:
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self._path.parent)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             _lock(fd)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from legation.errors import ConfigInvalid, StorageFailed
+from legation.store.datafolder import make_folder
 from legation.store.linefile import sync_folder, write_all
 
 # Another process changes a file of the same folder: the time of a few small writes on a slow disk.
@@ -80,7 +81,7 @@ def replace(path: Path, content: bytes) -> None:
 def alone(path: Path) -> Iterator[None]:
     """One at a time changes files of that folder; the lock is on the folder and dies with its process. Blocks."""
     with _told_as_storage(path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(path.parent)
         fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _take_turn(fd, path)

@@ -27,6 +27,7 @@ import msgspec
 from legation.agents.native import Permission
 from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import ConfigInvalid
+from legation.store.datafolder import make_folder
 from legation.wire import jsontext
 
 DOOR: Final = "door"
@@ -202,7 +203,7 @@ def install_plugin(home: Path) -> None:
     try:
         if target.is_file() and target.read_bytes() == source:
             return
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder)
         draft = folder / f".legation.{os.getpid()}"
         draft.write_bytes(source)
         draft.replace(target)

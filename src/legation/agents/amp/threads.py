@@ -11,6 +11,7 @@ from typing import Final
 
 from legation.errors import Unavailable
 from legation.ids import new_id
+from legation.store.datafolder import make_folder
 
 _FOLDER: Final = Path(".config") / "amp" / "legation-threads"
 _SESSION: Final = re.compile(r"amp_\w{1,64}")
@@ -32,7 +33,7 @@ class Threads:
     def keep(self, session_id: str, thread: str) -> None:
         path = self._path(session_id)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self._folder)
             draft = path.with_suffix(".new")
             draft.write_text(thread)
             draft.replace(path)

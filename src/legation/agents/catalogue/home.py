@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from legation.errors import StorageFailed
 from legation.ids import new_id
+from legation.store.datafolder import make_folder
 
 LOCAL: Final = "local"  # the workspace of whoever owns the machine
 
@@ -29,7 +30,7 @@ def opened_home(data_dir: Path, agent: str, workspace: str = LOCAL) -> Iterator[
     tmp = _place(data_dir, agent, workspace) / "tmp" / new_id("tmp")
     try:
         for folder in (data_dir, home, tmp):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(folder)
     except OSError as error:
         raise StorageFailed(
             f"cannot write to {data_dir}: {error.strerror}; choose another data folder"

@@ -20,6 +20,7 @@ from legation.agents.catalogue.probe import probe
 from legation.agents.install.lock import Choice
 from legation.errors import LegationError
 from legation.proc import Launcher
+from legation.store.datafolder import make_folder
 from legation.wire.acp.config import VARIANT_CATEGORIES, SelectChoice, SelectOption
 from legation.wire.acp.sessions import SessionSetup
 
@@ -158,7 +159,7 @@ class _Kept:
         """Atomically; where it cannot be kept it is asked again."""
         try:
             for place in (self._path.parents[2], self._path.parent):  # the data folder is its owner's alone
-                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(place)
             handle, temporary = tempfile.mkstemp(dir=self._path.parent)
             with os.fdopen(handle, "wb") as file:
                 file.write(msgspec.json.encode(_File(self._key, options)))

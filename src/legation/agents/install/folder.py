@@ -22,6 +22,7 @@ import msgspec
 
 from legation.agents.install.tree import FileMark
 from legation.errors import StorageFailed, TimedOut
+from legation.store.datafolder import make_folder
 
 RECORD: Final = "installed.json"
 OTHERS_LIMIT: Final = 3600.0  # seconds for another installation of the same agent to end: its network's time
@@ -85,7 +86,7 @@ class InstallFolder:
                 self.path.parent,
                 self.path,
             ):  # the data folder is its owner's alone
-                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(place)
             lock = (self.path / ".lock").open("w")
         except OSError as error:
             raise StorageFailed(

@@ -26,6 +26,7 @@ from legation.agents.install.tree import digest
 from legation.agents.install.unpack import Bounds, Malformed, unpack
 from legation.clock import Clock, SystemClock
 from legation.errors import Cancelled, Conflict, NotFound, StorageFailed
+from legation.store.datafolder import make_folder
 
 BUILT: Final = "built"
 SPARE: Final = 64 * 1024 * 1024  # bytes to leave on the disk: others' share
@@ -172,5 +173,5 @@ class _Fetching:
         """Outer packages first: inner ones lie in their folders."""
         for number, package in sorted(enumerate(self._packages), key=lambda each: each[1].at):
             at = self._place / BUILT / package.at
-            at.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(at.parent)
             (self._place / str(number)).rename(at)

@@ -19,16 +19,13 @@ from typing import Final
 
 from legation.agents.install.bins import PROGRAM_MODE, make_programs
 from legation.agents.install.tree import FileMark
+from legation.store.datafolder import make_folder
 
 _BLOCK: Final = 1024 * 1024
 # What a tar may need around its files: headers with long names, padding, folders, the two empty blocks, padding.
 _AROUND_EACH: Final = 4096
 _AROUND_ALL: Final = 1024 * 1024
-_PROGRAM, _FILE, _FOLDER = (
-    0o555,
-    0o444,
-    0o755,
-)  # nobody updates them in place: a version is a folder of its own
+_PROGRAM, _FILE = 0o555, 0o444  # nobody updates them in place: a version is a folder of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,8 @@ class _Bounded:
 def unpack(tarball: Path, into: Path, bounds: Bounds) -> tuple[FileMark, ...]:
     """`into` is made; what was unpacked, by path. Raises `Malformed`. The first folder of every name is left out, as npm does."""
     limit = bounds.size + bounds.files * _AROUND_EACH + _AROUND_ALL
-    into.mkdir(parents=True, mode=_FOLDER)
+    make_folder(into.parent)
+    into.mkdir(mode=0o700)
     try:
         with gzip.open(tarball) as plain, _tar(_Bounded(plain, limit)) as tar:
             return make_programs(into, _members(tar, into, bounds))
@@ -102,7 +100,7 @@ def _path(member: tarfile.TarInfo) -> str:
 
 def _folder(into: Path, path: str) -> None:
     try:
-        (into / path).mkdir(parents=True, exist_ok=True, mode=_FOLDER)
+        make_folder(into / path)
     except (FileExistsError, NotADirectoryError):
         raise Malformed(f"{path!r} is both a file and a folder") from None
 

@@ -10,6 +10,7 @@ from legation.server.acp.clients import Clients
 from legation.server.acp.connections import Connections, SessionOpened
 from legation.server.acp.facade import FolderOf
 from legation.server.sessions.launching import Launching
+from legation.store.datafolder import make_folder
 
 if TYPE_CHECKING:
     from legation.approvals.attendance import Attendance
@@ -36,7 +37,7 @@ async def open_connections(
     attendance: Attendance,
 ) -> Connections:
     work = settings.data_dir / WORK
-    await asyncio.to_thread(work.mkdir, mode=0o700, parents=True, exist_ok=True)
+    await asyncio.to_thread(make_folder, work)
     return Connections(
         log=log,
         clock=log.clock,

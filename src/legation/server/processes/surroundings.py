@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from legation.errors import InvalidParams, StorageFailed
 from legation.proc import child_environment
+from legation.store.datafolder import make_folder
 
 FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
 """Of a path that somebody sent: its real path, if it is a folder that this server serves."""
@@ -50,7 +51,7 @@ def make_home(homes: Path, workspace: str) -> tuple[Path, Path]:
     home, tmp = place / "home", place / "tmp"
     try:
         for folder in (home, tmp):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder)
     except OSError as error:
         raise StorageFailed(
             f"cannot make the processes' home in {homes}: {error.strerror}; make room, or make it writable"

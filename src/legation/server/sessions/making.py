@@ -22,6 +22,7 @@ from legation.server.sessions.record import Record
 from legation.server.sessions.records import Records
 from legation.server.sessions.sealing import Sealing
 from legation.server.sessions.skills import MayServe
+from legation.store.datafolder import make_folder
 from legation.wire.acp.mcp import McpServer
 from legation.wire.api.sessions import NewSession
 from legation.wire.universal.facts import Metadata
@@ -142,7 +143,7 @@ class Making:
             return Path(former.meta.cwd), False
         own = self._data_dir / WORK / workspace / session_id
         try:
-            await asyncio.to_thread(own.parent.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(make_folder, own.parent)
             await asyncio.to_thread(own.mkdir, mode=0o700)
         except FileExistsError:
             return own, False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from legation.errors import StorageFailed
+from legation.store.datafolder import make_folder
 
 
 class Owner(NamedTuple):
@@ -28,7 +29,7 @@ class Unsettled:
     def note(self, owner: Owner) -> None:
         """Before anything is sealed for it."""
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder)
             (self._folder / owner.name).write_text(owner.workspace)
         except OSError as error:
             raise StorageFailed(
