@@ -174,6 +174,43 @@ async def test_a_session_whose_workspace_is_gone_still_opens_the_others(rig: Rig
     assert (await me(rig, {**session, "Legation-Workspace": rig.other}))["workspace"] == rig.other
 
 
+# No browser writes them so: whoever reads them leniently reads our name out of them.
+BROKEN_ORIGINS = [
+    "http://[::1",
+    "http://::1]",
+    "http://[legation.test]",
+    "http://[fe80::1%25eth0]",
+    "http://legation.test:evil",
+    "http://legation.test:",
+    "http://legation.test:0",
+    "http://legation.test:65616",
+    "http://legation.test:80:80",
+    "http://legation.test/",
+    "http://legation.test\t",
+    "http://evil.test@legation.test",
+    "http://legation.test@evil.test",
+    "http://legation.test, http://evil.test",
+    "http://legation.test http://evil.test",
+    "http://legation.test\\evil.test",
+    "http://l\xe9gation.test",
+    "http://" + "a" * 5000,
+    "http:legation.test",
+    "//legation.test",
+    "legation.test",
+    "ws://legation.test",
+    "file://legation.test",
+]
+HOSTILE_ORIGINS = [
+    *BROKEN_ORIGINS,
+    "https://legation.test",  # another scheme is another page
+    "https://legation.test:80",
+    "http://legation.test:443",
+    "http://legation.test.",
+    "http://127.0.0.1",
+    "http://xn--lgation-bya.test",
+]
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -190,6 +227,8 @@ async def test_a_session_whose_workspace_is_gone_still_opens_the_others(rig: Rig
         ({"origin": ""}, 403),
         ({}, 403),
         ({"origin": "http://127.0.0.1:9", "host": "127.0.0.1:9"}, 204),  # by another name of ours
+        ({"origin": "http://[0:0::1]:9", "host": "[::1]:9"}, 204),
+        ({"origin": "http://legation.test:80"}, 204),
     ],
 )
 async def test_a_cookie_changes_things_only_from_our_own_pages(
@@ -204,7 +243,29 @@ async def test_a_cookie_changes_things_only_from_our_own_pages(
 
 async def test_a_token_may_come_from_anywhere(rig: Rig) -> None:
     headers = {**await rig.bearer(rig.people["owner"]), "sec-fetch-site": "cross-site"}
-    assert (await rig.client.post("/v1/sign-out", headers=headers)).status_code == 204
+    answer = await rig.client.post("/v1/tokens", headers=headers, json={"label": "new"})
+    assert answer.status_code == 201
+
+
+async def test_a_page_that_is_named_twice_is_not_ours(rig: Rig) -> None:
+    session = await rig.cookie(rig.people["owner"])
+    for name, ours in (("origin", "http://legation.test"), ("sec-fetch-site", "same-origin")):
+        for pair in ([ours, ours], [ours, "http://evil.test"], ["http://evil.test", ours]):
+            headers = [("cookie", session["cookie"]), *((name, each) for each in pair)]
+            assert (await rig.client.post("/v1/sign-out", headers=headers)).status_code == 403
+
+
+async def test_no_spelling_of_an_origin_is_ours_or_a_defect(rig: Rig) -> None:
+    """Neither for a cookie, nor without a credential, where one of them was a 500."""
+    cookie = (b"cookie", (await rig.cookie(rig.people["owner"]))["cookie"].encode())
+    told = (b"sec-fetch-site", b"same-origin")
+    for each in HOSTILE_ORIGINS:
+        origin = (b"origin", each.encode("latin-1"))
+        signed_in = await rig.client.post("/v1/sign-in", headers=[origin], json={"code": "wrong"})
+        assert signed_in.status_code == 403, each
+        tries = [[cookie, origin], [cookie, origin, told]] if each in BROKEN_ORIGINS else [[cookie, origin]]
+        for headers in tries:
+            assert (await rig.client.post("/v1/sign-out", headers=headers)).status_code == 403, each
 
 
 async def test_an_old_session_is_renewed_by_a_visit(rig: Rig) -> None:

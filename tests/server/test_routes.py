@@ -251,6 +251,47 @@ def test_an_inexact_origin_is_refused_at_the_start(origin: str) -> None:
         toy_app(options=AppOptions(cors_origins=[origin]))
 
 
+HOSTILE_HOSTS = [
+    "[127.0.0.1]evil",
+    "[127.0.0.1]",
+    "[localhost]",
+    "[::1]evil",
+    "[::1]:evil",
+    "[::1",
+    "::1",
+    "[::1%25lo]",
+    "[::1%lo]:80",
+    "127.0.0.1:evil",
+    "127.0.0.1:",
+    "127.0.0.1:0",
+    "127.0.0.1:65536",
+    "127.0.0.1:80:80",
+    "127.0.0.1:80.evil.example",
+    "127.0.0.1:+80",
+    "127.0.0.1:\xb2",  # a digit to some, a port to nobody
+    "127.0.0.1.",
+    "127.1",
+    "2130706433",
+    "localhost.",
+    "localhost ",
+    "localhost\tevil",
+    "localhost\0",
+    "localhost,evil.example",
+    "localhost, localhost",
+    "evil.example@localhost",
+    "localhost@evil.example",
+    "localhost/evil",
+    "localhost#evil",
+    "localhost?evil",
+    "localhost\\evil",
+    "l\xf6calhost",
+    "http://localhost",
+    "localhost" * 1000,
+    "localhost:" + "8" * 5000,
+]
+WELL_SPELT = {"127.0.0.1.", "127.1", "2130706433", "localhost."}  # names, if no names of ours
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -261,11 +302,27 @@ def test_an_inexact_origin_is_refused_at_the_start(origin: str) -> None:
         ("evil.example", 400),
         ("localhost.evil.example", 400),
         ("", 400),
+        ("[0:0:0:0:0:0:0:1]", 200),
+        *((host, 400) for host in HOSTILE_HOSTS),
     ],
 )
 async def test_a_host_that_is_not_ours_is_refused(host: str, status: int) -> None:
     app = toy_app(options=AppOptions(allowed_hosts={"localhost", "::1", "127.0.0.1"}))
     assert (await ask(app, "GET", "/v1/page", headers=[("Host", host)])).status == status
+
+
+@pytest.mark.parametrize("host", [each for each in HOSTILE_HOSTS if each not in WELL_SPELT])
+async def test_also_where_every_name_will_do_a_host_has_one_meaning(host: str) -> None:
+    assert (await ask(toy_app(), "GET", "/v1/page", headers=[("Host", host)])).status == 400
+
+
+@pytest.mark.parametrize("names", [None, {"localhost"}])
+@pytest.mark.parametrize(
+    "pair", [("localhost", "evil.example"), ("evil.example", "localhost"), ("localhost",) * 2]
+)
+async def test_two_hosts_are_refused_whichever_is_ours(names: set[str] | None, pair: tuple[str, str]) -> None:
+    app = toy_app(options=AppOptions(allowed_hosts=names))
+    assert (await ask(app, "GET", "/v1/page", headers=[("Host", each) for each in pair])).status == 400
 
 
 async def test_each_request_is_summed_up_without_what_it_held() -> None:

@@ -116,6 +116,37 @@ def test_a_name_of_another_site_that_points_here_is_refused(up: Running) -> None
     connection.close()
 
 
+OTHER_NAMES = [
+    b"GET /v1/health HTTP/1.1",
+    b"GET /v1/health HTTP/1.0",
+    b"GET /v1/health HTTP/1.1\r\nHost: [127.0.0.1]evil",
+    b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1:evil",
+    b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example",
+    b"GET /v1/health HTTP/1.1\r\nHost: evil.example\r\nHost: 127.0.0.1",
+    b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: 127.0.0.1",
+    b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\0evil",
+    b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n evil.example",
+    b"GET http://evil.example/v1/health HTTP/1.1\r\nHost: 127.0.0.1",
+    b"GET http://127.0.0.1@evil.example/v1/health HTTP/1.1\r\nHost: 127.0.0.1",
+    b"GET https://127.0.0.1/v1/health HTTP/1.1\r\nHost: 127.0.0.1",
+    b"GET http://127.0.0.1/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example",
+    b"GET http://evil.example/v1/health HTTP/1.1\r\nHost: evil.example",
+    b"GET http://127.0.0.1 HTTP/1.1\r\nHost: 127.0.0.1",
+    b"CONNECT 127.0.0.1:80 HTTP/1.1\r\nHost: 127.0.0.1",
+    b"GET /v1/health HTTP/1.1\r\nHost: evil.example\r\nX-Forwarded-Host: 127.0.0.1",
+    b"GET /v1/health HTTP/1.1\r\nHost: evil.example\r\nForwarded: host=127.0.0.1",
+]
+
+
+def test_no_other_name_of_the_server_gets_through(up: Running) -> None:
+    for head in OTHER_NAMES:
+        answer = raw(up, head + b"\r\n\r\n")
+        assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")), head
+    # With its own name in the target, as proxies send it (RFC 9112), it is answered.
+    own = b"GET http://127.0.0.1/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    assert raw(up, own).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_no_secret_is_anywhere(tmp_path: Path, database: str, request: pytest.FixtureRequest) -> None:
     """Through every door: headers, bodies, paths, queries, settings; then every byte it wrote is searched."""

@@ -280,6 +280,8 @@ async def ask(
 ) -> Got:
     """`body` goes as JSON; `raw` as it is, in as many messages as it has parts."""
     pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    if all(name != b"host" for name, _ in pairs):
+        pairs.append((b"host", b"toy.test"))  # HTTP/1.1 has none without
     parts = [raw] if isinstance(raw, bytes) else list(raw or [b""])
     if body is not None:
         parts = [json.dumps(body).encode()]

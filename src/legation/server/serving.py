@@ -248,7 +248,17 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_head, self._loose = False, 0
         if len(self.pipeline) >= MOST_WAITING:
             raise ValueError("too many at once")  # as above
+        if not self.url.startswith(b"/") and not self._names_us_twice():
+            raise ValueError("another host")  # as above
         super().on_headers_complete()
+
+    def _names_us_twice(self) -> bool:
+        """`GET http://host/path`: its host stands before that of the header (RFC 9112), which alone is looked at later.
+
+        So the two must be one."""
+        hosts = [value.lower() for name, value in self.headers if name == b"host"]
+        scheme = (self.scheme or "http").encode("ascii")
+        return len(hosts) == 1 and self.url.lower().startswith(b"%b://%b/" % (scheme, hosts[0]))
 
     def on_body(self, body: bytes) -> None:
         self._loose = 0

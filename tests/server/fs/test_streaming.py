@@ -44,7 +44,7 @@ async def call(drive: Drive, method: str, path: str, body_bytes: int) -> tuple[i
         "path": "/v1/fs/file",
         "raw_path": b"/v1/fs/file",
         "query_string": f"path={path}".encode(),
-        "headers": [(b"authorization", b"Bearer operator")],
+        "headers": [(b"host", b"x"), (b"authorization", b"Bearer operator")],
         "http_version": "1.1",
         "scheme": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},

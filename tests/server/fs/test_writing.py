@@ -80,7 +80,7 @@ class Line:
             "path": target,
             "raw_path": target.encode(),
             "query_string": f"path={path}".encode(),
-            "headers": [(b"authorization", b"Bearer operator")],
+            "headers": [(b"host", b"x"), (b"authorization", b"Bearer operator")],
             "http_version": "1.1",
             "scheme": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},

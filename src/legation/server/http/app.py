@@ -138,7 +138,7 @@ class App:
     async def _handle(
         self, scope: Scope, receive: Receive, headers: Mapping[bytes, bytes], trail: Trail
     ) -> Written | Response:
-        self._hosts.check(headers)
+        self._hosts.check(scope["headers"], scope.get("http_version", "1.1"))
         found = self._router.find(_raw_path(scope))
         if found is None:
             raise NotFound("cannot find this address; /openapi.json lists those there are")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+import ipaddress
+import re
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from legation.errors import ConfigInvalid
 from legation.server.http.answers import Headers, Written
@@ -14,6 +17,54 @@ _ALLOWED_HEADERS: Final = (
     b"Authorization, Content-Type, Last-Event-ID, Legation-Workspace, Prefer, X-Request-Id"
 )
 _PREFLIGHT_SECONDS: Final = b"600"  # the browser's: how long it may remember the answer
+_LONGEST: Final = 262  # bytes of `name:port`: 255 of a name, its port, and an address' brackets
+_AUTHORITY: Final = re.compile(
+    r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*))(?::(?P<port>[0-9]{1,5}))?",
+    re.ASCII,
+)
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Authority(NamedTuple):
+    """Whom a request is addressed to, in one spelling: lower case, an IPv6 address in its short form, no brackets."""
+
+    name: str
+    port: int | None
+
+
+class Origin(NamedTuple):
+    scheme: str
+    name: str
+    port: int
+
+
+@lru_cache(maxsize=256)  # a server has few names, and is called by them all day
+def read_authority(text: str) -> Authority | None:
+    """`name`, `name:port`, `[address]:port`; None for every other spelling.
+
+    What is read leniently here is read otherwise elsewhere, and then a foreign name passes for ours."""
+    found = _AUTHORITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if found is None:
+        return None
+    port = None if found["port"] is None else int(found["port"])
+    if port is not None and not 0 < port < 65536:
+        return None
+    if found["name"] is not None:
+        return Authority(found["name"].lower(), port)
+    try:
+        return Authority(str(ipaddress.IPv6Address(found["address"])), port)
+    except ValueError:
+        return None
+
+
+def read_origin(text: str) -> Origin | None:
+    """`scheme://authority` as browsers send it, with the port that the scheme implies; None for whatever is none."""
+    scheme, _, rest = text.partition("://")
+    scheme = scheme.lower()
+    authority = read_authority(rest) if scheme in _DEFAULT_PORTS else None
+    if authority is None:
+        return None
+    return Origin(scheme, authority.name, authority.port or _DEFAULT_PORTS[scheme])
 
 
 class Origins:
@@ -21,8 +72,7 @@ class Origins:
 
     def __init__(self, origins: Collection[str]) -> None:
         for origin in origins:
-            scheme, _, rest = origin.partition("://")
-            if scheme not in ("http", "https") or not rest or "/" in rest or "*" in rest:
+            if read_origin(origin) is None:
                 raise ConfigInvalid(
                     f"cannot allow the origin {origin}; name exact origins such as https://app.example.org"
                 )
@@ -59,20 +109,25 @@ class Origins:
 
 
 class Hosts:
-    """The names by which the server may be called: a page elsewhere whose name was made to point here is refused."""
+    """The names by which the server may be called: a page elsewhere whose name was made to point here is refused.
+
+    INV-H1  A request names exactly one host, in a spelling that has one meaning; an HTTP/1.0 one may name none where
+            every name will do."""
 
     def __init__(self, names: Collection[str] | None) -> None:
-        self._names = None if names is None else frozenset(name.lower().strip("[]") for name in names)
+        self._names = None if names is None else frozenset(map(_name, names))
 
-    def check(self, request: Mapping[bytes, bytes]) -> None:
-        if self._names is None:
+    def check(self, headers: Iterable[tuple[bytes, bytes]], http_version: str = "1.1") -> None:
+        found = [value for name, value in headers if name == b"host"]
+        if not found and self._names is None and http_version == "1.0":
             return
-        if _name(request.get(b"host", b"").decode("latin-1")) not in self._names:
+        asked = read_authority(found[0].decode("latin-1")) if len(found) == 1 else None
+        if asked is None or (self._names is not None and asked.name not in self._names):
             raise invalid("header.Host", "a name that this server is called by")
 
 
-def _name(host: str) -> str:
-    """Without the port; an IPv6 address without its brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+def _name(listed: str) -> str:
+    """As a request's would be read; an IPv6 address may be listed with its brackets or without."""
+    bare = listed.strip("[]")
+    read = read_authority(f"[{bare}]" if ":" in bare else bare)
+    return bare.lower() if read is None else read.name

@@ -13,6 +13,7 @@ from legation.server.http.call import Call
 from legation.store.buckets import Limit, Taken
 
 INSTANCE: Final = ""  # the buckets that belong to no workspace
+LOOPBACK: Final = "loopback"  # one caller, whichever of its addresses it calls from
 
 WRONG_SIGN_INS_OF_ADDRESS: Final = Limit(10, 60)
 TOKENS: Final = Limit(60, 3600)
@@ -34,15 +35,17 @@ async def count_wrong_sign_in(call: Call) -> None:
 
 
 def address_of(request: Request) -> str:
-    """An IPv6 caller has a whole /64 to choose from, so that is what counts."""
+    """An IPv6 caller has a whole /64 to choose from, and whoever is on this machine all of 127/8: that is what counts."""
     host = request.client.host if request.client else ""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return "unknown"  # a socket file
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback:
+        return LOOPBACK
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False).network_address)
     return str(address)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from legation.errors import Forbidden
+from legation.server.http.cors import read_origin
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OURS: Final = frozenset({"same-origin", "none"})  # "none": the person's own doing, no page's
@@ -21,10 +21,8 @@ class OwnOrigins:
     """`public_url`, whatever name the request is addressed to, and the origins that the owner listed."""
 
     def __init__(self, public_url: str, listed: Collection[str] = ()) -> None:
-        parts = urlsplit(public_url)
-        self._origins = frozenset(
-            {f"{parts.scheme}://{parts.netloc}".lower(), *(each.lower() for each in listed)}
-        )
+        known = map(read_origin, (public_url.rstrip("/"), *listed))
+        self._origins = frozenset(origin for origin in known if origin is not None)
 
     def check(self, request: Request) -> None:
         """For a call that a cookie vouches for: the page that made it must be known, and ours."""
@@ -41,9 +39,14 @@ class OwnOrigins:
             raise Forbidden("cannot sign in from a page of another site; open the link itself")
 
     def _is_ours(self, request: Request) -> bool:
-        if request.headers.get("sec-fetch-site") in _OURS:
+        origins, sites = (request.headers.getlist(name) for name in ("origin", "sec-fetch-site"))
+        if len(origins) > 1 or len(sites) > 1:  # no browser says it twice
+            return False
+        origin = read_origin(origins[0]) if origins else None
+        if origins and origin is None and origins[0] != "null":
+            return False  # nor in a spelling of its own, whatever else it says
+        if sites and sites[0] in _OURS:
             return True
-        origin = request.headers.get("origin", "").lower()
-        return origin in self._origins or (
-            origin != "" and urlsplit(origin).netloc == request.headers.get("host", "").lower()
-        )
+        # The scheme counts: the page of the same name over http may be anybody's on the way.
+        addressed = read_origin(f"{request.scope['scheme']}://{request.headers.get('host', '')}")
+        return origin is not None and (origin in self._origins or origin == addressed)
