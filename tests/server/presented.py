@@ -93,6 +93,8 @@ async def _right(rig: Rig) -> AsyncIterator[Presented]:
         headers = await rig.bearer(people["owner"], kind=kind)
         assert TOKEN_LEVELS[kind] < 2
         yield Presented(f"{kind} token", headers, Standing(scopes, False))
+    headers = await rig.bearer(people["owner"], "read", "call", kind="agent")
+    yield Presented("agent token that reads", headers, Standing(frozenset({"read", "call"}), False))
     reading = await rig.bearer(people["owner"], "read", "approve")
     yield Presented(
         "narrow token of an owner", reading, Standing(frozenset({"read", "approve"}), True, False)

@@ -38,7 +38,7 @@ async def test_a_token_says_who_it_is(rig: Rig) -> None:
         "workspace": "local",
         "scopes": ["approve", "call", "manage", "operate", "read"],
         "level": 2,
-        "user": owner,
+        "user": None,  # it acts for itself
     }
     basic = base64.b64encode(f"x:{secret}".encode()).decode()
     for header in (f"Token {secret}", f"bearer {secret}", f"Basic {basic}"):
@@ -104,7 +104,8 @@ async def test_a_wrong_authorization_is_not_mended_by_a_cookie(rig: Rig) -> None
     both = {**await rig.cookie(rig.people["owner"]), **bearer("wrong")}
     assert (await rig.client.get("/v1/me", headers=both)).status_code == 401
     both |= await rig.bearer(rig.people["viewer"])
-    assert (await me(rig, both))["user"] == rig.people["viewer"]
+    found = await me(rig, both)
+    assert (found["kind"], found["scopes"]) == ("token", ["read"])
 
 
 async def test_a_disabled_user_is_out_at_once_and_for_good(rig: Rig) -> None:

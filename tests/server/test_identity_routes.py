@@ -155,6 +155,17 @@ async def test_a_token_is_shown_once_works_and_is_revoked(rig: Rig) -> None:
     assert (await rig.client.get("/v1/me", headers=bearer(secret))).status_code == 401
 
 
+async def test_a_token_made_with_a_token_lasts_no_longer(rig: Rig) -> None:
+    by = await rig.bearer(rig.people["owner"], days=2)
+    ends = rig.clock.now_ms() + 2 * 86_400_000
+    made = [
+        await rig.client.post("/v1/tokens", headers=by, json={"label": "new", "expiresInDays": days})
+        for days in (None, 1, 2, 3)
+    ]
+    assert [answer.status_code for answer in made] == [201, 201, 201, 403]
+    assert [answer.json()["token"]["expiresAt"] for answer in made[:3]] == [ends, ends - 86_400_000, ends]
+
+
 async def test_a_token_makes_no_stronger_one(rig: Rig) -> None:
     narrow = await rig.bearer(rig.people["owner"], "manage", "read")
     supervisor = await rig.bearer(rig.people["owner"], kind="supervisor")
@@ -172,7 +183,7 @@ async def test_the_process_token_makes_tokens_that_outlive_it(rig: Rig, admin: d
     new = {"label": "mine", "scopes": ["read", "instance"]}
     secret = (await rig.client.post("/v1/tokens", headers=admin, json=new)).json()["secret"]
     me = (await rig.client.get("/v1/me", headers=bearer(secret))).json()
-    assert (me["user"], me["scopes"]) == (rig.people["admin"], ["instance", "read"])
+    assert (me["kind"], me["scopes"]) == ("token", ["instance", "read"])
     await rig.add_user("owner", admin=True)
     await rig.change_user(rig.people["admin"], UserChange(instance_admin=False))
     assert (await rig.client.get("/v1/me", headers=bearer(secret))).json()["scopes"] == ["read"]

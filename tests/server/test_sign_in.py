@@ -11,7 +11,8 @@ from tests.server.rig import BOTH, PUBLIC_URL, Rig, bearer, cookie, open_rig
 
 from legation.server.identity.rates import LINKS, WRONG_SIGN_INS_OF_ADDRESS, address_of
 from legation.server.surfaces.sign_in import make_link
-from legation.wire.api.identity import UserChange
+from legation.wire.api.identity import TokenKind, UserChange
+from legation.wire.principal import SCOPES, Scope
 
 pytestmark = pytest.mark.heavy
 
@@ -146,6 +147,68 @@ async def test_one_ends_ones_own_sessions_everywhere(rig: Rig) -> None:
     for session in (here, there):
         assert (await rig.client.get("/v1/me", headers=session)).status_code == 401
     assert "user.signed-out" in await rig.actions()
+
+
+@pytest.mark.parametrize("query", ["", "?everywhere=true"])
+async def test_no_token_ends_its_makers_sessions(rig: Rig, query: str) -> None:
+    owner = rig.people["owner"]
+    session, code = await rig.cookie(owner), await new_link(rig, await rig.cookie(owner))
+    tokens: list[tuple[TokenKind, list[Scope]]] = [
+        ("agent", ["call"]), ("user", ["read"]), ("supervisor", []), ("user", []),
+    ]  # fmt: skip
+    for kind, scopes in tokens:
+        token = await rig.bearer(owner, *scopes, kind=kind)
+        answer = await rig.client.post(f"/v1/sign-out{query}", headers=token)
+        assert answer.status_code == 403
+        # Nor with the session beside it: the header is what counts.
+        answer = await rig.client.post(f"/v1/sign-out{query}", headers={**session, **token})
+        assert answer.status_code == 403
+    assert (await rig.client.get("/v1/me", headers=session)).status_code == 200
+    assert (await sign_in(rig, code)).status_code == 204
+
+
+async def test_no_agent_uses_up_its_makers_links(rig: Rig) -> None:
+    owner = rig.people["owner"]
+    agent = await rig.bearer(owner, kind="agent")
+    for _ in range(LINKS.capacity + 1):
+        assert (await rig.client.post("/v1/sign-in-links", headers=agent, json={})).status_code == 403
+    await new_link(rig, await rig.cookie(owner))
+
+
+async def test_a_token_makes_no_link_that_is_stronger_than_itself(rig: Rig) -> None:
+    admin, there = rig.people["admin"], rig.people["stranger"]
+    whole, some = await rig.bearer(admin, *SCOPES), await rig.bearer(admin, "instance", "read", "approve")
+    expiring = await rig.bearer(admin, *SCOPES, days=1)
+
+    async def status(token: dict[str, str], user: str | None) -> int:
+        return (await rig.client.post("/v1/sign-in-links", headers=token, json={"user": user})).status_code
+
+    assert await status(some, rig.people["approver"]) == 201  # has as much
+    for more in (rig.people["owner"], rig.people["operator"], admin, None, there):
+        assert await status(some, more) == 403
+    assert await status(whole, rig.people["owner"]) == 201
+    assert await status(whole, None) == 201
+    assert await status(whole, there) == 403  # whose workspace the token is not of
+    for user in (rig.people["viewer"], None):
+        assert await status(expiring, user) == 403  # whose session it would not outlast
+    await rig.rows(
+        "insert into membership (workspace_id, user_id, role, created_at) "
+        f"values ('{rig.other}', '{rig.people['viewer']}', 'viewer', 1)"
+    )
+    assert await status(whole, rig.people["viewer"]) == 403  # a session reaches there, too
+    assert await status(await rig.cookie(admin), rig.people["viewer"]) == 201
+
+
+async def test_a_token_that_can_do_less_makes_nobody_an_admin(rig: Rig) -> None:
+    """By a workspace of their own an admin can do everything: with a link for them, the token could."""
+    admin = rig.people["admin"]
+    some, whole = await rig.bearer(admin, "instance", "read", "approve"), await rig.bearer(admin, *SCOPES)
+    viewer, new = f"/v1/users/{rig.people['viewer']}", {"name": "New", "instanceAdmin": True}
+    assert (await rig.client.patch(viewer, headers=some, json={"instanceAdmin": True})).status_code == 403
+    assert (await rig.client.post("/v1/users", headers=some, json=new)).status_code == 403
+    assert (await rig.client.patch(viewer, headers=some, json={"name": "V"})).status_code == 200
+    assert (await rig.client.patch(viewer, headers=whole, json={"instanceAdmin": True})).status_code == 200
+    assert (await rig.client.post("/v1/users", headers=whole, json=new)).status_code == 201
 
 
 async def test_a_token_of_one_workspace_does_not_become_a_session_in_all(rig: Rig) -> None:

@@ -23,8 +23,9 @@ WORKSPACES: Final = Limit(60, 3600)
 
 
 async def limit_caller(call: Call, name: str, limit: Limit) -> None:
-    """One bucket for each person in each workspace, whichever of their credentials they use."""
-    who = call.principal.user or call.principal.id
+    """One bucket for each person in each workspace, whichever of their credentials they use; an agent has its own."""
+    # An agent is somebody else than its maker, and must not use up what is theirs.
+    who = call.principal.id if call.principal.agent else call.principal.user or call.principal.id
     _check(await call.services.buckets.take(call.principal.workspace, f"{name}:{who}", limit))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from legation.server.http.access import SIGNED_IN
+from legation.server.http.access import PEOPLE, needs
 from legation.server.http.call import Call, Reply
 from legation.server.http.routes import Routes
 from legation.server.identity.cookies import RENEW_AFTER_MS, Cookies, new_session
@@ -12,9 +12,9 @@ from legation.wire.api.identity import Me
 routes = Routes(tag="identity")
 
 
-@routes.get("/v1/me", access=SIGNED_IN)
+@routes.get("/v1/me", access=needs("read"))
 async def me(call: Call) -> Reply[Me]:
-    """Who the credential says you are.
+    """Who the credential says you are. A token is itself, and does not say whose it is.
 
     A browser's session that is older than a day gets a new cookie with the answer."""
     principal = call.principal
@@ -24,7 +24,7 @@ async def me(call: Call) -> Reply[Me]:
         workspace=principal.workspace,
         scopes=sorted(principal.scopes),
         level=principal.level,
-        user=principal.user,
+        user=principal.user if principal.kind in PEOPLE else None,
     )
     return Reply(answer, headers=_renewal(call))
 

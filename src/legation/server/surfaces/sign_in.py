@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 
 from legation.errors import Conflict, Forbidden, NotFound, RateLimited, Unauthenticated
-from legation.server.http.access import OPEN, SIGNED_IN
+from legation.server.http.access import A_PERSON, OPEN, SIGNED_IN
 from legation.server.http.call import Call, Reply
 from legation.server.http.routes import Routes
 from legation.server.http.static import IfNoneMatch, static_files
@@ -41,7 +41,8 @@ async def create_sign_in_link(call: Call, body: NewSignInLink) -> SignInLink:
     """Make a link that signs in once, within ten minutes.
 
     For oneself it takes a person's own credential that has every scope of theirs; for another user the scope
-    "instance"."""
+    "instance". By a token it is made only for who can do no more than the token."""
+    links.check_right(call.principal, body.user)  # before it is counted: an agent must not use up its maker's
     await limit_caller(call, "links", LINKS)
     services, code = call.services, new_code()
     hash = _hash(services, code)  # noqa: A001
@@ -83,11 +84,12 @@ async def sign_in(call: Call, body: SignIn) -> Reply[None]:
     return Reply(None, headers=_cookies(services).header(session, now))
 
 
-@routes.post("/v1/sign-out", access=SIGNED_IN)
+@routes.post("/v1/sign-out", access=A_PERSON)
 async def sign_out(call: Call, *, everywhere: bool = False) -> Reply[None]:
     """Clear the session cookie of this browser, or end all your sessions with `everywhere=true`.
 
-    A cookie that somebody copied goes on until its sessions are ended everywhere."""
+    A cookie that somebody copied goes on until its sessions are ended everywhere. A token has no session, and ends
+    nobody's."""
     services, user = call.services, call.principal.user
     if everywhere and user is not None:
         now = services.clock.now_ms()

@@ -6,9 +6,11 @@ or not there at all, is not found.
 
 from __future__ import annotations
 
+import msgspec
+
 from legation.errors import Conflict, NotFound, RateLimited
 from legation.ids import new_id
-from legation.server.http.access import SIGNED_IN, needs
+from legation.server.http.access import PEOPLE, needs
 from legation.server.http.call import Call
 from legation.server.http.routes import Routes
 from legation.server.identity.rates import WORKSPACES, limit_caller
@@ -21,13 +23,13 @@ from legation.wire.api.shape import Page
 routes = Routes(tag="workspaces")
 
 
-@routes.get("/v1/workspaces", access=SIGNED_IN)
+@routes.get("/v1/workspaces", access=needs("read"))
 async def list_workspaces(call: Call, limit: PageLimit = 100, after: str = "") -> Page[Workspace]:
     """Those that the caller is a member of; with a token, the token's own."""
     user, database = person_behind(call.principal), call.services.database
-    if call.principal.kind in ("user", "process"):
+    if call.principal.kind in PEOPLE:
         return await database.read(workspaces.page, user, limit, after)
-    own = await database.read(workspaces.get, call.principal.workspace, user)
+    own = await _own(call)
     return Page(items=[own] if own.id > after else [])
 
 
@@ -48,11 +50,11 @@ async def create_workspace(call: Call, body: NewWorkspace) -> Workspace:
     return created
 
 
-@routes.get("/v1/workspaces/{workspace}", access=SIGNED_IN, errors=(NotFound,))
+@routes.get("/v1/workspaces/{workspace}", access=needs("read"), errors=(NotFound,))
 async def read_workspace(call: Call, workspace: str) -> Workspace:
-    """One workspace that the caller is a member of."""
+    """One workspace that the caller is a member of; `role` is null for a token, which has scopes instead."""
     _must_be_own(call, workspace)
-    return await call.services.database.read(workspaces.get, workspace, person_behind(call.principal))
+    return await _own(call)
 
 
 @routes.get("/v1/workspaces/{workspace}/members", access=needs("read"), errors=(NotFound,))
@@ -85,6 +87,15 @@ async def remove_member(call: Call, workspace: str, user: str) -> None:
         members.remove, call.principal, user, now_ms=call.services.clock.now_ms()
     )
     call.services.hub.recheck()
+
+
+async def _own(call: Call) -> Workspace:
+    found = await call.services.database.read(
+        workspaces.get, call.principal.workspace, person_behind(call.principal)
+    )
+    if call.principal.kind in PEOPLE:
+        return found
+    return msgspec.structs.replace(found, role=None)  # the one that is read is its maker's
 
 
 def _must_be_own(call: Call, workspace: str) -> None:

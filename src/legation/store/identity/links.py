@@ -4,6 +4,8 @@ INV-I5  A link signs in once, within its time, as one user in one workspace; who
         another code gets one and the same answer.
 INV-I6  Nobody gets more by a link than they have: it takes a person's own credential that can do all that the
         session can, or an admin of the installation.
+INV-I7  A token makes no link that is stronger than itself: not for who can do more, is in another workspace as well,
+        or would outlast it. An admin can do everything, by a workspace of their own.
 """
 
 from dataclasses import dataclass
@@ -13,8 +15,9 @@ from legation.errors import Conflict, Forbidden, NotFound
 from legation.store.audit import record
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Transaction, only
+from legation.store.identity import tokens
 from legation.store.identity.standing import Standing, person_behind, standing
-from legation.wire.principal import Principal
+from legation.wire.principal import SCOPES, Principal
 
 LINK_MS: Final = 10 * 60_000  # the person's time to open it
 _KEPT_MS: Final = 24 * 3_600_000  # how long a link that is over stays in the table
@@ -29,14 +32,15 @@ class SignedIn:
 
 def issue(principal: Principal, user: str | None, hash: bytes, *, now_ms: int) -> Transaction[int]:  # noqa: A002
     """For the caller, or with the scope `instance` for anybody; when it expires."""
-    target = user or person_behind(principal)
-    _check_right(principal, target)  # before anything is looked up: who may not ask learns nothing
+    target = check_right(principal, user)  # before anything is looked up: who may not ask learns nothing
     workspace = yield from _home_of(target, principal.workspace)
     found = None if workspace is None else (yield from standing(target, workspace))
     if found is not None and target == principal.user and not found.scopes <= principal.scopes:
         raise Forbidden(
             "cannot make a link that can do more than your credential; use one that has all your scopes"
         )
+    if found is not None and principal.kind == "token":
+        yield from _must_not_exceed(principal, found)
     if workspace is None or found is None:
         raise Conflict(
             f"cannot make a link for {target}, who is in no workspace; make them a member of one first"
@@ -82,7 +86,23 @@ def _home_of(user: str, preferred: str) -> Transaction[str | None]:
     return home
 
 
-def _check_right(principal: Principal, target: str) -> None:
+def _must_not_exceed(principal: Principal, target: Standing) -> Transaction[None]:
+    wanted = SCOPES if target.admin else target.scopes
+    elsewhere = yield SQL.elsewhere(user=target.user, workspace=principal.workspace)
+    if elsewhere or not wanted <= principal.scopes:
+        raise Forbidden(
+            "cannot make a link that can do more than this token, or in other workspaces; sign in and make it there, or "
+            "use `legation users link` on the server's machine"
+        )
+    if (yield from tokens.expiry_of(principal)) is not None:
+        raise Forbidden(
+            "cannot make a link with a token that expires, because the session would outlast it; sign in yourself"
+        )
+
+
+def check_right(principal: Principal, user: str | None) -> str:
+    """Whether the caller may ask for such a link at all. For whom it is."""
+    target = user or person_behind(principal)
     if principal.level < 2 and principal.kind != "user":
         raise Forbidden(
             "cannot make a sign-in link with a credential that is not a person's; sign in yourself"
@@ -94,3 +114,4 @@ def _check_right(principal: Principal, target: str) -> None:
         )
     if target != principal.user and "instance" not in principal.scopes:
         raise Forbidden('cannot make a link for another user without the scope "instance"; ask an admin')
+    return target

@@ -1,6 +1,7 @@
 """API tokens of a workspace.
 
 INV-I4  A token never has more than its maker had when it was made, nor more than its maker has now.
+        One made with a token lasts no longer than that.
 INV-I5  A token of kind `agent` is that agent: its label is the agent's name. It calls tools and manages nothing.
 """
 
@@ -44,7 +45,7 @@ def create(
     if new.kind == "agent":
         _must_fit_an_agent(new)
     scopes = _granted(principal, new)
-    expires_at = now_ms + new.expires_in_days * DAY_MS if new.expires_in_days else None
+    expires_at = _earlier((yield from expiry_of(principal)), new, now_ms)
     yield SQL.add_token(
         id=token,
         workspace=principal.workspace,
@@ -60,6 +61,14 @@ def create(
     details = {"kind": new.kind, "scopes": ",".join(sorted(scopes)), "expiresAt": expires_at}
     yield from record(principal, "token.created", token, details, now_ms)
     return _read((yield from _row(principal.workspace, token)))
+
+
+def expiry_of(principal: Principal) -> Transaction[int | None]:
+    """When the caller's credential ends by itself; None for whatever does not, or is no token."""
+    if principal.kind != "token":
+        return None
+    row = only((yield SQL.token_by_id(workspace=principal.workspace, id=principal.id)))
+    return row["expires_at"] if row else None
 
 
 def page(workspace: str, limit: int, after: str = "") -> Transaction[Page[Token]]:
@@ -139,6 +148,17 @@ def _granted(principal: Principal, new: NewToken) -> frozenset[Scope]:
             'out the scope "approve", or use your own session'
         )
     return scopes
+
+
+def _earlier(of_caller: int | None, new: NewToken, now_ms: int) -> int | None:
+    asked = now_ms + new.expires_in_days * DAY_MS if new.expires_in_days else None
+    if of_caller is None or asked is None:
+        return of_caller if asked is None else asked
+    if asked > of_caller:
+        raise Forbidden(
+            "cannot create a token that outlasts the one it is made with; leave out expiresInDays, or use your own session"
+        )
+    return asked
 
 
 def _row(workspace: str, token: str) -> Transaction[Row]:

@@ -11,7 +11,7 @@ from legation.store.identity import links, members
 from legation.store.identity.page import page_of
 from legation.wire.api.identity import NewUser, User, UserChange
 from legation.wire.api.shape import Page
-from legation.wire.principal import Principal
+from legation.wire.principal import SCOPES, Principal
 
 SQL = Queries("users")
 
@@ -23,6 +23,8 @@ def create(principal: Principal, new: NewUser, *, user: str, now_ms: int) -> Tra
             f'cannot give a role in workspace {principal.workspace} without the scope "manage"; leave the role '
             "out, or ask one of its owners"
         )
+    if new.instance_admin:
+        _must_have_everything(principal)
     yield from insert(new, user=user, now_ms=now_ms)
     yield from record(principal, "user.created", user, {"admin": new.instance_admin}, now_ms)
     if new.role is not None:
@@ -53,6 +55,8 @@ def page(limit: int, after: str = "") -> Transaction[Page[User]]:
 def change(principal: Principal, user: str, wanted: UserChange, *, now_ms: int) -> Transaction[User]:
     """Disabling or signing out makes every cookie of the user stale and every link of theirs void."""
     before = yield from _row(user)
+    if wanted.instance_admin and before["admin_since"] is None:
+        _must_have_everything(principal)
     admin_since = _since(before["admin_since"], wanted.instance_admin, now_ms)
     disabled_at = _since(before["disabled_at"], wanted.disabled, now_ms)
     was_in_charge = before["admin_since"] is not None and before["disabled_at"] is None
@@ -80,6 +84,14 @@ def sign_out(principal: Principal, user: str, *, now_ms: int) -> Transaction[Non
     yield SQL.put_user(id=user, **after)
     yield from links.drop_of(user)
     yield from record(principal, "user.signed-out", user, {}, now_ms)
+
+
+def _must_have_everything(principal: Principal) -> None:
+    """An admin can do everything, in a workspace of their own: so a token that cannot makes none."""
+    if principal.kind == "token" and not (principal.scopes >= SCOPES and principal.level == 2):
+        raise Forbidden(
+            "cannot make an admin of the installation with a token that can do less; sign in yourself"
+        )
 
 
 def _since(before: int | None, wanted: bool | None, now_ms: int) -> int | None:

@@ -21,3 +21,7 @@ where app_user.id = :user
 order by case when membership.workspace_id = :preferred then 0 else 1 end, membership.created_at,
   membership.workspace_id
 limit 1;
+
+-- name: elsewhere
+-- Whether somebody is a member of another workspace than this.
+select workspace_id from membership where user_id = :user and workspace_id <> :workspace limit 1;

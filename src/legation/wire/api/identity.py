@@ -49,7 +49,7 @@ class Me(Answer):
     workspace: str
     scopes: list[Scope]
     level: Level
-    user: str | None
+    user: str | None  # who is signed in; null for a token, which acts for itself
 
 
 class User(Answer):
@@ -84,7 +84,7 @@ class Workspace(Answer):
     id: str
     name: str
     status: WorkspaceStatus
-    role: Role | None  # the caller's own
+    role: Role | None  # the caller's own; a token has none
     created_at: int
 
 
@@ -145,7 +145,9 @@ class SignInLink(Answer):
 
 
 class NewSignInLink(Request):
-    """For oneself it takes a credential with all scopes of one's role; for another user the scope "instance"."""
+    """For oneself it takes a credential with all scopes of one's role; for another user the scope "instance".
+
+    A token makes one only for who can do no more than the token, in no other workspace, and if it does not expire."""
 
     user: Id | None = None  # null: for the caller
 
