@@ -217,7 +217,7 @@ async def _knock(app: App, method: str, path: str, headers: Mapping[str, str], b
     encoded = b"" if body is None else msgspec.json.encode(body)
     sent = {"host": PUBLIC_URL.removeprefix("http://"), **headers}
     if encoded:
-        sent |= {"content-type": "application/json", "content-length": str(len(encoded))}
+        sent = {"content-type": "application/json", "content-length": str(len(encoded)), **sent}
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -1,12 +1,14 @@
 """Every route of the real application, with every kind of credential: the expected answer, and nothing else."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.approvals.office import proposal
 from tests.server.presented import Presented, Standing, all_presented
-from tests.server.rig import BOTH, Answer, Rig, open_rig
+from tests.server.rig import BOTH, Answer, Rig, bearer, open_rig
 
 from legation.approvals.approval import LONGEST_WAIT_MS, Approval, new_approval_id
 from legation.approvals.grants import new_grant_id
@@ -448,6 +450,76 @@ async def test_an_open_route_looks_at_no_credential(rig: Rig) -> None:
             if answer.status != plain.status or (answer.status >= 500 and not left_out):
                 problems.append((*route(operation), each.name, answer.status, plain.status))
     assert problems == []
+
+
+# What is wrong with a request, in its path, its query, its headers or its body.
+WRONG_SEGMENTS = ("%zz", "%ff", "%00", "%C3%28", "a%2Fb", "-" * 5000)
+WRONG_QUERIES = ("?%zz", "?%ff=1", "?nobody=knows", "?limit=-1&after=%00", "?path=%00", "?" + "a=1&" * 2000)
+WRONG_HEADERS: tuple[dict[str, str], ...] = (
+    {"content-type": "text/plain"},
+    {"content-type": "application/json; charset=latin-1"},
+    {"content-encoding": "gzip"},
+    {"content-length": "9" * 15},
+    {"content-length": "9" * 5000},
+    {"accept": "image/png"},
+    {"last-event-id": "x"},
+    {"x-session-id": "", "x-trace-id": "\x7f", "traceparent": "0"},
+    {"prefer": "\xff"},
+    {"legation-workspace": "wsp_none"},
+    {"expect": "100-continue"},
+)
+WRONG_BODIES = (b"{", b"null", b"[" * 100_000, b"\xff", b'{"a":1,"a":2}', b"1" * 5000)
+
+
+async def test_without_a_credential_nothing_else_is_wrong_with_a_request(rig: Rig) -> None:
+    problems: list[tuple[object, ...]] = []
+    for operation in guarded(rig):
+        plain = re.sub(r"\{\w+\}", "x", operation.path)
+        paths = [plain, *(plain + query for query in WRONG_QUERIES)]
+        if "{" in operation.path:
+            paths += [re.sub(r"\{\w+\}", wrong, operation.path) for wrong in WRONG_SEGMENTS]
+        tries: list[tuple[str, dict[str, str], object]] = [(path, {}, None) for path in paths]
+        tries += [(plain, headers, {}) for headers in WRONG_HEADERS]
+        tries += [(plain, {}, msgspec.Raw(body)) for body in WRONG_BODIES]
+        for path, headers, body in tries:
+            for credential in ({}, bearer("wrong"), {"cookie": "legation_session=wrong"}):
+                answer = await rig.knock(operation.method, path, {**headers, **credential}, body)
+                if answer.status != 401 or "www-authenticate" not in answer.headers:
+                    problems.append((*route(operation), path[:60], headers, answer.status))
+    assert problems == []
+
+
+async def test_a_member_named_twice_is_refused_on_every_route(rig: Rig) -> None:
+    """The last one was taken, and another reader takes the first."""
+    owner = bearer(rig.services.own_token.reveal())
+    tried = 0
+    problems: list[tuple[object, ...]] = []
+    for operation in rig.app.operations:
+        named = BODIES.get(route(operation))
+        if not isinstance(named, dict) or not named:
+            continue
+        path = await target(rig, operation)
+        before = await everything(rig)
+        (first, value), text = next(iter(named.items())), msgspec.json.encode(named)
+        spelt = b'"\\u%04x%b":' % (ord(first[0]), first[1:].encode())
+        again = (msgspec.json.encode(first) + b":", spelt)
+        bodies = [b"{" + each + msgspec.json.encode(value) + b"," + text[1:] for each in again]
+        if b'"params":{' in text:
+            bodies.append(text.replace(b'"params":{', b'"params":{"deep":[{"p":1,"\\u0070":2}],'))
+            bodies[-1] = bodies[-1].replace(b"],}", b"]}")
+        for body in bodies:
+            rig.clock.advance(30)
+            answer = await rig.knock(operation.method, path, owner, msgspec.Raw(body))
+            if answer.status != 400 or b"once" not in answer.body:
+                problems.append((*route(operation), body, answer.status, answer.body[:200]))
+            tried += 1
+        after = await everything(rig)
+        if {*after["bucket"]} <= {*before["bucket"]}:
+            after["bucket"] = before["bucket"]
+        if after != before:
+            problems.append((*route(operation), "changed something"))
+    assert problems == []
+    assert tried > 40
 
 
 async def test_a_list_shows_nothing_of_another_workspace(rig: Rig) -> None:

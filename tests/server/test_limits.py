@@ -49,6 +49,33 @@ async def test_a_refused_caller_that_waits_for_continue_loses_the_connection() -
     assert (await put(b"", headers=announced)).header("connection") == "close"
 
 
+LONG = b'{"text":"%b","a":1,' % (b"x" * 200_000)  # looked through off the loop
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b'{"a":1,"b":{"a":1},"c":[{"a":1},{"a":2}]}', 200),
+        (b'{"a":"\\"b\\":1,\\"b\\":2","b":":"}', 200),  # in a text they are text
+        (b'{"a":%b,"b":%b.5}' % (b"1" * 5000, b"1" * 5000), 200),
+        (b'{"a":1,"A":2,"\\u00e9":3,"e\\u0301":4}', 200),
+        (b'{"a":1,"a":1}', 400),
+        (b'{"a":1 ,\n "a"\t: 1}', 400),
+        (b'{"a":1,"b":2,"\\u0061":3}', 400),
+        (b'{"":1,"":2}', 400),
+        ('{"\u00e9":1,"\\u00E9":2}'.encode(), 400),
+        (b'[[{"x":[{"a":{},"a":[]}]}]]', 400),
+        (LONG + b'"b":2}', 200),
+        (LONG + b'"a":2}', 400),
+    ],
+)
+async def test_a_member_named_twice_is_refused_at_any_depth(raw: bytes, status: int) -> None:
+    got = await put(raw, limit=1 << 20)
+    assert got.status == status
+    if status == 400:
+        assert got.json()["data"] == {"path": "$", "expected": "each member of an object once"}
+
+
 @pytest.mark.parametrize("raw", [b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000])
 @pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/raw"), ("POST", "/v1/things")])
 async def test_a_body_nested_too_deeply_is_refused(method: str, path: str, raw: bytes) -> None:
@@ -146,7 +173,13 @@ async def test_a_caller_that_leaves_is_not_a_defect() -> None:
     async def send(message: dict[str, object]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "raw_path": b"/v1/maybe", "query_string": b"", "headers": []}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "raw_path": b"/v1/maybe",
+        "query_string": b"",
+        "headers": [(b"host", b"x")],
+    }
     await toy_app()(scope, receive, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 499
 

@@ -1,7 +1,7 @@
 """The ASGI application: routes in, answers out, one road for all of them.
 
-INV-1  The order is fixed: address and method, credential, scope, parameters and body. A caller without a valid
-       credential learns nothing about what a valid request looks like.
+INV-1  The order is fixed: Host, address and method, credential, scope, parameters (those of the path, too) and body.
+       A caller without a valid credential learns nothing about what a valid request looks like.
 INV-2  Whatever happens, the answer is one of ours: a problem with the request's id, never a traceback.
 
 It is plain ASGI: one task a request, one authentication, one decode, one encode, one pair of sends.
@@ -142,7 +142,7 @@ class App:
         found = self._router.find(_raw_path(scope))
         if found is None:
             raise NotFound("cannot find this address; /openapi.json lists those there are")
-        resource, path = found
+        resource, path, broken = found
         trail.route = resource.path
         operation = resource.operations.get(scope["method"])
         if operation is None:
@@ -154,6 +154,8 @@ class App:
         if not operation.access.open:
             trail.principal = principal = await self._authenticate(request)
             operation.access.check(principal)
+        if broken is not None:
+            raise broken
         arguments: dict[str, object] = {}
         query = b"" if operation.any_query else scope["query_string"]
         if operation.parameters or query:

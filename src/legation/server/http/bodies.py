@@ -1,7 +1,11 @@
-"""Bodies: checked for type and charset, decoded once. Whatever they hold, none makes a 500."""
+"""Bodies: checked for type and charset, decoded once. Whatever they hold, none makes a 500.
+
+INV-B1  No object of a body names a member twice: whoever decided about the one would be told of the other.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping
@@ -17,6 +21,8 @@ from legation.server.http.limits import BodyReader
 from legation.server.http.parameters import REQUIRED
 
 _JSON: Final = b"application/json"
+# Bytes of a body that is looked through on the loop: the densest of that size takes some milliseconds.
+_LOOKED_AT_ON_LOOP: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,9 @@ class Body:
             return self.default
         if kind is None:
             raise UnsupportedMedia("cannot read a body of no type; send Content-Type: application/json")
-        return self.decode(data)
+        value = self.decode(data)
+        await check_members(data)
+        return value
 
     def decode(self, data: bytes) -> object:
         try:
@@ -87,6 +95,44 @@ def check_media(kind: bytes) -> None:
         name, _, value = each.strip().partition(b"=")
         if name == b"charset" and value.strip(b'"') not in (b"utf-8", b"utf8"):
             raise UnsupportedMedia("cannot read a body in this charset; send UTF-8")
+
+
+async def check_members(data: bytes) -> None:
+    """Refuse JSON with an object that has a member twice, at any depth, also where it is spelt differently.
+
+    The decoders take the last one without a word. `data` is known to be JSON in UTF-8."""
+    if data.count(b":") < 2:  # then there are no two members at all
+        return
+    if len(data) <= _LOOKED_AT_ON_LOOP:
+        _look_through(data)
+    else:
+        await asyncio.to_thread(_look_through, data)
+
+
+def _look_through(data: bytes) -> None:
+    try:
+        _members.decode(data.decode())
+    except _Twice:
+        raise invalid("$", "each member of an object once") from None
+    except ValueError:
+        raise invalid("$", "JSON") from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+class _Twice(Exception):
+    pass
+
+
+def _each_once(members: list[tuple[str, object]]) -> None:
+    if len(members) > 1 and len({name for name, _ in members}) < len(members):
+        raise _Twice
+
+
+# Only names are of interest: numbers are not made, so that none is too long to be one. `len` takes a text, at no cost.
+_members: Final = json.JSONDecoder(
+    object_pairs_hook=_each_once, parse_int=len, parse_float=len, parse_constant=len, strict=False
+)
 
 
 def _too_deep() -> TooLarge:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from legation.errors import InvalidParams
 from legation.server.http.operations import Operation
 from legation.server.http.parameters import decode_segment
 
@@ -58,18 +59,24 @@ class Router:
         for operation in operations:
             self._add(operation)
 
-    def find(self, raw_path: bytes) -> tuple[Resource, Mapping[str, str]] | None:
-        """The resource and its path parameters. Broken percent-encoding is refused, as anything else invalid."""
+    def find(self, raw_path: bytes) -> tuple[Resource, Mapping[str, str], InvalidParams | None] | None:
+        """The resource, its path parameters, and what is wrong with their percent-encoding.
+
+        That is not raised: who may call the resource at all is asked first."""
         path = raw_path.decode("latin-1")
         if (resource := self._fixed.get(path)) is not None:
-            return resource, _NOTHING
-        segments = path.split("/")[1:]
+            return resource, _NOTHING, None
+        segments, broken = path.split("/")[1:], None
         if "%" in path:
-            segments = [decode_segment(each) for each in segments]
+            for at, each in enumerate(segments):
+                try:
+                    segments[at] = decode_segment(each)
+                except InvalidParams as error:
+                    broken = error  # the segment stays as it is, and is no fixed one
         found = self._root.find(segments, 0)
         if found is None or found[0].resource is None:
             return None
-        return found[0].resource, dict(zip(found[0].names, found[1], strict=True))
+        return found[0].resource, dict(zip(found[0].names, found[1], strict=True)), broken
 
     def _add(self, operation: Operation) -> None:
         node, names = self._root, []

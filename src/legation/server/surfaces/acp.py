@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from legation.errors import Conflict, LegationError, NotAcceptable, NotFound
 from legation.server.http.app import BODY_TRUST
-from legation.server.http.bodies import check_media
+from legation.server.http.bodies import check_media, check_members
 from legation.server.http.call import Call, Header
 from legation.server.http.limits import BodyReader
 from legation.server.http.routes import Routes, needs
@@ -72,7 +72,9 @@ async def post_acp_message(
     check_media(headers.get(b"content-type", b""))
     _must_accept(call, "application/json")
     asked, principal = call.services.clock.monotonic(), call.principal
-    message = read_body(await _bodies.read(headers, call.request.receive))
+    body = await _bodies.read(headers, call.request.receive)
+    message = read_body(body)
+    await check_members(body)
     if call.services.clock.monotonic() - asked > BODY_TRUST:
         # Whoever holds a body back would outlive a revocation by as long.
         principal = await call.authenticate(call.request)
