@@ -7,8 +7,9 @@ import http.client
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -38,6 +39,7 @@ REFUSES_MORE = (
     "callTool",
 )
 STARTS_AGENTS = ("createSession",)  # whichever a fuzzer names, and from the network
+PATIENCE = 600  # tenths of a second: the test's, with a server that drops its readers
 NO_FUZZERS = ("uploadFiles",)  # a tar is nothing that a fuzzer can make up
 
 
@@ -145,6 +147,40 @@ def test_no_other_name_of_the_server_gets_through(up: Running) -> None:
     # With its own name in the target, as proxies send it (RFC 9112), it is answered.
     own = b"GET http://127.0.0.1/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     assert raw(up, own).startswith(b"HTTP/1.1 200")
+
+
+def test_a_reader_that_takes_nothing_is_dropped(tmp_path: Path) -> None:
+    """And what it held is given back: the file, the place among the transfers, the turn at backups."""
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(1 << 28)  # more than the system keeps for a connection
+    with running(tmp_path, LEGATION_READER_TIMEOUT="1s") as up:
+        up.line()
+        where, token = urlsplit(up.server_file().url), up.server_file().token
+        asked = (
+            f"GET /v1/fs/file?path=big HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+        )
+        with ExitStack() as lines:
+            for _ in range(32):
+                line = lines.enter_context(socket.create_connection((where.hostname, where.port), timeout=20))
+                line.sendall(asked.encode())
+                assert line.recv(12) == b"HTTP/1.1 200"  # and no more
+            # Dropped, one after the other, while all of them stay connected on this side.
+            for _ in range(PATIENCE):
+                if not held_open(up.process.pid, tmp_path / "big"):
+                    break
+                threading.Event().wait(0.1)
+            assert not held_open(up.process.pid, tmp_path / "big")
+            (tmp_path / "small").write_bytes(bytes(1 << 20))
+            answer = httpx2.get(f"{up.server_file().url}/v1/fs/file?path=small", headers=owner(up))
+            assert (answer.status_code, len(answer.content)) == (200, 1 << 20)  # who reads, gets all of it
+
+
+def held_open(pid: int, path: Path) -> int:
+    found = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += each.readlink() == path
+    return found
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])

@@ -148,14 +148,20 @@ class ServingBoth(Serving):
         tls: Tls | None,
         trusted_proxies: Sequence[str],
         websockets: bool,
+        reader_timeout: float,
         mesh: ASGIApp,
         mesh_sockets: Sequence[socket.socket],
     ) -> None:
         super().__init__(
-            app, before_exit=before_exit, tls=tls, trusted_proxies=trusted_proxies, websockets=websockets
+            app,
+            before_exit=before_exit,
+            tls=tls,
+            trusted_proxies=trusted_proxies,
+            websockets=websockets,
+            reader_timeout=reader_timeout,
         )
         self._when_ready = on_ready
-        self._mesh = Serving(mesh).config  # with the same bounds
+        self._mesh = Serving(mesh, reader_timeout=reader_timeout).config  # with the same bounds
         self._mesh_sockets = tuple(mesh_sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -137,8 +137,15 @@ def _serving(
         app = Upgrades(app, TERMINALS, services.clock)
     tls, proxies, websockets = _tls(settings), settings.trusted_proxies, settings.processes
     if not mesh:
-        before_exit = _before_exit(services)
-        return Serving(app, on_ready, before_exit, tls=tls, trusted_proxies=proxies, websockets=websockets)
+        return Serving(
+            app,
+            on_ready,
+            _before_exit(services),
+            tls=tls,
+            trusted_proxies=proxies,
+            websockets=websockets,
+            reader_timeout=settings.reader_timeout,
+        )
     beside = mesh_app(
         MESH,
         services=services,
@@ -154,6 +161,7 @@ def _serving(
         tls=tls,
         trusted_proxies=proxies,
         websockets=websockets,
+        reader_timeout=settings.reader_timeout,
         mesh=beside,
         mesh_sockets=mesh,
     )

@@ -28,6 +28,8 @@ GRACE: Final = 0.4  # seconds: the time of requests in flight, and of readers to
 CANCEL_GRACE: Final = 0.2  # seconds: of what is cancelled after that
 HEAD_LIMIT: Final = 128 * 1024  # bytes of a request's line and headers
 HEAD_TIMEOUT: Final = 20.0  # seconds: a client's time to send them
+READER_TIMEOUT: Final = 60.0  # seconds: a client's time to take the least of what waits for it
+LEAST_TAKEN: Final = 16 * 1024  # bytes of it in that time; one by one they would hold a file for days
 KEEP_ALIVE: Final = 75  # seconds: how long a connection may wait for its next request
 TICK: Final = 1.0  # seconds: how often uvicorn's Date header is renewed
 MOST_WAITING: Final = (
@@ -81,8 +83,10 @@ class Serving(uvicorn.Server):
         tls: Tls | None = None,
         trusted_proxies: Sequence[str] = (),
         websockets: bool = False,
+        reader_timeout: float = READER_TIMEOUT,
     ) -> None:
-        super().__init__(_config(app, tls, trusted_proxies, websockets=websockets))
+        http = type(BoundedHttp.__name__, (BoundedHttp,), {"reader_timeout": reader_timeout})
+        super().__init__(_config(app, http, tls, trusted_proxies, websockets=websockets))
         self._on_ready = on_ready
         self._before_exit = before_exit
         self._grace = grace
@@ -165,11 +169,16 @@ class Serving(uvicorn.Server):
 
 
 def _config(
-    app: ASGIApp, tls: Tls | None, trusted_proxies: Sequence[str], *, websockets: bool
+    app: ASGIApp,
+    http: type[BoundedHttp],
+    tls: Tls | None,
+    trusted_proxies: Sequence[str],
+    *,
+    websockets: bool,
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=BoundedHttp,
+        http=http,
         # Without them a handshake is a request like any other. Loaded by name: most servers have no use for it.
         ws="legation.server.processes.sockets:BoundedWebSocket" if websockets else "none",
         ws_max_size=WS_MESSAGE_BYTES,
@@ -191,8 +200,12 @@ def _config(
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol, with bounds on a request's head that it leaves out: its size, and its time to arrive."""
+    """uvicorn's protocol, with bounds that it leaves out: on the size of a request's head and its time to arrive, and on
+    the time in which nothing of an answer is taken."""
 
+    reader_timeout = READER_TIMEOUT
+    _unread = 0  # bytes that waited for the reader when it was last looked at
+    _patience: asyncio.TimerHandle | None = None
     _in_head = True
     _loose = 0  # bytes that nothing whole has come of yet: of a head, a chunk's extension, a trailer
     _fields = 0  # bytes of the header fields that are complete
@@ -205,7 +218,33 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._meet_deadline()
+        self._end_patience()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._be_patient()
+
+    def resume_writing(self) -> None:
+        self._end_patience()
+        super().resume_writing()
+
+    def _be_patient(self) -> None:
+        self._end_patience()
+        self._unread = self.transport.get_write_buffer_size()
+        self._patience = self.loop.call_later(self.reader_timeout, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
+        """Whatever an answer holds, a file, a place, a backup, it holds until its reader has it."""
+        if self._unread - self.transport.get_write_buffer_size() < LEAST_TAKEN:
+            self.transport.abort()  # to close would wait for it
+        else:
+            self._be_patient()
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def data_received(self, data: bytes) -> None:
         self._loose += len(data)

@@ -138,6 +138,13 @@ FIELDS: Final = (
         "Reverse proxies whose X-Forwarded- headers are believed. None by default.",
         flag=False,
     ),
+    Field(
+        "reader_timeout",
+        "1m",
+        duration(0.1, 3600),
+        "How long a reader may take next to nothing (16 KiB) of what waits for it before its connection is dropped.",
+        flag=False,
+    ),
     Field("max_body_bytes", "1MiB", size(2**10, 2**30), "The longest body of a request.", flag=False),
     Field(
         "database_url",

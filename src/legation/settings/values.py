@@ -32,6 +32,7 @@ class Settings:
     allowed_hosts: tuple[str, ...]
     cors_origins: tuple[str, ...]
     trusted_proxies: tuple[str, ...]
+    reader_timeout: float
     max_body_bytes: int
     database_url: Secret | None
     blobs: str | None

@@ -26,6 +26,7 @@ from legation.wire.principal import Principal, Scope
 SCOPES: dict[str, frozenset[Scope]] = {
     "operator": frozenset({"read", "operate"}),
     "viewer": frozenset({"read", "approve", "call"}),
+    **{f"operator {number}": frozenset[Scope]({"read", "operate"}) for number in range(2, 6)},
 }
 SECRET = "the secret outside"
 LIMIT = 1 << 20

@@ -8,7 +8,7 @@ import socket
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,35 @@ def held_open(folder: Path) -> int:
         with suppress(FileNotFoundError):  # closed meanwhile
             found += each.readlink().is_relative_to(folder)
     return found
+
+
+def asking(port: int, path: str, token: str) -> socket.socket:
+    """Takes little into its own buffers, so that what is not read stays with the server."""
+    line = socket.socket()
+    line.settimeout(WAIT)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    line.connect(("127.0.0.1", port))
+    line.sendall(
+        f"GET /v1/fs/file?path={path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    )
+    return line
+
+
+def test_downloads_that_nobody_reads_keep_no_other_caller_out(tmp_path: Path) -> None:
+    drive = open_drive(tmp_path, limit=SIZE)
+    with (drive.root / "big").open("wb") as file:
+        file.truncate(SIZE)
+    with serving(drive) as port, ExitStack() as lines:
+        begun = [lines.enter_context(asking(port, "big", "operator")) for _ in range(130)]
+        answers = sorted(line.recv(12) for line in begun)  # and no more
+        assert answers == [b"HTTP/1.1 200"] * 32 + [b"HTTP/1.1 429"] * 98
+        other = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT)
+        authorization = {"Authorization": "Bearer operator 2"}
+        other.request("PUT", "/v1/fs/file?path=new", body=bytes(3 * MIB), headers=authorization)
+        assert other.getresponse().read()
+        other.request("GET", "/v1/fs/file?path=new", headers=authorization)
+        assert len(other.getresponse().read()) == 3 * MIB
+        other.close()
 
 
 def test_a_connection_that_breaks_in_an_upload_or_a_download_leaves_nothing(tmp_path: Path) -> None:

@@ -7,11 +7,16 @@ import stat
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.fs.drive import LIMIT, Drive
+
+from legation.errors import RateLimited
+from legation.server.fs.transfers import Transfers
+from legation.wire.principal import Principal
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,7 +74,9 @@ async def test_a_compressed_body_is_refused(drive: Drive) -> None:
 class Line:
     """A connection on which the test sends the body piece by piece."""
 
-    def __init__(self, drive: Drive, path: str, route: str = "PUT /v1/fs/file") -> None:
+    def __init__(
+        self, drive: Drive, path: str, route: str = "PUT /v1/fs/file", token: str = "operator"
+    ) -> None:
         self.sent: list[Any] = []
         self._messages: asyncio.Queue[dict[str, object]] = asyncio.Queue()
         self.taken = asyncio.Event()
@@ -80,7 +87,7 @@ class Line:
             "path": target,
             "raw_path": target.encode(),
             "query_string": f"path={path}".encode(),
-            "headers": [(b"host", b"x"), (b"authorization", b"Bearer operator")],
+            "headers": [(b"host", b"x"), (b"authorization", f"Bearer {token}".encode())],
             "http_version": "1.1",
             "scheme": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -199,11 +206,31 @@ async def test_a_pipe_or_a_link_that_took_the_files_place_meanwhile_is_not_writt
 
 
 async def test_more_transfers_than_allowed_are_refused_and_one_that_ends_makes_room(drive: Drive) -> None:
-    lines = [Line(drive, f"{number}") for number in range(64)]
+    callers = ("operator", "operator 2", "operator 3", "operator 4")
+    lines = [Line(drive, f"{number}", token=callers[number // 32]) for number in range(128)]
     for line in lines:
         await line.send(b"x")
-    got = await drive.read("a.txt")
+    got = await drive.read("a.txt", token="operator 5")
     assert (got.status, got.json()["code"]) == (503, "legation/unavailable")
+    lines[0].hang_up()
+    assert await lines[0].status() == 499
+    assert (await drive.read("a.txt", token="operator 5")).body == b"a"
+    for line in lines[1:]:
+        line.hang_up()
+        await line.status()
+
+
+async def test_one_caller_has_a_share_of_the_transfers_and_the_rest_is_for_others(drive: Drive) -> None:
+    lines = [Line(drive, f"{number}") for number in range(32)]
+    for line in lines:
+        await line.send(b"x")
+    for got in (await drive.read("a.txt"), await drive.write("b.txt")):
+        assert (got.status, got.json()["code"], got.header("retry-after")) == (
+            429,
+            "legation/rate-limited",
+            "1",
+        )
+    assert (await drive.read("a.txt", token="operator 2")).body == b"a"
     lines[0].hang_up()
     assert await lines[0].status() == 499
     assert (await drive.read("a.txt")).body == b"a"
@@ -212,9 +239,29 @@ async def test_more_transfers_than_allowed_are_refused_and_one_that_ends_makes_r
         await line.status()
 
 
+def test_an_agent_leaves_half_of_its_makers_share_and_no_token_makes_it_larger() -> None:
+    transfers = Transfers(64)
+    maker = Principal(kind="user", id="usr_1", user="usr_1", workspace="local", scopes=frozenset(), level=2)
+    agents = [replace(maker, kind="token", id=f"tok_{number}", agent="claude") for number in range(3)]
+    held = [transfers.begin(agents[0]) for _ in range(8)]
+    with pytest.raises(RateLimited):
+        transfers.begin(agents[0])
+    held += [transfers.begin(maker) for _ in range(4)] + [transfers.begin(agents[1]) for _ in range(4)]
+    for each in (maker, *agents, replace(maker, kind="token", id="tok_9")):
+        with pytest.raises(RateLimited):
+            transfers.begin(each)
+    transfers.begin(replace(maker, id="usr_2", user="usr_2")).end()
+    for transfer in held:
+        transfer.end()
+        transfer.end()  # twice counts once
+    assert transfers.running == 0
+    transfers.begin(agents[0]).end()
+
+
 async def test_a_file_that_grows_while_it_is_read_is_sent_as_it_was_announced(drive: Drive) -> None:
     (drive.root / "big").write_bytes(b"1" * 400_000)
-    reading = await drive.files.open(drive.files.confinement(None, "local"), "big")
+    caller = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset(), level=0)
+    reading = await drive.files.open(caller, drive.files.confinement(None, "local"), "big")
     with (drive.root / "big").open("ab") as file:
         file.write(b"2" * 1000)
     assert b"".join([piece async for piece in reading.pieces()]) == b"1" * 400_000

@@ -21,6 +21,7 @@ from legation.server.fs.transfers import Transfer, Transfers
 from legation.server.fs.upload import Unpacking
 from legation.server.fs.writing import Draft
 from legation.wire.api.fs import FsEntry, FsMove, FsMoved, FsStat, FsUploaded, FsWritten
+from legation.wire.principal import Principal
 
 MAX_FILE_BYTES: Final = 1 << 30
 
@@ -47,7 +48,7 @@ class Files:
         self._folders_of = folders_of
         self._max_file_bytes = max_file_bytes
         self._threads = FileThreads()
-        self._transfers = Transfers()
+        self.transfers = Transfers()
 
     def confinement(self, session_id: str | None, workspace: str) -> Confinement:
         if session_id is None:
@@ -80,17 +81,19 @@ class Files:
         )
         return FsMoved(from_=printable(source), to=printable(target))
 
-    async def open(self, where: Confinement, path: str) -> Reading:
-        transfer = self._transfers.begin()
+    async def open(self, caller: Principal, where: Confinement, path: str) -> Reading:
+        transfer = self.transfers.begin(caller)
         try:
             return Reading(await self._threads.run(OpenFile, where, path), transfer, self._threads)
         except BaseException:
             transfer.end()
             raise
 
-    async def write(self, where: Confinement, path: str, request: Request, confirm: Confirm) -> FsWritten:
+    async def write(
+        self, caller: Principal, where: Confinement, path: str, request: Request, confirm: Confirm
+    ) -> FsWritten:
         draft = Draft(where, path)
-        with self._transfers.begin():
+        with self.transfers.begin(caller):
             try:
                 async with aclosing(pieces(request, self._max_file_bytes)) as arriving:
                     await self._threads.run(draft.start)
@@ -102,9 +105,11 @@ class Files:
                 await run_to_end(draft.drop)
         return FsWritten(path=printable(placed), bytes_written=draft.bytes_written)
 
-    async def unpack(self, where: Confinement, path: str, request: Request, confirm: Confirm) -> FsUploaded:
+    async def unpack(
+        self, caller: Principal, where: Confinement, path: str, request: Request, confirm: Confirm
+    ) -> FsUploaded:
         body = pieces(request, self._max_file_bytes)
-        with self._transfers.begin():
+        with self.transfers.begin(caller):
             unpacking = await self._threads.run(Unpacking, where, path, self._max_file_bytes)
             try:
                 async with aclosing(body) as arriving:

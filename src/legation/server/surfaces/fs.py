@@ -53,7 +53,7 @@ async def describe_file(call: Call, path: FilePath, session_id: SessionId = None
 )
 async def read_file(call: Call, path: FilePath, session_id: SessionId = None) -> Response:
     """The bytes of a regular file, as they are."""
-    reading = await call.services.files.open(_where(call, session_id), path)
+    reading = await call.services.files.open(call.principal, _where(call, session_id), path)
     if call.request.method == "HEAD":
         reading.close()
         return Response(media_type=OCTETS, headers={"content-length": str(reading.size)})
@@ -67,7 +67,8 @@ async def write_file(call: Call, path: FilePath, session_id: SessionId = None) -
     """Write a file, whole or not at all; the folders above it are made.
 
     One that is there is replaced and hands on its permissions."""
-    return await call.services.files.write(_where(call, session_id), path, call.request, Confirmation(call))
+    where = _where(call, session_id)
+    return await call.services.files.write(call.principal, where, path, call.request, Confirmation(call))
 
 
 @routes.delete("/v1/fs/entry", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
@@ -104,7 +105,8 @@ async def upload_files(call: Call, path: FilePath = ".", session_id: SessionId =
 
     Files and folders only: an archive with a link, a device, an absolute name or `..` is refused where that begins,
     and what was unpacked before it stays."""
-    return await call.services.files.unpack(_where(call, session_id), path, call.request, Confirmation(call))
+    where = _where(call, session_id)
+    return await call.services.files.unpack(call.principal, where, path, call.request, Confirmation(call))
 
 
 class Download(StreamingResponse):
