@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from legation.approvals.policy.shell.words import Reader, Unreadable, Word
+from legation.approvals.policy.shell.words import QUIET_NAME, Reader, Unreadable, Word
 from legation.approvals.policy.shell.wrappers import SPECIAL, Inner, Script, look_into
 
 MAX_LINE: Final = 32 * 1024  # characters
@@ -80,6 +80,13 @@ class _Parts:
         if len(self.found) >= MAX_PARTS:
             raise Unreadable(f"more than {MAX_PARTS} commands")
         self.found.append(part)
+
+    def add_variable(self, name: Word) -> None:
+        """One that a loop fills: `for PATH in ...` is an assignment like any other."""
+        if name.keyword is None:
+            raise Unreadable("a loop over words that are not known")
+        if not QUIET_NAME.fullmatch(name.keyword):
+            self.add((f"{name.keyword}=", None))
 
     def add_command(self, words: list[Word], depth: int) -> None:
         if depth > _MAX_DEPTH:
@@ -177,12 +184,15 @@ class _Commands:
                 return
         self._words.append(word)
         if self._loops_over and len(self._words) == 2 and word.keyword == "do":
+            self._parts.add_variable(self._words[0])
             self._words, self._loops_over = [], False  # `for x do ...`, over the arguments
 
     def _end_command(self) -> None:
         words, self._words = self._words, []
         if self._loops_over:
             self._loops_over = False
+            if words:
+                self._parts.add_variable(words[0])
             return
         self._parts.add_command(words, self._depth)
 

@@ -10,13 +10,21 @@ from typing import Final
 BLANKS: Final = " \t"
 BREAKS: Final = " \t\n;&|()<>"
 _NAME: Final = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*?$!#_-])", re.ASCII)
-# Neither a quote nor another expansion inside, no subscript, no `@P`: those can run commands.
+# Neither a quote nor another expansion inside, no subscript, no `@P`: those can run commands. Nor `${!x}` and
+# `${x:y}`: they take the text in a variable for a name or for arithmetic, and its subscript is expanded. Nor `=`,
+# which assigns.
 _BRACED: Final = re.compile(
-    r"\$\{[#!]?(?:[A-Za-z_]\w*|\d+|[*?#@$!-])(?:[:%#/^,+=?-][^`$(){}'\"\\@\[\]]*)?\}", re.ASCII
+    r"\$\{#?(?:[A-Za-z_]\w*|\d+|[*?#@$!-])"
+    r"(?:(?::?[+?-]|[%#/^,])[^`$(){}'\"\\@\[\]]*|: ?-?\d+(?::-?\d+)?)?\}",
+    re.ASCII,
 )
 _TEST: Final = re.compile(r"\[\[?(?=[ \t\n;&|()<>]|$)")  # a command, and no pattern
-_ARITHMETIC: Final = re.compile(r"\$\(\([\w\s+*/%-]*\)\)", re.ASCII)
+# Of numbers only: the text in a variable is arithmetic again, and `a[$(rm x)]` in it runs the rm.
+_ARITHMETIC: Final = re.compile(r"\$\(\([\d\s+*/%-]*\)\)", re.ASCII)
+_NUMBERS: Final = frozenset({"$?", "$#", "$$", "$!"})
 ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+# Of a variable that no program looks at, unlike PATH, HOME and http_proxy.
+QUIET_NAME: Final = re.compile(r"(?!\w*_proxy$)[a-z_][a-z0-9_]*", re.ASCII)
 
 
 class Unreadable(Exception):
@@ -30,6 +38,7 @@ class Word:
     pieces: list[str | None] = field(default_factory=list)
     head: str = ""
     is_plain: bool = True  # no quote, no escape, no hole
+    splits: bool = False  # a hole may make several words of it, or one that looks like an option
     _swallows: bool = False
 
     def add(self, text: str, *, bare: bool = False) -> None:
@@ -44,8 +53,9 @@ class Word:
         else:
             self.pieces.append(text)
 
-    def add_hole(self, *, to_the_end: bool = False) -> None:
+    def add_hole(self, *, to_the_end: bool = False, splits: bool = False) -> None:
         self.is_plain = False
+        self.splits = self.splits or splits
         if not self.pieces or self.pieces[-1] is not None:
             self.pieces.append(None)
         self._swallows = self._swallows or to_the_end
@@ -107,10 +117,10 @@ class Reader:
             word.add(found[0], bare=True)
             self.at = found.end()
         elif char in "*?[":
-            word.add_hole()
+            word.add_hole(splits=True)
             self.at += 1
         elif char == "{" and not self._is_empty_or_lone_brace(word):
-            word.add_hole(to_the_end=True)  # {a,b} makes several words of one
+            word.add_hole(to_the_end=True, splits=True)  # {a,b} makes several words of one
             self.at += 1
         elif char == "{" and self.text.startswith("{}", self.at):
             word.add("{}", bare=True)
@@ -155,15 +165,15 @@ class Reader:
     def _expansion(self, word: Word, *, quoted: bool) -> None:
         text, at = self.text, self.at
         if self.char == "`":
-            self._backticks()
-            word.add_hole()
+            self._backticks(quoted=quoted)
+            word.add_hole(splits=not quoted)
         elif text.startswith("$((", at):
-            self._simple(_ARITHMETIC, word, "arithmetic that may run commands")
+            self._simple(_ARITHMETIC, word, "arithmetic that may run commands", splits=False)
         elif text.startswith("$(", at):
             self.at = self._substitute(text, at + 2)
-            word.add_hole()
+            word.add_hole(splits=not quoted)
         elif text.startswith("${", at):
-            self._simple(_BRACED, word, "an expansion that may run commands")
+            self._simple(_BRACED, word, "an expansion that may run commands", splits=not quoted)
         elif text.startswith("$[", at):
             raise Unreadable("arithmetic that may run commands")
         elif text.startswith("$'", at) and not quoted:
@@ -172,17 +182,17 @@ class Reader:
             self.at += 1
         elif found := _NAME.match(text, at):
             self.at = found.end()
-            word.add_hole()
+            word.add_hole(splits=not quoted and found[0] not in _NUMBERS)
         else:
             word.add("$")
             self.at += 1
 
-    def _simple(self, form: re.Pattern[str], word: Word, why: str) -> None:
+    def _simple(self, form: re.Pattern[str], word: Word, why: str, *, splits: bool) -> None:
         found = form.match(self.text, self.at)
         if found is None:
             raise Unreadable(why)
         self.at = found.end()
-        word.add_hole()
+        word.add_hole(splits=splits)
 
     def _ansi_quoted(self, word: Word) -> None:
         found = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL).match(self.text, self.at)
@@ -191,9 +201,11 @@ class Reader:
         self.at = found.end()
         word.add_hole()  # its escapes can spell anything
 
-    def _backticks(self) -> None:
+    def _backticks(self, *, quoted: bool) -> None:
         found = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL).match(self.text, self.at)
         if found is None:
             raise Unreadable("a backtick that does not end")
+        if quoted and '\\"' in found[1]:
+            raise Unreadable("quotes within backticks within quotes")  # there the backslash goes before they are read
         self.at = found.end()
         self._inner(re.sub(r"\\([`$\\])", r"\1", found[1]))

@@ -6,11 +6,12 @@ it could not be told: the line is unreadable then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from legation.approvals.policy.shell.words import ASSIGNMENT, Unreadable, Word
+from legation.approvals.policy.shell.words import ASSIGNMENT, QUIET_NAME, Unreadable, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,14 @@ _WRAPPERS: Final = {
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash"})
 _SHELL_LONG: Final = frozenset({"--login", "--norc", "--noprofile", "--posix", "--restricted", "--verbose"})
 # They run text that only they know, or change what later words mean.
-_OPAQUE: Final = frozenset({"eval", "trap", "alias", "su", "watch", "parallel", "script", "runuser", "fc"})
+_OPAQUE: Final = frozenset(
+    {"eval", "trap", "alias", "su", "watch", "parallel", "script", "runuser", "fc", "let"}
+)
+_TESTS: Final = frozenset({"[", "test"})
+_DECLARES: Final = frozenset({"declare", "typeset", "local", "readonly"})
+_FILLS: Final = frozenset({"read", "mapfile", "readarray", "unset", "wait", "getopts"})
+_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SUBSCRIPT: Final = re.compile(r"[A-Za-z_]\w*\[", re.ASCII)
 _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _FINDERS: Final = frozenset({"find", "gfind"})
 
@@ -66,6 +74,10 @@ SPECIAL: Final = (
     | _SHELLS
     | _OPAQUE
     | _FINDERS
+    | _TESTS
+    | _DECLARES
+    | _FILLS
+    | {"printf"}
     | {"for", "case", "esac", "select", "function", "coproc"}
 )
 
@@ -77,6 +89,14 @@ def look_into(name: str, words: list[Word]) -> Iterator[Inner]:
         yield from _shell(words)
     elif name in _FINDERS:
         yield from _find(words)
+    elif name in _TESTS:
+        _test(words)
+    elif name in _DECLARES:
+        _declaration(words)
+    elif name in _FILLS:
+        yield from _filled_variables(words)
+    elif name == "printf":
+        yield from _printf(words)
     elif wrapper := _WRAPPERS.get(name):
         inner, options = _behind(wrapper, words)
         if name == "sudo" and not inner and set("is") & set(options):
@@ -87,6 +107,66 @@ def look_into(name: str, words: list[Word]) -> Iterator[Inner]:
             yield from _xargs(inner, options)
         elif inner:
             yield inner
+
+
+# Builtins that take a word for a variable expand its subscript: `[ -v 'a[$(rm x)]' ]` runs the rm.
+
+
+def _test(words: list[Word]) -> None:
+    for at, word in enumerate(words):
+        after = words[at + 1] if at + 1 < len(words) else Word()
+        if word.splits or (None in word.pieces and None in after.pieces):
+            raise Unreadable("a test with words that are not known yet")
+        if word.text in ("-v", "-R") and not _NAME.fullmatch(after.text or ""):
+            raise Unreadable("a test of a variable that may run commands")
+
+
+def _declaration(words: list[Word]) -> None:
+    for word in words[1:]:
+        first = word.pieces[0] if word.pieces else ""
+        name, assigns, _ = (first or "").partition("=")
+        if not assigns and None in word.pieces:
+            raise Unreadable("a declaration of what is not known yet")
+        if name[:1] in "-+" and set("in") & set(name):
+            raise Unreadable("a variable whose text is read again")
+        if name[:1] not in "-+" and not _NAME.fullmatch(name.removesuffix("+")):
+            raise Unreadable("a declaration that may run commands")
+
+
+def _filled_variables(words: list[Word]) -> Iterator[Inner]:
+    fills = words[0].text not in ("unset", "wait")
+    unknown = sum(word.text is None for word in words)
+    if words[0].text == "wait" and any((word.text or "").startswith(("-p", "-np")) for word in words):
+        raise Unreadable("a `wait` that fills a variable")
+    for word in words[1:]:
+        if word.text is None:
+            if word.splits or fills or unknown > 1:  # `wait "$a" "$b"` may be `wait -p name`
+                raise Unreadable("a variable whose name is not known yet")
+        elif _SUBSCRIPT.match(word.text):
+            raise Unreadable("a variable with a subscript that may run commands")
+        elif fills and _NAME.fullmatch(word.text) and not QUIET_NAME.fullmatch(word.text):
+            yield [_assigned(word.text)]
+
+
+def _printf(words: list[Word]) -> Iterator[Inner]:
+    """`-v` makes an assignment of it."""
+    if len(words) < 2:
+        return
+    first = words[1]
+    if first.splits or first.pieces == ["", None]:
+        raise Unreadable("a `printf` whose first word is not known yet")
+    if (first.text or "").startswith("-v"):
+        joined = (first.text or "")[2:] or (words[2].text if len(words) > 2 else None)
+        if not _NAME.fullmatch(joined or ""):
+            raise Unreadable("a variable whose name is not known yet")
+        yield [_assigned(joined or "")]
+
+
+def _assigned(name: str) -> Word:
+    word = Word()
+    word.add(f"{name}=", bare=True)
+    word.add_hole()
+    return word
 
 
 def _xargs(inner: list[Word], options: dict[str, str | None]) -> Iterator[Inner]:
