@@ -6,6 +6,13 @@ import pytest
 from tests.approvals.policy.rules import allows, decide, denies, policy
 
 
+@pytest.mark.parametrize(
+    "line", ["$A -rf $B", '"$A" "$B"', "$A $B", "g$A -rf $B", "{rm,x} *", "r? -rf $B", "g$A; ls $B $C"]
+)
+def test_a_command_with_two_unknown_places_is_not_taken_for_an_allowed_one(line: str) -> None:
+    assert not allows({"command": {"glob": ["git *", "ls *"]}}, f"$ {line}")
+
+
 @pytest.mark.parametrize("field", ["params.amount", "amount"])
 def test_d2_both_spellings_of_an_argument_are_its_name(field: str) -> None:
     assert allows({"field": field, "op": "<", "value": 500}, "refund amount=100")

@@ -61,6 +61,18 @@ def test_a_hole_is_answered_for_all_that_may_fill_it(
     assert answer is UNKNOWN or (answer is YES) is filled
 
 
+@given(PATTERNS, st.lists(TEXTS, min_size=3, max_size=4), st.lists(TEXTS, min_size=4, max_size=4))
+def test_several_holes_are_answered_for_all_that_may_fill_them(
+    pattern: str, texts: list[str], filled: list[str]
+) -> None:
+    automaton = Automaton(parse_regex(pattern))
+    pieces = [piece for text in texts for piece in (text, None)][:-1]
+    answer = automaton.judge(pieces)
+    holes = iter(filled)
+    found = automaton.matches("".join(next(holes) if piece is None else piece for piece in pieces))
+    assert answer is UNKNOWN or found == (answer is YES)
+
+
 @pytest.mark.parametrize(
     ("glob", "pieces", "expected"),
     [

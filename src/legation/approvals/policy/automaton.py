@@ -110,12 +110,13 @@ class Automaton:
             return truth(self.matches(text)) if len(text) <= MAX_TEXT else UNKNOWN
         if sum(len(piece) for piece in pieces if piece) > MAX_TEXT:
             return UNKNOWN
-        state = self._start
+        state, is_certain = self._start, True
         for piece in pieces:
             if piece is None:
-                if state.forever:
+                if state.forever and is_certain:
                     return YES
-                state = self._state(self._reachable(state.nodes))
+                # From here on it is where the text may have led: `$A -rf $B` may be a `git`, and may be an `rm`.
+                state, is_certain = self._state(self._reachable(state.nodes)), False
             else:
                 state = self._run(state, piece)
         return UNKNOWN if state.accepts else NO
