@@ -430,3 +430,57 @@ async def test_a_credential_that_asks_for_too_much_at_once_is_refused_and_nobody
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+SHELL = """
+name: p
+agent: "*"
+loop: off
+rules:
+  - {id: usual, kind: execute, action: allow, when: {command: {glob: [git commit *, cat]}}}
+  - {id: rest, kind: execute, action: human_approval}
+"""
+COMMIT = "git commit -m \"$(cat <<'EOF'\nA message\nEOF\n)\""
+
+
+def bash(command: str) -> Action:
+    return Action(agent="claude", tool="Bash", kind="execute", params={"command": command}, command=command)
+
+
+async def test_a_line_that_takes_the_parser_is_decided_on_every_way_through_the_door(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path, SHELL) as rig:
+        asked = request(action=bash(COMMIT))
+        assert (await rig.door.decide(asked)).rule == "p:usual"
+        assert (await rig.door.run(request(action=bash(COMMIT)), Counter()))[0].rule == "p:usual"
+        assert (await rig.door.consider(asked)).policy == "allow"
+        assert (await rig.door.consider(request(action=bash(f"{COMMIT} && rm x")))).policy == "human_approval"
+
+
+async def test_a_line_that_takes_the_parser_is_read_when_the_rules_change_and_when_it_is_edited(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path, SHELL.replace("git commit *, ", "")) as rig:
+        waiting = asyncio.create_task(rig.door.decide(request(action=bash(COMMIT))))
+        await rig.pending()
+        rig.edit(SHELL)
+        assert (await waiting).rule == "p:usual"
+        counter = Counter()
+        edited = request(action=bash("make"), editable=True)
+        running = asyncio.create_task(rig.door.run(edited, counter))
+        [approval] = await rig.pending()
+        denying = SHELL.replace(
+            "rules:", "rules:\n  - {id: never, action: deny, when: {command: {glob: git push *}}}"
+        )
+        rig.edit(denying)
+        params = {"command": COMMIT.replace("git commit", "git push")}
+        with pytest.raises(Forbidden):
+            await approve_edited(
+                rig.inbox, rig.policies.current, PERSON, approval.id, params, Answer(approve=True)
+            )
+        await approve_edited(
+            rig.inbox, rig.policies.current, PERSON, approval.id, {"command": COMMIT}, Answer(approve=True)
+        )
+        assert (await running)[0].passed
+        assert [action.command for action, _ in counter.calls] == [COMMIT]

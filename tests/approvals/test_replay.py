@@ -90,6 +90,22 @@ async def test_what_would_be_decided_otherwise_is_named_the_newest_first(office:
     assert same not in {each.trace_id for each in found.changed}
 
 
+async def test_lines_that_take_the_parser_are_replayed_as_they_would_be_decided(office: Office) -> None:
+    lines = [
+        "[[ -f a ]] && pytest -q",
+        "diff <(pytest a) <(pytest b)",
+        "[[ -f a ]] && rm -r a",
+        "eval pytest",
+    ]
+    passing, *_ = await record(office, *map(run, lines))
+    policies = load_text(
+        "name: p\nrules:\n  - {kind: execute, action: allow, when: {command: {glob: ['pytest*', '\\[\\[ *']}}}\n"
+        "  - {action: human_approval}\n"
+    )
+    found = await replayed(office, policies)
+    assert [(each.trace_id, each.now) for each in found.changed] == [(passing, "allow")]
+
+
 async def test_the_policy_of_that_day_changes_nothing(office: Office) -> None:
     await record(office, read("/etc/passwd"), run("rm -rf x"), Action(agent="claude", tool="t", kind="fetch"))
     found = await replayed(office, OLD)

@@ -5,6 +5,8 @@ import pytest
 from tests.cli.cli import json_lines, legation
 from tests.cli.running import running
 
+from legation.cli.doctor import doctor
+
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
 
@@ -23,6 +25,20 @@ def test_every_limit_names_the_next_command(home: Path) -> None:
         f["about"]: f["verdict"] for f in json_lines(legation(home, "doctor", "--json", PATH="/none").stdout)
     }
     assert (about["git"], about["bubblewrap"]) == ("limited", "limited")
+
+
+def test_the_parser_of_shell_lines_is_tried_and_missed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {each["about"]: each for each in json_lines(legation(home, "doctor", "--json").stdout)}
+    assert found["shell lines"]["verdict"] == "ok"
+    monkeypatch.setenv("HOME", str(home))
+    for missing in (None, Path("/nonexistent/shfmt")):
+        monkeypatch.setattr("legation.approvals.policy.shell.lines.program", lambda missing=missing: missing)
+        doctor(json=True)
+        found = {each["about"]: each for each in json_lines(capsys.readouterr().out)}
+        assert found["shell lines"]["verdict"] == "limited"
+        assert found["shell lines"]["next"] == "pip install shfmt-py"
 
 
 def test_settings_are_shown_with_their_source(home: Path) -> None:

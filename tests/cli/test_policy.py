@@ -157,6 +157,15 @@ def test_rules_are_counted(home: Path) -> None:
     assert done.stdout.splitlines()[1].split()[:3] == ["p:r", "allow", "7"]
 
 
+def test_the_commands_of_a_line_that_takes_the_parser_are_explained(home: Path) -> None:
+    legation(home, "policy", "init", "--starter", "overnight")
+    line = "git commit -m \"$(cat <<'EOF'\nA message\nEOF\n)\""
+    explained = legation(home, "policy", "explain", "--command", line)
+    assert "as execute: cat\n" in explained.stdout
+    assert "as execute: git commit -m A message\n" in explained.stdout
+    assert "allow by overnight:commands\n" in explained.stdout
+
+
 def test_a_call_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = legation(tmp_path, "policy", "explain", "nowhere.json")
     assert done.returncode == 2

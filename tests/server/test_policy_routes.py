@@ -102,6 +102,14 @@ async def test_explain_says_what_would_happen_and_why_rule_by_rule(rig: Rig) -> 
     assert (await get(rig, "/traces")).json() == []  # nothing was recorded
 
 
+async def test_explain_reads_a_line_as_the_door_does(rig: Rig) -> None:
+    line = "cat <<EOF\n$(rm -r x)\nEOF"
+    body = {"tool": "Bash", "kind": "execute", "agent": "claude", "params": {"command": line}}
+    found = (await post(rig, "/v1/policy/explain", **body)).json()
+    assert (found["action"], found["policy_rule"]) == ("deny", "house:rm")
+    assert "rm -r x" in {step["part"] for step in found["steps"]}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"agent": None}, {"agent": "a*"}, {"kind": "nonsense"}, {"cwd": "here"}, {"tool": ""}, {"typo": 1}],

@@ -32,6 +32,7 @@ from legation.approvals.loops import Loops
 from legation.approvals.passage import Judged, OverLimit, Passage, over_limit, ruling_of
 from legation.approvals.policies import Policies
 from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.recheck import Recheck
 from legation.approvals.request import (
     POLICY,
@@ -138,6 +139,7 @@ class Door:
 
     async def consider(self, request: Request) -> Consideration:
         """What would happen. Nothing is run, counted or recorded."""
+        request = await _prepared(request)
         injected = self._habits.signal(request.action)
         return await considered(
             request, self.policies.current, injected=injected, loops=self._loops, inbox=self.inbox
@@ -148,6 +150,7 @@ class Door:
     async def _through(self, request: Request, gone: asyncio.Event, *, acts: bool) -> Ruling:
         if self._closing.is_set():
             raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
+        request = await _prepared(request)
         judged = self._judge(request)
         passage = Passage(self.inbox.life, self.inbox.waiter, acts)
         now = self.inbox.clock.now_ms()
@@ -233,6 +236,7 @@ class Door:
             trace_id=approval.trace_id,
             approval_id=approval.id,
         )
+        request = await _prepared(request)
         policies = self.policies.current
         return replace(
             judged, request=request, policies=policies, verdict=policies.decide(request.action, request.facts)
@@ -317,6 +321,12 @@ class Door:
         self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, LegationError):
             logger.error("cannot decide a call: a defect", exc_info=error)
+
+
+async def _prepared(request: Request) -> Request:
+    """What a decision needs and takes its time is found out before it, off the loop."""
+    facts = await prepare(request.action, request.facts)
+    return request if facts is request.facts else replace(request, facts=facts)
 
 
 def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:

@@ -12,6 +12,7 @@ from legation.approvals.call_context import action_of, context_of
 from legation.approvals.inbox import Inbox
 from legation.approvals.policy.facts import Facts, real_path
 from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.policy.verdict import Verdict
 from legation.approvals.trace import StepKind, new_trace_id
 from legation.approvals.trace_content import Seals, contents_of
@@ -56,6 +57,7 @@ async def approve_edited(
     )
     facts = replace(facts, resolve=real_path)
     action = edited(was, params, facts)
+    facts = await prepare(action, facts)
     verdict = policies.decide(action, facts)
     if verdict.action == "deny":
         raise Forbidden(f"cannot approve that: {verdict.name} denies the call with these arguments")

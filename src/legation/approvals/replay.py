@@ -14,6 +14,7 @@ from typing import Final, get_args
 
 from legation.approvals.call_context import action_of
 from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.shell.lines import prepare_here
 from legation.approvals.request import LimitName
 from legation.approvals.trace import Step, StepKind
 from legation.approvals.trace_content import contents_of
@@ -115,7 +116,7 @@ def _replayed(policies: PolicySet, first: Step, verdict: Step, words: Words) -> 
     said = words[first.server, first.seq]
     params, context = said["params"], said.get("context")
     action, facts = action_of(first.agent, first.tool, first.kind, _mapping(params), _mapping(context))
-    now = policies.decide(action, facts)
+    now = policies.decide(action, prepare_here(action, facts))
     if now.action == verdict.policy:
         return None
     return Replayed(

@@ -71,6 +71,7 @@ def _examine(flags: SettingsFlags | None) -> Iterator[Finding]:
         lambda: _sqlite(),
         lambda: _git(),
         lambda: _bubblewrap(),
+        lambda: _shell_parser(),
         lambda: _subreaper(),
         lambda: _leftovers(settings),
         lambda: _server(settings),
@@ -137,6 +138,23 @@ def _bubblewrap() -> Finding:
         return Finding("ok", "bubblewrap", f"{_first_line('bwrap', '--version')}: {works_for}")
     says = "found, but the system forbids it; agents run without a jail, which is to come"
     return Finding("limited", "bubblewrap", says, "allow unprivileged user namespaces")
+
+
+def _shell_parser() -> Finding:
+    """Run, not only looked for: it may be of another platform."""
+    from legation.approvals.policy.shell.lines import PACKAGE, parse, program
+
+    found = program()
+    try:
+        works = found is not None and parse(found, b"[[ -f a ]]")
+    except (OSError, TimeoutError):
+        works = False
+    if works:
+        return Finding("ok", "shell lines", f"{found} reads what policies cannot read themselves")
+    says = (
+        "its parser is missing; lines with here-documents, `[[`, `case` and arrays fit no allow of a policy"
+    )
+    return Finding("limited", "shell lines", says, f"pip install {PACKAGE}")
 
 
 def _subreaper() -> Finding:

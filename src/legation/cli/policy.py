@@ -94,6 +94,7 @@ def explain(
     from legation.approvals.policy.examples import Place
     from legation.approvals.policy.facts import Facts
     from legation.approvals.policy.load import load
+    from legation.approvals.policy.shell.lines import prepare_here
 
     flags = {"tool": tool, "kind": kind, "agent": agent, "paths": path, "urls": url, "command": command}
     given = _call(call) | {key: value for key, value in flags.items() if value is not None}
@@ -101,7 +102,7 @@ def explain(
     policies = load(*(policy or (FILE,)))
     where = Place(str((workspace or Path()).absolute()), str(Path.home()))
     action = _action(given, where)
-    facts = Facts(where.workspace, where.workspace, where.home)
+    facts = prepare_here(action, Facts(where.workspace, where.workspace, where.home))
     verdict, steps = policies.decide(action, facts), policies.explain(action, facts)
     if json:
         _say_json(policies, verdict, steps)

@@ -23,6 +23,8 @@ from legation.approvals.policy.names import EVERY
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.problems import shown
 from legation.approvals.policy.rule import Policy, Rule
+from legation.approvals.policy.shell.lines import prepare_here
+from legation.approvals.policy.shell.split import split
 from legation.approvals.policy.source import Source
 from legation.approvals.policy.verdict import Verdict
 from legation.errors import InvalidParams
@@ -49,6 +51,7 @@ class Place:
 
 
 MOST_CHECKS: Final = 1_000_000  # of an example by a rule: a second of the processor
+_PARSING: Final = 5_000  # checks that a line costs which takes a parser of its own
 
 EXAMPLE_FACTS: Final = Facts(WORKSPACE, WORKSPACE, HOME, as_named)
 
@@ -139,22 +142,35 @@ def check_examples(source: Source, node: Node, policy: Policy) -> None:
             continue
         for key in ("match", "not_match"):
             for example in source.one_or_more(item.value[key]) if key in item.value else []:
-                left -= len(policy.rules)
+                action = _example(example, rule)
+                left -= len(policy.rules) + (_PARSING if _is_parsed(action) else 0)
                 if left < 0:
                     source.report(example.line, "too many examples for so many rules; leave some of them out")
                     return
-                problem = _problem(example, key == "match", rule, policy)
+                problem = _problem(action, key == "match", rule, policy)
                 if problem:
                     source.report(example.line, f"the example {shown(example.plain())} {problem}")
 
 
-def _problem(example: Node, wanted: bool, rule: Rule, policy: Policy) -> str | None:
+def _example(example: Node, rule: Rule) -> Action | str:
+    """The call, or what is wrong with it."""
     tool = next((glob for glob in rule.tools.globs if is_literal(glob)), None)
     kind = min(rule.kinds) if len(rule.kinds) == 1 else None
     try:
-        action = parse_call(example.plain(), Place(), tool, kind)
+        return parse_call(example.plain(), Place(), tool, kind)
     except BadCall as error:
         return str(error)
+
+
+def _is_parsed(action: Action | str) -> bool:
+    return (
+        isinstance(action, Action) and action.command is not None and bool(split(action.command).unreadable)
+    )
+
+
+def _problem(action: Action | str, wanted: bool, rule: Rule, policy: Policy) -> str | None:
+    if isinstance(action, str):
+        return action
     verdict = _decide(policy, action)
     by = "no rule of its policy" if verdict.policy == "default" else f"rule {verdict.rule}"
     if wanted and verdict.rule != rule.id:
@@ -166,4 +182,4 @@ def _problem(example: Node, wanted: bool, rule: Rule, policy: Policy) -> str | N
 
 def _decide(policy: Policy, action: Action) -> Verdict:
     """By this policy alone."""
-    return PolicySet([replace(policy, agent=EVERY)]).decide(action, EXAMPLE_FACTS)
+    return PolicySet([replace(policy, agent=EVERY)]).decide(action, prepare_here(action, EXAMPLE_FACTS))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from legation.approvals.policy.shell.split import Line, split
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
 
 Resolve = Callable[[str], str | None]
@@ -48,7 +49,18 @@ class Facts:
     cwd: str | None = None
     home: str | None = None
     resolve: Resolve = real_path
+    lines: Mapping[str, Line] = field(default_factory=dict, repr=False, compare=False)
     _roots: dict[str, Root | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def line(self, command: str) -> Line:
+        """As it was read for this decision (`shell/lines.py`), else as it can be read without any help."""
+        return self.lines.get(command) or split(command)
+
+    def with_line(self, command: str, line: Line) -> Facts:
+        """For one decision; the folders stay those that were resolved already."""
+        facts = replace(self, lines={**self.lines, command: line})
+        object.__setattr__(facts, "_roots", self._roots)
+        return facts
 
     def root(self, text: str) -> Root | None:
         if text not in self._roots:

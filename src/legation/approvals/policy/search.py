@@ -10,7 +10,6 @@ import msgspec
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.fields import View
 from legation.approvals.policy.rule import Rule
-from legation.approvals.policy.shell.split import split
 from legation.approvals.policy.truth import NO, YES
 from legation.approvals.policy.verdict import DEFAULT, STRICTNESS, Verdict, stricter
 from legation.wire.action import Action
@@ -34,7 +33,7 @@ def views(action: Action, facts: Facts, kind: str) -> Iterator[View]:
     if action.command is None:
         yield whole
         return
-    whole.line = split(action.command)
+    whole.line = facts.line(action.command)
     if not whole.line.parts:
         yield whole
     for part in whole.line.parts:

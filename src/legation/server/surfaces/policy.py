@@ -9,6 +9,7 @@ from legation.approvals import replay as replaying
 from legation.approvals import rule_hits
 from legation.approvals.policy.load import load_text
 from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.policy.verdict import Step
 from legation.approvals.request import Request
 from legation.approvals.trace import must_be_name
@@ -69,7 +70,8 @@ async def explain_policy(call: Call, body: DecideBody) -> Explained:
     """What would happen to a call now, and why, rule by rule. Nothing is run, counted or recorded."""
     question = _question(call, body)
     considered = await call.services.door.consider(question)
-    steps = call.services.policies.current.explain(question.action, question.facts)
+    facts = await prepare(question.action, question.facts)
+    steps = call.services.policies.current.explain(question.action, facts)
     return Explained(
         action=considered.policy,
         policy_rule=considered.rule,

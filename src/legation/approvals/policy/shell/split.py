@@ -7,11 +7,14 @@ INV-P2  Whatever the shell itself would start stands among the parts, or the lin
 A part is the text of one simple command, its words unquoted and joined by single spaces. `A=1 sudo git push
 > log` is four parts, and a policy decides on each: `A=1 sudo git push`, `sudo git push`, `git push`, `> log`.
 So an allow for `git *` is not an allow for sudo, while a deny for `git push*` is not escaped by it.
+
+This module reads what most lines are, without a program of its own; what it cannot read is left to lines.py.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -32,7 +35,7 @@ _BEFORE: Final = frozenset(
     {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "fi", "done", "}"}
 )
 _UNREADABLE_WORDS: Final = frozenset({"case", "esac", "select", "function", "coproc", "[[", "]]"})
-_HARMLESS_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin"})
+HARMLESS_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin"})
 _REDIRECTION: Final = re.compile(r"&>>|&>|<<<|<<|<>|>>|>\||>&|<&|<|>")
 _NUMBER: Final = re.compile(r"[0-9]+")
 _EASY: Final = re.compile(r"([A-Za-z0-9_.,:@%+-]+)(?: [A-Za-z0-9_./,:@%+=-]+)*", re.ASCII)
@@ -59,22 +62,36 @@ def _split(text: str) -> Line:
         return Line(unreadable=f"longer than {MAX_LINE} characters")
     if "\0" in text:
         return Line(unreadable="a NUL character")
-    parts = _Parts()
+    parts = Parts(_read)
     try:
         parts.read(text, 0)
     except Unreadable as error:
         return Line(unreadable=str(error))
-    return Line(tuple(dict.fromkeys(parts.found)) or (("",),))
+    return parts.line
 
 
-class _Parts:
-    def __init__(self) -> None:
+def _read(parts: Parts, text: str, depth: int) -> None:
+    _Commands(parts, text, 0, depth).run(closing=False)
+
+
+class Parts:
+    """What was found so far. `reader` takes the text of a shell apart: this module, or another one."""
+
+    def __init__(self, reader: Callable[[Parts, str, int], None]) -> None:
         self.found: list[Part] = []
+        self._reader = reader
+
+    @property
+    def line(self) -> Line:
+        return Line(tuple(dict.fromkeys(self.found)) or (("",),))
 
     def read(self, text: str, depth: int) -> None:
+        self.must_be_shallow(depth)
+        self._reader(self, text, depth)
+
+    def must_be_shallow(self, depth: int) -> None:
         if depth > _MAX_DEPTH:
             raise Unreadable("too many commands within commands")
-        _Commands(self, text, 0, depth).run(closing=False)
 
     def add(self, part: Part) -> None:
         if len(self.found) >= MAX_PARTS:
@@ -89,13 +106,18 @@ class _Parts:
             self.add((f"{name.keyword}=", None))
 
     def add_command(self, words: list[Word], depth: int) -> None:
-        if depth > _MAX_DEPTH:
-            raise Unreadable("too many commands within commands")
+        self.must_be_shallow(depth)
         if not words:
             return
         if words[0].keyword in _BEFORE | _UNREADABLE_WORDS:
             raise Unreadable("a compound command that is not looked into")  # as in `time { ...; }`
-        self.add(_text(words))
+        if (
+            not words[0].is_assignment
+            and None in words[0].pieces
+            and any("]=" in (piece or "") for piece in words[0].pieces)
+        ):
+            raise Unreadable("an array")  # its subscript is arithmetic, which may run commands
+        self.add(text_of(words))
         assigned = next((at for at, word in enumerate(words) if not word.is_assignment), len(words))
         if assigned:
             self.add_command(words[assigned:], depth + 1)
@@ -121,7 +143,7 @@ class _Parts:
 class _Commands:
     """One list of commands: a line, or what stands in parentheses."""
 
-    def __init__(self, parts: _Parts, text: str, at: int, depth: int) -> None:
+    def __init__(self, parts: Parts, text: str, at: int, depth: int) -> None:
         self._parts, self._depth = parts, depth
         self._reader = Reader(text, self._substitution, lambda inner: parts.read(inner, depth + 1))
         self._reader.at = at
@@ -129,8 +151,7 @@ class _Commands:
         self._loops_over = False  # after `for`: words, not a command
 
     def _substitution(self, text: str, at: int) -> int:
-        if self._depth >= _MAX_DEPTH:
-            raise Unreadable("too many commands within commands")
+        self._parts.must_be_shallow(self._depth + 1)
         return _Commands(self._parts, text, at, self._depth + 1).run(closing=True)
 
     def run(self, *, closing: bool) -> int:
@@ -211,7 +232,7 @@ class _Commands:
             raise Unreadable("a redirection to nowhere")
         if sign in (">&", "<&") and re.fullmatch(r"\d*-?", target.keyword or "x"):
             return
-        if target.text in _HARMLESS_TARGETS:
+        if target.text in HARMLESS_TARGETS:
             return
         shown = "<<<" if sign == "<<<" else "<" if sign in ("<", "<&") else ">"
         self._parts.add((f"{shown} {target.pieces[0] or ''}", *_rest(target)))
@@ -221,7 +242,7 @@ def _rest(word: Word) -> tuple[str | None, ...]:
     return tuple(word.pieces[1:]) if word.pieces[0] is not None else tuple(word.pieces)
 
 
-def _text(words: list[Word]) -> Part:
+def text_of(words: list[Word]) -> Part:
     """The words unquoted, so that no quote hides one; but a program's odd name stays apart from its words."""
     joined = Word()
     for at, word in enumerate(words):

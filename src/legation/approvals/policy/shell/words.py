@@ -206,6 +206,8 @@ class Reader:
         if found is None:
             raise Unreadable("a backtick that does not end")
         if quoted and '\\"' in found[1]:
-            raise Unreadable("quotes within backticks within quotes")  # there the backslash goes before they are read
+            raise Unreadable(
+                "quotes within backticks within quotes"
+            )  # there the backslash goes before they are read
         self.at = found.end()
         self._inner(re.sub(r"\\([`$\\])", r"\1", found[1]))

@@ -64,6 +64,8 @@ _OPAQUE: Final = frozenset(
 _TESTS: Final = frozenset({"[", "test"})
 _DECLARES: Final = frozenset({"declare", "typeset", "local", "readonly"})
 _FILLS: Final = frozenset({"read", "mapfile", "readarray", "unset", "wait", "getopts"})
+_SOURCES: Final = frozenset({"source", "."})
+_OPEN_FILES: Final = ("/dev/stdin", "/dev/fd/", "/proc/")  # what they hold stands elsewhere in the line
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SUBSCRIPT: Final = re.compile(r"[A-Za-z_]\w*\[", re.ASCII)
 _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
@@ -77,6 +79,7 @@ SPECIAL: Final = (
     | _TESTS
     | _DECLARES
     | _FILLS
+    | _SOURCES
     | {"printf"}
     | {"for", "case", "esac", "select", "function", "coproc"}
 )
@@ -89,6 +92,8 @@ def look_into(name: str, words: list[Word]) -> Iterator[Inner]:
         yield from _shell(words)
     elif name in _FINDERS:
         yield from _find(words)
+    elif name in _SOURCES:
+        _must_be_file(words[1] if len(words) > 1 else Word(["-"]))
     elif name in _TESTS:
         _test(words)
     elif name in _DECLARES:
@@ -225,6 +230,13 @@ def _shell(words: list[Word]) -> Iterator[Inner]:
         if script is None:
             raise Unreadable("a shell whose commands are not known yet")
         yield Script(script)
+    else:
+        _must_be_file(words[at])
+
+
+def _must_be_file(script: Word) -> None:
+    if not any(script.pieces) or (script.pieces[0] or "").startswith(_OPEN_FILES):
+        raise Unreadable("a shell whose commands are not known yet")
 
 
 def _behind(wrapper: _Wrapper, words: list[Word]) -> tuple[list[Word], dict[str, str | None]]:

@@ -1,0 +1,203 @@
+"""Every shell line that can be read: by `split` where it can, else by shfmt's parser, a program of its own.
+
+The program gets the line on its standard input and nothing else: no arguments of the agent's, no environment, no
+settings of a folder. It has a bound on time and on what it says. Where it is not installed, breaks or is slow, the line
+stays as unreadable as `split` found it.
+
+A decision is made on the loop, so that no line is parsed there: `prepare` reads the lines of an action beforehand, in a
+thread, and puts them among its facts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from legation.approvals.policy.facts import Facts
+from legation.approvals.policy.shell.nodes import Variables
+from legation.approvals.policy.shell.split import MAX_LINE, Line, Parts, split
+from legation.approvals.policy.shell.syntax import Tree
+from legation.approvals.policy.shell.words import Unreadable
+from legation.wire.action import Action
+
+PACKAGE: Final = "shfmt-py"
+_TIME: Final = 10.0  # seconds: the parser's, which takes some milliseconds; an agent waits for it
+_MAX_TREE: Final = 2 * 1024 * 1024  # bytes of JSON; a line of a hundred commands has less than a tenth of it
+_MAX_SCRIPTS: Final = 8  # texts within one line that are parsed on their own, as in `bash -c '...'`
+_KEPT: Final = 8 * 1024 * 1024  # characters of lines and their parts that are remembered
+_AT_ONCE: Final = 2  # parsers: more would take the processor from whoever else decides
+
+
+class Lines:
+    """Reads lines and remembers the last of them. It may be used from several threads."""
+
+    def __init__(self, program: Callable[[], Path | None], *, kept: int = _KEPT, time: float = _TIME) -> None:
+        self._program, self._most, self._time = program, kept, time
+        self._known: OrderedDict[str, Line] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "shell-lines")  # none is started before it is needed
+
+    def read(self, text: str) -> Line:
+        """It may take a while: not for the loop."""
+        found = self._at_once(text)
+        return self._parsed(text) if found is None else found
+
+    async def read_off_the_loop(self, text: str) -> Line:
+        found = self._at_once(text)
+        if found is not None:
+            return found
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._parsed, text)
+
+    def _at_once(self, text: str) -> Line | None:
+        """None: it must be parsed."""
+        line = split(text)
+        if not line.unreadable or len(text) > MAX_LINE or "\0" in text:
+            return line
+        with self._lock:
+            if text in self._known:
+                self._known.move_to_end(text)
+                return self._known[text]
+        return line if self._program() is None else None
+
+    def _parsed(self, text: str) -> Line:
+        program = self._program()
+        if program is None:
+            return split(text)
+        try:
+            line = _Reading(program, self._time).line(text)
+        except (OSError, TimeoutError):  # nothing about the line: it may be read the next time
+            return split(text)
+        self._keep(text, line)
+        return line
+
+    def _keep(self, text: str, line: Line) -> None:
+        with self._lock:
+            if text in self._known:
+                return
+            self._known[text] = line
+            self._size += _size(text, line)
+            while self._size > self._most:
+                self._size -= _size(*self._known.popitem(last=False))
+
+
+class _Reading:
+    """Of one line, and of the texts in it that are for another shell."""
+
+    def __init__(self, program: Path, time: float) -> None:
+        self._program, self._time, self._left = program, time, _MAX_SCRIPTS
+        self._variables = Variables()
+
+    def line(self, text: str) -> Line:
+        parts = Parts(self._read)
+        try:
+            parts.read(text, 0)
+        except Unreadable as error:
+            return Line(unreadable=str(error))
+        except RecursionError:
+            return Line(unreadable="too many commands within commands")
+        return parts.line
+
+    def _read(self, parts: Parts, text: str, depth: int) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Unreadable("too many commands within commands")
+        try:
+            source = text.encode()
+            tree = msgspec.json.decode(parse(self._program, source, self._time))
+        except (UnicodeEncodeError, msgspec.DecodeError):
+            raise Unreadable("a text that is not known") from None
+        try:
+            Tree(tree, source, parts, depth, self._variables).read()
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ):  # another release may build it otherwise
+            raise Unreadable("a tree that is not known") from None
+
+
+def parse(program: Path, source: bytes, time: float = _TIME) -> bytes:
+    """shfmt's tree of it, as JSON. Raises Unreadable where it is no bash, and TimeoutError."""
+    # A file, for a pipe could be too small to take it all before the program reads.
+    with tempfile.TemporaryFile() as given:
+        given.write(source)
+        given.seek(0)
+        with subprocess.Popen(
+            [program, "-ln=bash", "--to-json"],
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it quotes the line
+            env={},
+            cwd="/",
+        ) as process:
+            slow = threading.Event()
+
+            def end() -> None:
+                slow.set()
+                process.kill()
+
+            timer = threading.Timer(time, end)
+            timer.start()
+            try:
+                assert process.stdout is not None
+                said = process.stdout.read(_MAX_TREE + 1)
+                if len(said) > _MAX_TREE:
+                    process.kill()
+                    raise Unreadable("a tree that is too large")
+                code = process.wait()
+            finally:
+                timer.cancel()
+    if slow.is_set():
+        raise TimeoutError
+    if code < 0:
+        raise OSError(f"the parser was ended by signal {-code}")
+    if code:
+        raise Unreadable("no bash, or a form of it that is not known")
+    return said
+
+
+def _size(text: str, line: Line) -> int:
+    return len(text) + sum(len(piece or "") + 64 for part in line.parts for piece in part) + 256
+
+
+@cache
+def program() -> Path | None:
+    """The parser that came with Legation, and never one that the path happens to name; None: it is not installed."""
+    try:
+        files = distribution(PACKAGE).files or []
+    except PackageNotFoundError:
+        return None
+    found = (Path(str(file.locate())) for file in files if file.name in ("shfmt", "shfmt.exe"))
+    return next((path.resolve() for path in found if path.is_file()), None)
+
+
+LINES: Final = Lines(program)
+"""The lines of this process: what one session's agent ran is often another's."""
+
+
+async def prepare(action: Action, facts: Facts) -> Facts:
+    """The facts for a decision on this action, with its command read. What `split` can read costs nothing here."""
+    if action.command is None or not split(action.command).unreadable:
+        return facts
+    return facts.with_line(action.command, await LINES.read_off_the_loop(action.command))
+
+
+def prepare_here(action: Action, facts: Facts) -> Facts:
+    """The same for whoever is in a thread, or alone."""
+    if action.command is None or not split(action.command).unreadable:
+        return facts
+    return facts.with_line(action.command, LINES.read(action.command))
