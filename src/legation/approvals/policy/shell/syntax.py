@@ -257,10 +257,11 @@ class Tree:
         self._parts.add(tuple(shown.pieces))
 
     def _here_document(self, delimiter: Node, body: Node | None, command: Node | None) -> None:
-        is_literal = _is_quoted_delimiter(delimiter)
+        end, is_literal = _delimiter(delimiter)
         word = Word()
         word.add("")
         if body is not None:
+            self._must_end_there(body, end.encode(), is_literal=is_literal)
             for part in members(body, "Parts")[0] or []:
                 if part.get("Type") != "Lit":
                     if is_literal:
@@ -271,6 +272,15 @@ class Tree:
                     word.add(text if is_literal else _unescaped(text, "$`\\"))
         if not _reads_text(command):
             self._add_redirected("<<", word)
+
+    def _must_end_there(self, body: Node, end: bytes, *, is_literal: bool) -> None:
+        """Within `$(...)` bash takes `EOF rm y)` for the end too, and runs the rm."""
+        text = self._text_of(body)
+        *lines, last = (line.lstrip(b" \t") for line in text.split(b"\n"))
+        if last != end or any(line.startswith(end) for line in lines):
+            raise Unreadable("a here-document whose end is not known")
+        if not is_literal and b"\\\n" in text:
+            raise Unreadable("a here-document with a line that goes on")
 
     # Tests.
 
@@ -547,8 +557,8 @@ def _unescaped(text: str, escapable: str) -> str:
     )
 
 
-def _is_quoted_delimiter(word: Node) -> bool:
-    """Whether the text between is taken as it is."""
+def _delimiter(word: Node) -> tuple[str, bool]:
+    """What ends a here-document, and whether the text before it is taken as it is."""
     parts = members(word, "Parts")[0] or []
     if len(parts) != 1:
         raise Unreadable("a here-document whose end is not known")
@@ -564,7 +574,7 @@ def _is_quoted_delimiter(word: Node) -> bool:
             text, quoted = "", True
     if not _DELIMITER.fullmatch(text):
         raise Unreadable("a here-document whose end is not known")
-    return quoted
+    return text, quoted
 
 
 def _reads_text(command: Node | None) -> bool:
@@ -589,7 +599,7 @@ def _written_out(statements: list[Node]) -> str | None:
     if len(redirections) != 1 or redirections[0].get("Op") != "<<" or "N" in redirections[0]:
         return None
     body = redirections[0].get("Hdoc")
-    if not _is_quoted_delimiter(redirections[0]["Word"]):
+    if not _delimiter(redirections[0]["Word"])[1]:
         return None
     texts = [part.get("Value", "") for part in (body or {}).get("Parts") or []]
     return "".join(texts).rstrip("\n")

@@ -23,8 +23,11 @@ _TEST: Final = re.compile(r"\[\[?(?=[ \t\n;&|()<>]|$)")  # a command, and no pat
 _ARITHMETIC: Final = re.compile(r"\$\(\([\d\s+*/%-]*\)\)", re.ASCII)
 _NUMBERS: Final = frozenset({"$?", "$#", "$$", "$!"})
 ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
-# Of a variable that no program looks at, unlike PATH, HOME and http_proxy.
-QUIET_NAME: Final = re.compile(r"(?!\w*_proxy$)[a-z_][a-z0-9_]*", re.ASCII)
+# Of a variable that no program looks at, unlike PATH, HOME and http_proxy; nor zsh, where `path` is the PATH.
+QUIET_NAME: Final = re.compile(
+    r"(?!(?:\w*_proxy|(?:cd|f|man|mail|module_)?path|argv|aliases|commands|functions|options)$)[a-z_][a-z0-9_]*",
+    re.ASCII,
+)
 
 
 class Unreadable(Exception):

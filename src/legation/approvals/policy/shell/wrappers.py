@@ -60,7 +60,10 @@ _SHELL_LONG: Final = frozenset({"--login", "--norc", "--noprofile", "--posix", "
 # They run text that only they know, or change what later words mean.
 _OPAQUE: Final = frozenset(
     {"eval", "trap", "alias", "su", "watch", "parallel", "script", "runuser", "fc", "let"}
+    | {"compgen", "complete", "bind"}
+    | {"emulate", "noglob", "nocorrect", "repeat", "sched"}  # zsh's
 )
+_RUNS: Final = {"jobs": "-x", "mapfile": "-C", "readarray": "-C"}  # options that run a command
 _TESTS: Final = frozenset({"[", "test"})
 _DECLARES: Final = frozenset({"declare", "typeset", "local", "readonly"})
 _FILLS: Final = frozenset({"read", "mapfile", "readarray", "unset", "wait", "getopts"})
@@ -80,13 +83,13 @@ SPECIAL: Final = (
     | _DECLARES
     | _FILLS
     | _SOURCES
-    | {"printf"}
+    | {"printf", *_RUNS}
     | {"for", "case", "esac", "select", "function", "coproc"}
 )
 
 
 def look_into(name: str, words: list[Word]) -> Iterator[Inner]:
-    if name in _OPAQUE:
+    if name in _OPAQUE or any((word.text or "").startswith(_RUNS.get(name, "\0")) for word in words[1:]):
         raise Unreadable(f"`{name}`, which runs what cannot be seen")
     if name in _SHELLS:
         yield from _shell(words)
