@@ -461,6 +461,10 @@ class Tree:
         return None if backquotes or self._variables.has_functions else _written_out(statements or [])
 
     def _inside(self, statements: list[Node] | None) -> None:
+        # Bash writes out what it read and reads that again, and with several commands it writes them wrongly.
+        documents = sum("Hdoc" in node for node in nodes(statements))
+        if documents and (documents > 1 or not _is_one_call(statements or [])):
+            raise Unreadable("a here-document among other commands within a substitution")
         self._depth += 1
         self._parts.must_be_shallow(self._depth)
         self._statements(statements)
@@ -575,6 +579,10 @@ def _delimiter(word: Node) -> tuple[str, bool]:
     if not _DELIMITER.fullmatch(text):
         raise Unreadable("a here-document whose end is not known")
     return text, quoted
+
+
+def _is_one_call(statements: list[Node]) -> bool:
+    return len(statements) == 1 and (statements[0].get("Cmd") or {}).get("Type") == "CallExpr"
 
 
 def _reads_text(command: Node | None) -> bool:
