@@ -478,6 +478,9 @@ class Tree:
         _, param, indirect, _, index, piece, replaced, names, expansion = members(
             node, "Short", "Param", "Excl", "Length", "Index", "Slice", "Repl", "Names", "Exp"
         )
+        if any(inner.get("Type") == "SglQuoted" for inner in nodes([replaced, expansion])):
+            # Within double quotes they are no quotes: `"${x:-'$(rm y)'}"` runs the rm.
+            raise Unreadable("single quotes within an expansion")
         everything = index is not None and literal(index) in ("@", "*")
         if not value(param) or (indirect and not (names or everything)):
             raise Unreadable("an expansion that may run commands")
