@@ -1,5 +1,6 @@
 """A host of one workspace among several on the same log: its own streams, its own homes; sessions kept by name."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from tests.host.rig import play, rig
 from legation.agents.driver import Driver
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
-from legation.host.options import HostOptions
+from legation.host.meta import read_meta
+from legation.host.options import HostOptions, resolve_agent_definition
 from legation.wire.acp.sessions import NewSessionResponse
 
 pytestmark = pytest.mark.heavy
@@ -87,3 +89,44 @@ async def test_what_cannot_be_prepared_is_no_session(tmp_path: Path) -> None:
             await made.host.create_session(agent.agent_id, cwd=made.work, session_id="s", prepare=prepare)
         assert made.host.get_session("s") is None
         await made.host.create_session(agent.agent_id, cwd=made.work, session_id="s")
+
+
+ECHO = """
+able = {"sessionCapabilities": {"additionalDirectories": {}}}
+send(id=serve("initialize"), result={"protocolVersion": 1, "agentCapabilities": able})
+while (message := read()).get("method") != "session/new":
+    pass
+given = message["params"]
+send(id=message["id"], result={"sessionId": json.dumps([given["cwd"], given.get("additionalDirectories")])})
+stay()
+"""
+
+
+async def test_b2_agent_policy_and_log_see_the_folder_that_the_path_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
+    real, other = str(tmp_path / "real"), str(tmp_path / "other")
+    async with rig(tmp_path) as made:
+        agent = await made.host.spawn_agent(made.scripted(ECHO))
+        opened = await made.host.create_session(
+            agent.agent_id,
+            cwd=f"{tmp_path}//link/../.",
+            additional_directories=[f"{tmp_path}/work/../other"],
+            session_id="s",
+        )
+        session = made.host.session("s")
+        assert json.loads(session.meta.agent_session_id) == [real, [other]]  # what the agent was told
+        where = made.host.where("s")
+        assert where is not None
+        assert where.cwd == real  # what policies see
+        kept = read_meta(session.stream.info().meta)
+        assert kept is not None
+        assert (kept.cwd, kept.additional_directories) == (real, (other,))  # what the log keeps
+        assert opened.cwd == real
+
+
+async def test_b2_an_agent_is_started_in_the_folder_that_its_path_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
+    definition = resolve_agent_definition({"command": "x", "cwd": f"{tmp_path}/link/.."})
+    assert definition.cwd == tmp_path / "real"

@@ -156,7 +156,7 @@ def _split(command: str) -> tuple[str, ...]:
 
 def _folder(cwd: Path) -> Path:
     try:
-        folder = cwd.absolute()
+        folder = cwd.resolve()  # agent, rules and record see the same folder, without `..` and links
         str(folder).encode()
     except OSError:
         raise InvalidParams("cannot work here: this folder is gone; choose one with --cwd") from None

@@ -27,7 +27,7 @@ from legation.host.ending import Ending
 from legation.host.fs import create_default_fs_handler
 from legation.host.handlers import FsHandler
 from legation.host.listeners import Listener, Listeners
-from legation.host.meta import absolute
+from legation.host.meta import real_folder
 from legation.host.openings import Details, Openings, Place, Prepare
 from legation.host.options import (
     AgentDefinition,
@@ -303,7 +303,7 @@ class AcpHost:
     async def list_sessions(
         self, agent_id: str, *, cursor: str | None = None, cwd: Path | str | None = None
     ) -> ListSessionsResponse:
-        where = absolute(cwd) if cwd is not None else None
+        where = await real_folder(cwd) if cwd is not None else None
         return await self._live(agent_id).list_sessions(where, cursor, self.limits.start)
 
     async def set_mode(self, session_id: str, mode_id: str) -> None:

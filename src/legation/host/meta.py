@@ -5,6 +5,7 @@ MCP servers are kept by name only: what they are given are secrets, and whoever 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,6 +79,15 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 def absolute(path: Path | str) -> str:
     return str(Path(path).absolute())
+
+
+async def real_folder(path: Path | str) -> str:
+    """As agent, policies and log have it: without `..`, `.`, doubled slashes and links. As text `link/..` is another
+    folder than the one that the agent would work in."""
+    try:
+        return await asyncio.to_thread(os.path.realpath, path)
+    except (OSError, ValueError):  # a NUL: whoever opens it says what is wrong with it
+        return absolute(path)
 
 
 def read_meta(raw: bytes) -> SessionMeta | None:

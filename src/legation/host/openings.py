@@ -19,7 +19,7 @@ import msgspec
 from legation.agents.driver import Driver
 from legation.errors import NotFound
 from legation.host.agent import Agent
-from legation.host.meta import SessionMeta, read_meta
+from legation.host.meta import SessionMeta, read_meta, real_folder
 from legation.host.session import Session, Surroundings
 from legation.host.sessions import Sessions, must_be_free, new_session
 from legation.host.takeup import TakeUp
@@ -46,6 +46,10 @@ class Place(NamedTuple):
     mcp: tuple[McpServer, ...]
     directories: Sequence[Path | str]
 
+    async def resolved(self) -> Place:
+        cwd = None if self.cwd is None else await real_folder(self.cwd)
+        return Place(cwd, self.mcp, [await real_folder(each) for each in self.directories])
+
     def meta(self, agent: Agent, known: SessionMeta | None = None) -> SessionMeta:
         cwd = known.cwd if known and self.cwd is None else self.cwd
         directories = self.directories or (known.additional_directories if known else ())
@@ -70,6 +74,7 @@ class Openings:
         prepare: Prepare | None,
         forks: str | None,
     ) -> SessionUpdated:
+        place = await place.resolved()
         live, limit = agent.running(), self._around.limits.start
         meta = place.meta(agent)
         with ExitStack() as claims:
@@ -113,10 +118,12 @@ class Openings:
     # Ones that an agent already has.
 
     async def load(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
+        place = await place.resolved()
         with self._free(agent, session_id, to_load=True):
             return await self._taken_up(agent, session_id, place).load()
 
     async def resume(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
+        place = await place.resolved()
         with self._free(agent, session_id, to_load=False):
             return await self._taken_up(agent, session_id, place).resume()
 

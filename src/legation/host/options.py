@@ -118,7 +118,7 @@ def resolve_agent_definition(definition: AgentDefinition | Mapping[str, object])
         command=given["command"],
         args=tuple(given["args"]),
         id=given["id"],
-        cwd=Path(given["cwd"] or ".").absolute(),
+        cwd=Path(given["cwd"] or ".").resolve(),
         env=MappingProxyType(dict(given["env"])),
         meta=MappingProxyType(dict(given["meta"])),
         driver=given["driver"],
