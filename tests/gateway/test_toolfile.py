@@ -59,6 +59,24 @@ def test_a_tool_with_all_that_it_can_have(tmp_path: Path) -> None:
     assert (second.method, second.kind, second.timeout, second.max_answer) == ("POST", "other", 30.0, 1 << 20)
 
 
+def test_a_tool_says_what_its_arguments_are(tmp_path: Path) -> None:
+    text = "tools:\n- {name: a, url: 'http://a', arguments: {file: path, run.line: command, page: url, note: text}}\n"
+    [spec] = specs(tmp_path, text)
+    assert spec.arguments == {"file": "path", "run.line": "command", "page": "url", "note": "text"}
+    told = problems(tmp_path, "tools:\n- {name: a, url: 'http://a', arguments: {file: pth, 'a b': path}}\n")
+    assert [each.partition(": ")[2] for each in told] == [
+        "unknown sort of argument 'pth'; did you mean 'path'?",
+        "'a b' is no argument's name; write it as in the call, nested ones with dots",
+    ]
+
+
+def test_the_folder_of_a_tool_is_the_one_that_its_path_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
+    [spec] = specs(tmp_path, f"tools:\n- {{name: a, url: 'http://a', folder: {tmp_path}/link/../x//.}}\n")
+    assert spec.folder == str(tmp_path / "real" / "x")
+
+
 def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     text = """\
         tools:

@@ -14,6 +14,7 @@ from legation.host.session import Session
 from legation.store.backend import Append, Op
 from legation.store.jsonl import JsonlBackend
 from legation.testing.clock import FakeClock
+from legation.wire.action import MAX_PLACES
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision, DenyAll
 
 FULL_OPTIONS = "hello(); session(); prompt = prompted(); permission(1, title='t')\n"
@@ -319,3 +320,16 @@ async def _agent_has_nothing_to_read(session: Session) -> None:
     transport = session.agent.child._stdin._transport
     assert transport is not None
     assert transport.get_write_buffer_size() == 0
+
+
+async def test_a5_a_call_with_more_places_than_can_be_judged_is_refused_whoever_approves(
+    tmp_path: Path,
+) -> None:
+    source = f"hello(); session(); prompt = prompted(); places = [{{'path': f'/{{n}}'}} for n in range({MAX_PLACES + 1})]\n"
+    async with rig(tmp_path, approver=ApproveAll()) as made:
+        session = await made.script(
+            f"{source}permission(1, title='t', kind='edit', locations=places)\n{TELL}"
+        )
+        await go(session)
+        assert await selected(session) == {"outcome": "cancelled"}
+        assert await answers(session) == []

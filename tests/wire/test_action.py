@@ -1,6 +1,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,7 +10,16 @@ from tests.wire.samples import json_values
 
 from legation.errors import InvalidParams
 from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallLocation, ToolCallPatch
-from legation.wire.action import MAX_DEPTH, Action, canonical_path, mcp_tool, tool_name
+from legation.wire.action import (
+    FILTERS,
+    MAX_DEPTH,
+    MAX_PLACES,
+    NAMES,
+    Action,
+    canonical_path,
+    mcp_tool,
+    tool_name,
+)
 
 CWD = "/srv/repo"
 
@@ -98,7 +108,7 @@ def test_urls_are_collected_and_those_of_files_are_paths_too() -> None:
     found = action(
         {"url": "https://a.test", "urls": ["https://b.test", "https://a.test"], "uri": "file:///x"}
     )
-    assert found.urls == ("https://a.test", "file:///x", "https://b.test")
+    assert found.urls == ("https://a.test", "https://b.test", "file:///x")
     assert found.paths == ("/x",)
 
 
@@ -187,3 +197,153 @@ def test_any_input_gives_an_action_with_a_digest(raw_input: object) -> None:
 def test_a_malformed_file_address_is_refused() -> None:
     with pytest.raises(InvalidParams, match="malformed"):
         canonical_path("file://[x", cwd="/srv")
+
+
+# Every recognised name counts, at any depth, and what only looks like one makes the call unclear.
+
+
+@pytest.mark.parametrize(
+    ("params", "paths"),
+    [
+        ({"paths": ["ok", {"p": "/etc/p"}]}, ("/srv/repo/ok", "/etc/p")),
+        ({"path": "ok", "filename": "/etc/p"}, ("/srv/repo/ok", "/etc/p")),
+        ({"path": "ok", "target": "/etc/p"}, ("/srv/repo/ok", "/etc/p")),
+        ({"path": "ok", "File-Path": "/etc/p"}, ("/srv/repo/ok", "/etc/p")),
+        ({"path": "ok", "edits": [{"path": "/etc/p", "newText": "x"}]}, ("/srv/repo/ok", "/etc/p")),
+        ({"a": {"b": [{"c": {"filePath": "/etc/p"}}]}}, ("/etc/p",)),
+        ({"files": {"/etc/p": "what it holds"}}, ("/etc/p", "/srv/repo/what it holds")),
+        ({"changes": {"README.md": {"type": "delete"}, "/etc/p": {}}}, ("/srv/repo/README.md", "/etc/p")),
+        (
+            {"changes": [{"path": "a", "kind": {"move_path": "/etc/p"}, "diff": "-/x"}]},
+            ("/srv/repo/a", "/etc/p"),
+        ),
+        ({"command": "ls", "cwd": "/srv/repo/"}, ()),
+        ({"command": "ls", "cwd": "/etc"}, ("/etc",)),
+        ({"patchText": "*** Begin Patch\n*** Update File: /etc/p\n*** End Patch"}, ("/etc/p",)),
+        ({"content": "/etc/p", "old_string": "/a", "newString": "/b"}, ()),
+    ],
+)
+def test_a_path_counts_under_every_name_that_means_one(
+    params: dict[str, object], paths: tuple[str, ...]
+) -> None:
+    found = action(params, name="t", kind="edit")
+    assert found.paths == paths
+    assert not found.unclear
+
+
+def test_the_pattern_of_a_search_for_names_is_a_path_where_it_leaves_its_folder() -> None:
+    assert action({"pattern": "**/*.py", "path": "src"}, name="Glob").paths == ("/srv/repo/src",)
+    outside = action({"pattern": "/etc/**/p*", "path": "src"}, name="Glob")
+    assert outside.paths == ("/etc", "/srv/repo/src")
+    assert action({"pattern": "../../*", "path": "src"}, name="Glob").unclear == ("pattern",)
+    assert not action({"pattern": "/api/v1", "path": "src", "glob": "src/**/*.ts"}, name="Grep").unclear
+
+
+@pytest.mark.parametrize(
+    ("params", "commands"),
+    [
+        ({"command": "ls", "cmd": "rm -rf /"}, ("ls", "rm -rf /")),
+        ({"cmd": "rm -rf /", "command": "ls"}, ("rm -rf /", "ls")),
+        ({"command": "ls", "options": {"script": "rm -rf /"}}, ("ls", "rm -rf /")),
+        ({"commands": ["ls", "rm -rf /"]}, ("ls", "rm -rf /")),
+        ({"commands": [{"run": "rm -rf /"}]}, ("rm -rf /",)),
+        ({"command": ["ls", {"then": "rm -rf /"}]}, ("ls", "rm -rf /")),
+        ({"command": "git", "args": "push --force"}, ("git push --force",)),
+        ({"command": "git", "arguments": ["push", "a b"]}, ("git push 'a b'",)),
+        ({"argv": ["rm", "-rf", "/"]}, ("rm -rf /",)),
+    ],
+)
+def test_every_command_of_a_call_counts(params: dict[str, object], commands: tuple[str, ...]) -> None:
+    found = action(params, kind="execute")
+    assert found.commands == commands
+    assert (found.command, *found.other_commands) == commands
+
+
+@pytest.mark.parametrize(
+    ("params", "unclear"),
+    [
+        ({"path": "a", "whither": "/etc/p"}, ("whither",)),
+        ({"whither": "~/.ssh/id"}, ("whither",)),
+        ({"whither": "../p"}, ("whither",)),
+        ({"whither": "src/p"}, ("whither",)),
+        ({"whither": ".env"}, ("whither",)),
+        ({"whither": "C:\\p"}, ("whither",)),
+        ({"a": {"b": ["x", "/etc/p"]}}, ("a.b",)),
+        ({"run": "rm -rf /"}, ("run",)),
+        ({"run": "true && false"}, ("run",)),
+        ({"run": "#!/bin/sh\nreboot"}, ("run",)),
+        ({"where": "https://evil.test/x"}, ("where",)),
+        ({"path": "https://evil.test/x"}, ("path",)),
+        ({"url": "/etc/p"}, ("url",)),
+        ({"file": "two\nlines"}, ("file",)),
+        ({"content": {"place": "/etc/p"}}, ("content.place",)),
+        ("/etc/p", ("input",)),
+        ({"name": "claude", "count": 3, "note": "make it so; then rest", "to": ["a@b.test"]}, ()),
+        ({"title": "/etc/p", "body": "rm -rf / && ls", "query": "https://a.test"}, ()),
+        ({"amount": 5, "ok": True, "nothing": None, "word": "README"}, ()),
+    ],
+)
+def test_what_looks_like_a_place_under_a_name_that_says_nothing_is_unclear(
+    params: object, unclear: tuple[str, ...]
+) -> None:
+    assert action(params).unclear == unclear
+
+
+def test_what_is_declared_is_that_and_nothing_else() -> None:
+    call = ToolCall(
+        tool_call_id="c",
+        title="",
+        name="t",
+        raw_input={
+            "whither": "/etc/p",
+            "run": "ls",
+            "file": "/not/a/path",
+            "a": [{"b": "/b"}],
+            "free": {"x": "/y"},
+        },
+    )
+    found = Action.from_tool_call(
+        "claude",
+        call,
+        cwd=CWD,
+        declared={"whither": "path", "run": "command", "file": "text", "a.b": "path", "free": "text"},
+    )
+    assert (found.paths, found.commands, found.unclear) == (("/etc/p", "/b"), ("ls",), ())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"paths": ["/a"] * (MAX_PLACES + 1)},
+        {"paths": [f"/{'a' * 4000}"] * 40},
+        {"commands": ["ls"] * (MAX_PLACES + 1)},
+        {"urls": ["https://a.test"] * (MAX_PLACES + 1)},
+        {"files": {f"/{at}": "" for at in range(MAX_PLACES + 1)}},
+    ],
+)
+def test_more_places_than_can_be_judged_are_refused(params: dict[str, object]) -> None:
+    with pytest.raises(InvalidParams, match=r"^cannot judge a tool call of claude that names more than"):
+        action(params)
+
+
+def test_more_locations_than_can_be_judged_are_refused() -> None:
+    places = tuple(ToolCallLocation(path=f"/{at}") for at in range(MAX_PLACES + 1))
+    with pytest.raises(InvalidParams, match=r"^cannot judge a tool call of claude that names more than"):
+        action(locations=places)
+
+
+def test_more_text_than_can_be_looked_at_is_unclear() -> None:
+    assert action({str(at): "word " * 800 for at in range(60)}).unclear == ()
+    assert action({str(at): "word " * 800 for at in range(80)}).unclear == ("...",)
+
+
+def test_the_names_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    rows = {
+        cells[1].strip(): {name.strip("` ") for name in cells[2].split(",")}
+        for line in page.splitlines()
+        if line.startswith("| ") and len(cells := line.split("|")) == 4
+    }
+    for sort, names in NAMES.items():
+        assert rows[sort] == set(names)
+    assert rows["filter"] == set(FILTERS)

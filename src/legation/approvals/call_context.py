@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from legation.approvals.policy.facts import Facts, as_named
-from legation.wire.action import Action
+from legation.wire.action import Action, Sort
 
 
 class _Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,6 +20,9 @@ class _Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     paths: tuple[str, ...] = ()
     command: str | None = None
     urls: tuple[str, ...] = ()
+    other_commands: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+    declared: Mapping[str, Sort] = {}
     workspace: str | None = None
     cwd: str | None = None
     home: str | None = None
@@ -31,6 +34,9 @@ def context_of(action: Action, facts: Facts) -> dict[str, object] | None:
         paths=action.paths,
         command=action.command,
         urls=action.urls,
+        other_commands=action.other_commands,
+        unclear=action.unclear,
+        declared=facts.declared,
         workspace=facts.workspace,
         cwd=facts.cwd,
         home=facts.home,
@@ -56,6 +62,8 @@ def action_of(
         paths=seen.paths,
         command=seen.command,
         urls=seen.urls,
+        other_commands=seen.other_commands,
+        unclear=seen.unclear,
     )
-    facts = Facts(workspace=seen.workspace, cwd=seen.cwd, home=seen.home, resolve=as_named)
+    facts = Facts(seen.workspace, seen.cwd, seen.home, as_named, seen.declared)
     return action, facts

@@ -30,9 +30,8 @@ from legation.approvals.inbox import Inbox, Wait
 from legation.approvals.injection import Signal, nothing
 from legation.approvals.loops import Loops
 from legation.approvals.passage import Judged, OverLimit, Passage, over_limit, ruling_of
-from legation.approvals.policies import Policies
+from legation.approvals.policies import Policies, judged_by
 from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.recheck import Recheck
 from legation.approvals.request import (
     POLICY,
@@ -139,7 +138,6 @@ class Door:
 
     async def consider(self, request: Request) -> Consideration:
         """What would happen. Nothing is run, counted or recorded."""
-        request = await _prepared(request)
         injected = self._habits.signal(request.action)
         return await considered(
             request, self.policies.current, injected=injected, loops=self._loops, inbox=self.inbox
@@ -150,8 +148,7 @@ class Door:
     async def _through(self, request: Request, gone: asyncio.Event, *, acts: bool) -> Ruling:
         if self._closing.is_set():
             raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
-        request = await _prepared(request)
-        judged = self._judge(request)
+        judged = await self._judge(request)
         passage = Passage(self.inbox.life, self.inbox.waiter, acts)
         now = self.inbox.clock.now_ms()
         approval_id = request.approval_id or new_approval_id(now)
@@ -236,11 +233,9 @@ class Door:
             trace_id=approval.trace_id,
             approval_id=approval.id,
         )
-        request = await _prepared(request)
         policies = self.policies.current
-        return replace(
-            judged, request=request, policies=policies, verdict=policies.decide(request.action, request.facts)
-        )
+        verdict, seen = await judged_by(policies, request.action, request.facts)
+        return replace(judged, request=request, policies=policies, verdict=verdict, facts=seen)
 
     async def _act(self, request: Request, ruling: Ruling, execute: Execute) -> Returned:
         outcome = await acting.act(self.inbox, request, ruling, execute)
@@ -263,13 +258,15 @@ class Door:
                     raise
                 await first_of(self.inbox.clock, AWAY_MS / 1000, self._closing)
 
-    def _judge(self, request: Request) -> Judged:
+    async def _judge(self, request: Request) -> Judged:
         policies = self.policies.current
+        verdict, seen = await judged_by(policies, request.action, request.facts)
         digest = request.action.digest()
         return Judged(
             request=request,
             policies=policies,
-            verdict=policies.decide(request.action, request.facts),
+            verdict=verdict,
+            facts=seen,
             injected=self._habits.signal(request.action),
             looping=self._loops.repeated(request.loop_key, digest, policies.limits(request.action.agent)),
         )
@@ -321,12 +318,6 @@ class Door:
         self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, LegationError):
             logger.error("cannot decide a call: a defect", exc_info=error)
-
-
-async def _prepared(request: Request) -> Request:
-    """What a decision needs and takes its time is found out before it, off the loop."""
-    facts = await prepare(request.action, request.facts)
-    return request if facts is request.facts else replace(request, facts=facts)
 
 
 def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:

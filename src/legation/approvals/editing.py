@@ -10,9 +10,9 @@ from legation.approvals.approval_endings import get
 from legation.approvals.approval_life import Approvals
 from legation.approvals.call_context import action_of, context_of
 from legation.approvals.inbox import Inbox
+from legation.approvals.policies import judged_by
 from legation.approvals.policy.facts import Facts, real_path
 from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.policy.verdict import Verdict
 from legation.approvals.trace import StepKind, new_trace_id
 from legation.approvals.trace_content import Seals, contents_of
@@ -27,7 +27,9 @@ from legation.wire.principal import Principal
 def edited(action: Action, params: Mapping[str, object], facts: Facts) -> Action:
     """What a driver would make of the other arguments."""
     call = ToolCall(tool_call_id="", title="", name=action.tool, kind=action.kind, raw_input=params)
-    return Action.from_tool_call(action.agent, call, cwd=facts.cwd or "/", home=facts.home)
+    return Action.from_tool_call(
+        action.agent, call, cwd=facts.cwd or "/", home=facts.home, declared=facts.declared
+    )
 
 
 async def edited_params(database: Database, sealer: Sealer, approval: Approval) -> Mapping[str, object]:
@@ -57,8 +59,7 @@ async def approve_edited(
     )
     facts = replace(facts, resolve=real_path)
     action = edited(was, params, facts)
-    facts = await prepare(action, facts)
-    verdict = policies.decide(action, facts)
+    verdict, _ = await judged_by(policies, action, facts)
     if verdict.action == "deny":
         raise Forbidden(f"cannot approve that: {verdict.name} denies the call with these arguments")
 

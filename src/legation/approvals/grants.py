@@ -82,8 +82,14 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             and Glob(self.agent).matches(action.agent)
             and (self._is_for_all or Glob(self.tools).matches(action.tool))
             and (self.kinds is None or action.kind in self.kinds)
-            and (not self._is_for_all or self.kinds is None or _is_inside(action, facts))
+            and (not self._is_for_all or self.kinds is None or self._is_at_home(action, facts))
         )
+
+    def _is_at_home(self, action: Action, facts: Facts) -> bool:
+        """All that it touches is in the folder, as far as anybody can tell; a command reaches what it likes, whatever
+        the agent calls the call."""
+        runs = action.command is not None and "execute" not in (self.kinds or ())
+        return not runs and not action.unclear and _is_inside(action, facts)
 
     @property
     def _is_for_all(self) -> bool:

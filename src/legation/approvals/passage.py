@@ -18,6 +18,7 @@ from legation.approvals.approval_life import Approvals
 from legation.approvals.call_context import context_of
 from legation.approvals.grants import Grant, matching
 from legation.approvals.limits import LimitHit
+from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.verdict import Limits, Verdict
 from legation.approvals.request import LIFTED, POLICY, Request, Ruling
@@ -45,6 +46,7 @@ class Judged:
     request: Request
     policies: PolicySet
     verdict: Verdict
+    facts: Facts  # as they were looked up for the verdict; `request.facts` look anew
     injected: bool
     looping: LimitHit | None = None
 
@@ -205,7 +207,7 @@ def lifting(judged: Judged, now_ms: int) -> Transaction[Grant | None]:
     if not asked or judged.injected or verdict.reviewers:
         return None
     return (
-        yield from matching(judged.workspace, judged.action, now_ms, request.granted_session, request.facts)
+        yield from matching(judged.workspace, judged.action, now_ms, request.granted_session, judged.facts)
     )
 
 

@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.load import load_text
 from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.policy.starters import starter
+from legation.approvals.policy.verdict import Verdict
 from legation.approvals.policy.watcher import Watcher
 from legation.clock import Clock
 from legation.errors import ConfigInvalid
+from legation.wire.action import Action
 
 STARTER: Final = "careful"
 
 logger = logging.getLogger("legation.policy")
+
+T = TypeVar("T")
+
+# A decision looks at the disk, which may be slow or far away: never on the loop that serves everybody, and not in the
+# threads that others need.
+_JUDGES: Final = ThreadPoolExecutor(4, "legation-judge")
+
+
+async def off_loop(work: Callable[..., T], *args: object) -> T:
+    """For what looks at where paths lead."""
+    return await asyncio.get_running_loop().run_in_executor(_JUDGES, work, *args)
+
+
+async def judged_by(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
+    """The verdict, and the facts that it was found with: grants are asked with those, without another look."""
+    seen = (await prepare(action, facts)).once()
+    return await off_loop(_judge, policies, action, seen), seen
+
+
+def _judge(policies: PolicySet, action: Action, seen: Facts) -> Verdict:
+    verdict = policies.decide(action, seen)
+    if verdict.action in ("supervisor", "human_approval"):
+        seen.look_up(action.paths)
+    return verdict
 
 
 class Policies:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from legation.approvals.approval import Approval
 from legation.approvals.inbox import Inbox, Wait
 from legation.approvals.passage import Judged, OverLimit, Passage, lifting, over_limit, ruling_of
-from legation.approvals.policies import Policies
+from legation.approvals.policies import Policies, judged_by
 from legation.approvals.request import LIFTED, POLICY, Ruling
 from legation.approvals.trace import StepKind
 from legation.errors import AlreadyAnswered
@@ -40,9 +40,8 @@ class Recheck:
         if is_bound and self._grants == self._wait.grants:
             return None
         request = self.judged.request
-        self.judged = replace(
-            self.judged, policies=policies, verdict=policies.decide(request.action, request.facts)
-        )
+        verdict, seen = await judged_by(policies, request.action, request.facts)
+        self.judged = replace(self.judged, policies=policies, verdict=verdict, facts=seen)
         try:
             return await (self._lifted(approval) if is_bound else self._decided_anew(approval))
         except AlreadyAnswered:

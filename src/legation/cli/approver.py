@@ -90,12 +90,14 @@ def _indented(text: str) -> str:
 
 
 def _facts(action: Action) -> Iterator[tuple[str, str]]:
-    if action.command:
-        yield "runs", action.command
+    for command in action.commands:
+        yield "runs", command
     if action.paths:
         yield "in", ", ".join(action.paths)
     if action.urls:
         yield "reaches", ", ".join(action.urls)
+    if action.unclear:
+        yield "unclear", ", ".join(action.unclear)
 
 
 def login() -> str:

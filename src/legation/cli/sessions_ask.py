@@ -183,9 +183,10 @@ class Asker:
         self._pause()
         action = asked.action
         facts = {
-            "runs": action.command,
+            "runs": "\n".join(action.commands),
             "in": ", ".join(action.paths),
             "reaches": ", ".join(action.urls),
+            "unclear": ", ".join(action.unclear),
         }
         self._out.say()
         self._out.say(f"{line(action.agent)} asks: {line(asked.title)}", "bold")

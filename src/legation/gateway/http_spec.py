@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
 from legation.secret import Secret
+from legation.wire.action import Sort
 
 Method: TypeAlias = Literal["POST", "GET", "PUT", "PATCH", "DELETE"]
 METHODS: Final[tuple[str, ...]] = get_args(Method)
@@ -28,6 +29,7 @@ class HttpSpec:
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     max_answer: int = MAX_ANSWER
     folder: str | None = None
+    arguments: Mapping[str, Sort] = field(default_factory=dict)
 
     @property
     def secrets(self) -> tuple[Secret, ...]:

@@ -25,7 +25,7 @@ from legation.gateway.tool import Failed
 from legation.gateway.traceparent import traceparent
 from legation.redact import Redactor
 from legation.secret import Secret
-from legation.wire.action import Action
+from legation.wire.action import Action, Sort
 
 CONNECT: Final = 10.0  # seconds: the network's time, and the tool's machine's
 # Below what servers and proxies give an idle connection (5 to 75): a call must not meet the moment they close it.
@@ -60,6 +60,10 @@ class HttpTool:
     @property
     def folder(self) -> str | None:
         return self._spec.folder
+
+    @property
+    def arguments(self) -> Mapping[str, Sort]:
+        return self._spec.arguments
 
     async def call(self, action: Action, token: Token) -> Returned:
         try:

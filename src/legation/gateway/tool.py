@@ -9,7 +9,7 @@ from typing import Protocol
 from legation.approvals.policy.facts import Facts
 from legation.approvals.request import Returned, Token
 from legation.wire.acp.toolcall import ToolCall, ToolKind
-from legation.wire.action import Action
+from legation.wire.action import Action, Sort
 
 
 class Tool(Protocol):
@@ -25,6 +25,10 @@ class Tool(Protocol):
     def folder(self) -> str | None:
         """Where its relative paths begin."""
 
+    @property
+    def arguments(self) -> Mapping[str, Sort]:
+        """What its owner says that they are, by name."""
+
     async def call(self, action: Action, token: Token) -> Returned:
         """The effect, once. A failure is a `Returned` too; words of the tool are in it without our secrets."""
 
@@ -39,8 +43,10 @@ class Failed(Returned):
 def action_for(agent: str, tool: str, kind: ToolKind, params: Mapping[str, object], facts: Facts) -> Action:
     """The same reading of paths, commands and addresses as of any agent's tool call. Without a folder they begin at `/`."""
     call = ToolCall(tool_call_id="", title="", name=tool, kind=kind, raw_input=params)
-    return Action.from_tool_call(agent, call, cwd=facts.cwd or "/", home=facts.home)
+    return Action.from_tool_call(agent, call, cwd=facts.cwd or "/", home=facts.home, declared=facts.declared)
 
 
-def facts_in(folder: str | None) -> Facts:
-    return Facts(workspace=folder, cwd=folder)
+def facts_of(tool: Tool | None, folder: str | None = None) -> Facts:
+    """Of a call of the tool; `folder` in place of its own. None: nobody knows it here."""
+    place = folder or (tool.folder if tool else None)
+    return Facts(workspace=place, cwd=place, declared=tool.arguments if tool else {})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from legation.approvals.policy.document import Node, read_documents
@@ -17,11 +18,12 @@ from legation.gateway.http_headers import HeaderReader
 from legation.gateway.http_spec import METHODS, MOST_ANSWER, MOST_TIMEOUT, HttpSpec
 from legation.redact import Redactor
 from legation.wire.acp.toolcall import TOOL_KINDS
-from legation.wire.action import tool_name
+from legation.wire.action import SORTS, Sort, tool_name
 
 MAX_BYTES: Final = 1 << 20
-KEYS: Final = ("name", "url", "method", "kind", "timeout", "headers", "max_answer", "folder")
+KEYS: Final = ("name", "url", "method", "kind", "timeout", "headers", "max_answer", "folder", "arguments")
 
+_ARGUMENT: Final = re.compile(r"[^\s.]+(?:\.[^\s.]+)*")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 
@@ -80,6 +82,7 @@ class ToolReader:
             "headers": self.headers.read,
             "max_answer": self._bytes,
             "folder": self._folder,
+            "arguments": self._arguments,
         }
         values: dict[str, Any] = {key: read[key](inner) for key, inner in members.items()}
         good = {key: value for key, value in values.items() if value is not None}
@@ -115,9 +118,24 @@ class ToolReader:
 
     def _folder(self, node: Node) -> str | None:
         if isinstance(node.value, str) and node.value.startswith("/") and "\0" not in node.value:
-            return node.value
+            return os.path.realpath(node.value)
         self.source.report(node.line, "`folder` is no absolute path; write one that starts with `/`")
         return None
+
+    def _arguments(self, node: Node) -> dict[str, Sort] | None:
+        if not isinstance(node.value, dict):
+            self.source.report(node.line, "`arguments` is no map; write one like {file: path, note: text}")
+            return None
+        found: dict[str, Sort] = {}
+        for name, inner in node.value.items():
+            if not _ARGUMENT.fullmatch(name):
+                self.source.report(
+                    inner.line,
+                    f"{shown(name)} is no argument's name; write it as in the call, nested ones with dots",
+                )
+            elif (sort := self.source.word(inner, "sort of argument", SORTS)) is not None:
+                found[name] = cast("Sort", sort)
+        return found
 
 
 def _fault(url: object) -> str | None:

@@ -11,6 +11,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -21,30 +22,90 @@ from legation.wire.acp.toolcall import AnyToolCall, Diff, ToolKind
 
 MAX_DEPTH = 200
 """Of nested arguments. Text that just fits the decoder's stack must not overflow a deeper caller's later on."""
+MAX_PLACES = 500
+"""Paths, commands and addresses of one call: each path is looked up on the disk, for every decision."""
+MAX_PLACES_LENGTH = 128 * 1024
+"""Characters of all of them."""
+MAX_PATH = 4096
+"""Characters; the kernel opens no longer one."""
 
-_PATH_KEYS = (
-    "path",
-    "file_path",
-    "filePath",
-    "abs_path",
-    "notebook_path",
-    "source",
-    "destination",
-    "old_path",
-    "new_path",
-    "directory",
-    "paths",
-    "files",
-)
-_COMMAND_KEYS = ("command", "cmd")
-_URL_KEYS = ("url", "uri", "urls")
+Sort = Literal["path", "command", "url", "text"]
+SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
+
+# What an argument is by its name, written without case, `_` and `-`; a plural with `s` counts as well. What stands
+# under none of these names is told by its looks (`looks_like`). docs/policy.md lists them, and a test holds it to that.
+NAMES: Final[Mapping[Sort, tuple[str, ...]]] = {
+    "path": (
+        *("path", "file", "filepath", "filename", "abspath", "absolutepath", "relpath", "relativepath", "fullpath"),
+        *("notebookpath", "oldpath", "newpath", "movepath", "savedpath", "targetpath", "targetfile", "target"),
+        *("source", "sourcepath", "src", "srcpath", "destination", "destinationpath", "dest", "destpath", "dst"),
+        *("inputpath", "inputfile", "outputpath", "outputfile", "directory", "directories", "dir", "folder"),
+        *("root", "rootpath", "rootdir", "grantroot", "cwd", "workdir", "workingdir", "workingdirectory"),
+    ),
+    "command": ("command", "cmd", "commandline", "cmdline", "shellcommand", "script", "argv"),
+    "url": ("url", "uri", "href", "link", "endpoint", "baseurl"),
+    "text": (
+        *("content", "text", "oldstring", "newstring", "oldstr", "newstr", "oldtext", "newtext", "newsource"),
+        *("body", "message", "title", "description", "subject", "comment", "summary", "explanation", "reason"),
+        *("prompt", "query", "queries", "searchqueries", "question", "objective", "plan", "diff", "patch", "patchtext"),
+        *("pattern", "regex", "activeform"),
+    ),
+}  # fmt: skip
+FILTERS: Final = ("glob", "include", "exclude", "ignore", "filepattern")
+"""Patterns of names below a folder. What begins at the root or a home, or leads upwards, is no such thing."""
+
+_SORT_OF: Final[Mapping[str, Sort]] = {name: sort for sort, names in NAMES.items() for name in names}
+_FOLDERS: Final = frozenset({"cwd", "workdir", "workingdir", "workingdirectory"})
+_ARGUMENTS: Final = frozenset({"args", "arguments"})
+_KEYED: Final = frozenset({"changes", "filechanges"})  # whose keys are paths, in some of Codex' forms
+_PATCHES: Final = frozenset({"patch", "patchtext", "input"})
 _MCP_NAME = re.compile(r"mcp__(?P<server>[\w-]+?)__(?P<tool>[\w.-]+)", re.ASCII)
+_PATCHED: Final = re.compile(
+    r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$|^(?:---|\+\+\+) (\S+)", re.MULTILINE
+)
+
+_URL_LOOKS: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*|www\.\S+", re.ASCII | re.IGNORECASE)
+_PATH_LOOKS: Final = re.compile(
+    r"[/~\\].*|\.\.?(?:/.*)?|\.\w\S*|[a-z]:[\\/].*|file:.*|[^\s/]*/\S*", re.ASCII | re.IGNORECASE
+)
+_PROGRAMS: Final = (
+    "apt|apt-get|awk|bash|brew|cat|chmod|chown|cp|curl|dash|dd|docker|echo|env|eval|exec|git|kill|killall|kubectl|"
+    "ln|ls|mkdir|mkfs|mv|nc|node|npm|npx|perl|pip|pkill|powershell|python|python3|rm|rmdir|rsync|ruby|scp|sed|sh|"
+    "shutdown|ssh|su|sudo|systemctl|tar|tee|touch|uv|wget|xargs|zsh"
+)
+_COMMAND_LOOKS: Final = re.compile(
+    rf"#!|(?:/(?:usr/)?(?:local/)?s?bin/)?(?:{_PROGRAMS})(?:\s|$)|[^\n]*(?:&&|\|\||\$\(|`|\s\|\s*\w|\s>>?\s*\S|;\s*(?:{_PROGRAMS})(?:\s|$))",
+    re.ASCII,
+)
+
+
+def sort_of(name: str) -> Sort | None:
+    """What an argument of that name is taken for, wherever it stands."""
+    plain = _plain(name)
+    return _SORT_OF.get(plain) or _SORT_OF.get(plain.removesuffix("s"))
+
+
+def looks_like(text: str) -> Sort | None:
+    """What a text under a name that says nothing could be: a path, a command or an address; None where none of it."""
+    if _URL_LOOKS.fullmatch(text):
+        return "url"
+    if _COMMAND_LOOKS.match(text, 0, MAX_PATH):
+        return "command"
+    return "path" if len(text) <= MAX_PATH and _PATH_LOOKS.fullmatch(text) else None
+
+
+def _plain(name: str) -> str:
+    return name[:_LONGEST_NAME].replace("_", "").replace("-", "").lower()
+
+
+_LONGEST_NAME: Final = 100  # characters: an argument's name is the caller's
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`paths` are absolute, `command` is one shell line, `tool` of an MCP server is `server.tool`.
 
     Of a path that programs read in several ways each is in `paths`; `~/a` is there as it is where no home is known.
+    `unclear` names arguments that look like a path, a command or an address, where nobody said whether they are.
     """
 
     agent: str
@@ -54,26 +115,51 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     paths: tuple[str, ...] = ()
     command: str | None = None
     urls: tuple[str, ...] = ()
+    other_commands: tuple[str, ...] = ()  # where a call brings several
+    unclear: tuple[str, ...] = ()
 
     @classmethod
-    def from_tool_call(cls, agent: str, call: AnyToolCall, *, cwd: str, home: str | None = None) -> "Action":
-        """Raises InvalidParams where the arguments are nested too deep to be judged: the caller refuses the call."""
-        params = _params(call)
+    def from_tool_call(
+        cls,
+        agent: str,
+        call: AnyToolCall,
+        *,
+        cwd: str,
+        home: str | None = None,
+        declared: Mapping[str, Sort] | None = None,
+    ) -> "Action":
+        """`declared` says of arguments what they are, by name (`edits.path` goes into maps, and through lists).
+
+        Raises InvalidParams where the arguments are nested too deep, or name too many places, to be judged: the caller
+        refuses the call.
+        """
+        params, tool = _params(call), _tool(call)
         if deeper_than(MAX_DEPTH, params):
             raise InvalidParams(
                 f"cannot judge a tool call of {agent} whose arguments are nested deeper than {MAX_DEPTH}: refuse it"
             )
-        urls = tuple(_strings(params, _URL_KEYS))
-        named = (*_located_paths(call), *_strings(params, _PATH_KEYS), *filter(_is_file, urls))
+        found = _Arguments(agent, cwd, declared or {}, tool)
+        for path in _located_paths(call):
+            found.path(path)
+        if call.raw_input is not UNSET and call.raw_input is not None:  # else `params` are only what is shown
+            found.mapping(params, None, "")
+        commands = tuple(dict.fromkeys(found.commands))
         return cls(
             agent=agent,
-            tool=_tool(call),
+            tool=tool,
             kind=call.kind or "other",
             params=params,
-            paths=_unique(place for path in named for place in _places(path, cwd=cwd, home=home)),
-            command=_command(params),
-            urls=_unique(iter(urls)),
+            paths=_unique(place for path in found.paths for place in _places(path, cwd=cwd, home=home)),
+            command=commands[0] if commands else None,
+            urls=_unique(iter(found.urls)),
+            other_commands=commands[1:],
+            unclear=tuple(found.unclear),
         )
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Every shell line of the call: an allow needs each of them."""
+        return () if self.command is None else (self.command, *self.other_commands)
 
     def digest(self, policy_version: str = "") -> str:
         """What an approval is bound to: who does what with which arguments, under which policy."""
@@ -169,28 +255,157 @@ def _located_paths(call: AnyToolCall) -> Iterator[str]:
     yield from (item.path for item in call.content or () if isinstance(item, Diff))
 
 
-def _command(params: Mapping[str, object]) -> str | None:
-    for key in _COMMAND_KEYS:
-        command = _shell_line(params.get(key))
-        if command is not None:
-            arguments = _shell_line(params.get("args")) if isinstance(params.get("args"), list) else None
-            return f"{command} {arguments}" if arguments else command
-    return None
+class _Arguments:
+    """The arguments of one call, gone through once. Every recognised name counts, at any depth; a value that holds
+    several counts with all of them, and what stands in it under a name that says nothing is what the value is."""
+
+    def __init__(self, agent: str, cwd: str, declared: Mapping[str, Sort], tool: str) -> None:
+        self.paths: list[str] = []
+        self.commands: list[str] = []
+        self.urls: list[str] = []
+        self.unclear: dict[str, None] = {}
+        self._agent, self._cwd, self._declared = agent, cwd, declared
+        self._matches_names = (
+            _plain(tool.rpartition(".")[2]) == "glob"
+        )  # whose `pattern` is one of file names
+        self._length = self._looked = 0
+
+    def mapping(self, value: Mapping[str, object], above: Sort | None, at: str, keyed: bool = False) -> None:
+        words = " ".join(line for key in value if _plain(key) in _ARGUMENTS and (line := _words(value[key])))
+        for key, inner in value.items():
+            name, plain = f"{at}.{key}"[-MAX_PATH:] if at else key, _plain(key)
+            sort = self._declared.get(name)
+            if (
+                sort is None and (keyed or above == "path") and sort_of(key) is None and _is_file_name(key)
+            ) or (sort is None and self._looks(key) == "path"):
+                self.path(key)
+            if sort is None and plain in _FOLDERS and self._is_here(inner):
+                continue
+            if sort is None and (
+                plain in FILTERS or plain.removesuffix("s") in FILTERS or self._names(plain)
+            ):
+                self._filter(inner, name)
+            elif (
+                sort is None and plain in _ARGUMENTS and not isinstance(inner, Mapping) and self._runs(value)
+            ):
+                continue  # they are the words behind its command
+            else:
+                self._value(inner, sort or sort_of(key) or above, name, plain, words)
+
+    def path(self, text: str) -> None:
+        self._count(text)
+        self.paths.append(text)
+
+    def _value(self, value: object, sort: Sort | None, at: str, plain: str, words: str = "") -> None:
+        if isinstance(value, str):
+            self._text(value, sort, at, plain, words)
+        elif isinstance(value, Mapping):
+            # A name says of texts that they are no more than that; of all below it only a declaration does.
+            below = None if sort == "text" and at not in self._declared else sort
+            self.mapping(value, below, at, plain in _KEYED)
+        elif isinstance(value, list | tuple):
+            line = _words(value) if sort == "command" and plain == plain.removesuffix("s") else None
+            if line is not None:
+                self._text(line, sort, at, plain, words)
+                return
+            for item in value:
+                self._value(item, sort, at, plain)
+
+    def _text(self, text: str, sort: Sort | None, at: str, plain: str, words: str) -> None:
+        if not text:
+            return
+        if plain in _PATCHES and "*** " in text:
+            for named in _PATCHED.findall(text):
+                self.path(named[0] or named[1])
+        match sort:
+            case "command":
+                line = f"{text} {words}" if words else text
+                self._count(line)
+                self.commands.append(line)
+            case "url":
+                self._count(text)
+                self.urls.append(text)
+                if _is_file(text):
+                    self.path(text)
+                elif self._looks(text) == "path":
+                    self._unclear(at)
+            case "path":
+                self._path(text, at)
+            case None if len(self.unclear) < _MOST_UNCLEAR and self._looks(text) is not None:
+                self._unclear(at)
+
+    def _path(self, text: str, at: str) -> None:
+        if "\n" in text or len(text) > MAX_PATH:  # whatever it is, nobody opens it
+            self._unclear(at)
+            return
+        self.path(text)
+        if not _is_file(text) and _URL_LOOKS.fullmatch(text):  # `source` may be either
+            self._count(text)
+            self.urls.append(text)
+            self._unclear(at)
+
+    def _filter(self, value: object, at: str) -> None:
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, Mapping):
+                self.mapping(text, None, at)
+            elif isinstance(text, str) and (text.startswith(("/", "~")) or ":" in text[:9] or "\\" in text):
+                self.path(re.split(r"[*?\[{]", text, maxsplit=1)[0] or "/")
+                self._unclear(at)
+            elif isinstance(text, str) and ".." in re.split(r"[/{},]", text):
+                self._unclear(at)
+
+    def _looks(self, text: str) -> Sort | None:
+        self._looked += min(len(text), MAX_PATH)
+        if self._looked > _MOST_LOOKED:
+            self._unclear("...")
+            return None
+        return looks_like(text)
+
+    def _names(self, plain: str) -> bool:
+        return self._matches_names and plain in ("pattern", "patterns")
+
+    def _is_here(self, value: object) -> bool:
+        """The folder where the agent works anyway."""
+        return isinstance(value, str) and posixpath.normpath(value) == posixpath.normpath(self._cwd)
+
+    def _runs(self, value: Mapping[str, object]) -> bool:
+        return any(sort_of(key) == "command" and isinstance(value[key], str | list) for key in value)
+
+    def _unclear(self, at: str) -> None:
+        if len(self.unclear) < _MOST_UNCLEAR:
+            self.unclear[at[:_LONGEST_NAME]] = None
+
+    def _count(self, text: str) -> None:
+        self._length += len(text)
+        places = len(self.paths) + len(self.commands) + len(self.urls)
+        if places >= MAX_PLACES or self._length > MAX_PLACES_LENGTH:
+            raise InvalidParams(
+                f"cannot judge a tool call of {self._agent} that names more than {MAX_PLACES} paths, commands and "
+                f"addresses, or {MAX_PLACES_LENGTH // 1024} KiB of them: split it into several calls"
+            )
 
 
-def _shell_line(value: object) -> str | None:
+_MOST_UNCLEAR: Final = 8  # that are named
+_MOST_LOOKED: Final = (
+    256 * 1024
+)  # characters under names that say nothing: of more nobody knows what they are
+
+
+def _words(value: object) -> str | None:
+    """Of a command; None where it is none. A string is one as the shell would read it."""
     if isinstance(value, str):
-        return value
-    if isinstance(value, list | tuple) and value:
+        return value or None
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(word, str | int | float) for word in value)
+    ):
         return shlex.join(str(word) for word in value)
     return None
 
 
-def _strings(params: Mapping[str, object], keys: tuple[str, ...]) -> Iterator[str]:
-    for key in keys:
-        value = params.get(key)
-        found = value if isinstance(value, list | tuple) else (value,)
-        yield from (item for item in found if isinstance(item, str) and item)
+def _is_file_name(key: str) -> bool:
+    return bool(re.search(r"[/.~\\]", key)) and "\n" not in key and len(key) <= MAX_PATH
 
 
 def _unique(values: Iterator[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import msgspec
 
 from legation.wire import jsontext
 
-VERSION = 2
+VERSION = 3
 """Of the public contract: the event types and their fields. See docs/reference/events.md."""
 
 UNRECOGNIZED = "unrecognized-update"

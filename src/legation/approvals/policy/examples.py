@@ -91,6 +91,7 @@ def parse_call(
         action,
         paths=tuple(dict.fromkeys((*paths, *action.paths))),
         command=action.command if command is None else command,
+        other_commands=action.other_commands if command is None else action.commands,
         urls=tuple(dict.fromkeys((*urls, *action.urls))),
     )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import msgspec
+
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.fields import View
 from legation.approvals.policy.rule import Policy, Rule
-from legation.approvals.policy.search import kinds_of, views
+from legation.approvals.policy.search import UNCLEAR, kinds_of, views
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
 from legation.approvals.policy.verdict import Outcome, Step
 from legation.wire.action import Action
@@ -31,12 +33,23 @@ def steps(policies: Iterable[Policy], action: Action, facts: Facts) -> Iterator[
 
 def _search(policies: list[Policy], view: View) -> Iterator[Step]:
     """Up to the rule that ends the search."""
+    looks = False
     for policy in policies:
         for rule in policy.rules:
             step = _step(policy, rule, view)
+            looks = looks or (rule.sees_places and rule.names(view.action.tool, view.kind))
+            if looks and view.action.unclear and step.outcome == "matches" and step.action == "allow":
+                step = _asked_about(step, view.action)
             yield step
             if step.outcome == "matches" or (step.outcome == "may match" and step.action == "deny"):
                 return
+
+
+def _asked_about(step: Step, action: Action) -> Step:
+    named = ", ".join(map(repr, action.unclear))
+    return msgspec.structs.replace(
+        step, action="human_approval", why=f"{step.why}; but {UNCLEAR}: {named} -> asked"
+    )
 
 
 def _step(policy: Policy, rule: Rule, view: View) -> Step:

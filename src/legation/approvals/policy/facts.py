@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from legation.approvals.policy.shell.split import Line, split
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
+from legation.wire.action import Sort
 
 Resolve = Callable[[str], str | None]
 
@@ -22,9 +23,29 @@ def real_path(path: str) -> str | None:
     try:
         return _by_kernel(path) if _O_PATH else os.path.realpath(path, strict=True)
     except (FileNotFoundError, NotADirectoryError):
-        return os.path.realpath(path)  # the part that exists is resolved: a new file in a linked folder
+        return _of_new(path)  # the part that exists is resolved: a new file in a linked folder
     except (OSError, ValueError):  # a loop, a folder that we may not look into, a NUL
         return None
+
+
+def _of_new(path: str) -> str | None:
+    """Of a path whose end is not there. The part that is there is found in few steps, however many names there are:
+    behind a name that is missing no other one can be found, and none is looked for."""
+    if not path.startswith("/"):
+        return os.path.realpath(path)
+    names = path.split("/")
+    there, missing = 1, len(names)  # so many names are there, so many are not; the first is that of the root
+    while missing - there > 1:
+        middle = (there + missing) // 2
+        if os.path.lexists("/".join(names[:middle]) or "/"):
+            there = middle
+        else:
+            missing = middle
+    # One name more than is there: it may be a link that leads to nothing yet.
+    head, rest = "/".join(names[:missing]), names[missing:]
+    if ".." in rest:  # some take it as text, and come back to what is there
+        return os.path.realpath(path)
+    return normal(posixpath.join(os.path.realpath(head), *rest)) if rest else os.path.realpath(head)
 
 
 def _by_kernel(path: str) -> str:
@@ -40,7 +61,8 @@ def _by_kernel(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`workspace`, `cwd` and `home` are absolute. Make one for each session, at least.
+    """`workspace`, `cwd` and `home` are absolute. `declared` says what arguments of the tool are, by name. Make one for
+    each session, at least.
 
     Folders that rules name are resolved once, when they are first needed; paths of an action every time.
     """
@@ -49,6 +71,7 @@ class Facts:
     cwd: str | None = None
     home: str | None = None
     resolve: Resolve = real_path
+    declared: Mapping[str, Sort] = field(default_factory=dict, hash=False)
     lines: Mapping[str, Line] = field(default_factory=dict, repr=False, compare=False)
     _roots: dict[str, Root | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -62,9 +85,24 @@ class Facts:
         object.__setattr__(facts, "_roots", self._roots)
         return facts
 
+    def once(self) -> Facts:
+        """For one decision. Each path is resolved once, so that rules and grants see the same place; and what was
+        resolved in a thread (`look_up`) costs the loop no look at the disk."""
+        copy = replace(self, resolve=Resolved(self.resolve))
+        object.__setattr__(copy, "_roots", self._roots)  # folders are the session's, and stay what they were
+        return copy
+
+    def look_up(self, paths: Iterable[str]) -> None:
+        """Resolve what grants ask about. Blocks."""
+        if self.workspace is not None:
+            self.root("$WORKSPACE")
+        for path in paths:
+            if (place := self.absolute(path)) is not None:
+                self.resolve(place)
+
     def root(self, text: str) -> Root | None:
         if text not in self._roots:
-            self._roots[text] = self._find_root(text)
+            self._roots.setdefault(text, self._find_root(text))  # of two threads the first is right
         return self._roots[text]
 
     def absolute(self, path: str) -> str | None:
@@ -97,6 +135,19 @@ class Facts:
         if text.startswith("/"):
             return text, ""
         return self.cwd, text
+
+
+class Resolved:
+    """Where paths lead, each looked up once."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._known: dict[str, str | None] = {}
+
+    def __call__(self, path: str) -> str | None:
+        if path not in self._known:
+            self._known.setdefault(path, self._resolve(path))
+        return self._known[path]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from legation.wire.action import Action
 
 BUILT_IN: Final = ("paths", "command", "urls", "hosts", "agent", "tool", "kind", "cwd")
 
+PLACES: Final = frozenset({"paths", "command", "urls", "hosts"})
+
 # Calls of these kinds have one: where it is not to be seen, it was hidden. Of other kinds there is none.
 _NEEDS: Final[Mapping[str, frozenset[str]]] = {
     "paths": frozenset({"read", "edit", "delete", "move"}),
@@ -39,6 +41,9 @@ class View:
         if path not in self._real:
             self._real[path] = self.facts.resolve(path)
         return self._real[path]
+
+    def with_line(self, line: Line) -> View:
+        return View(self.action, self.facts, self.kind, None, line, self._real)
 
     def with_part(self, part: Part) -> View:
         return View(self.action, self.facts, self.kind, part, self.line, self._real)

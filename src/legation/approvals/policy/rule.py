@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from legation.approvals.policy.condition import Condition
-from legation.approvals.policy.fields import View
+from legation.approvals.policy.fields import PLACES, View
 from legation.approvals.policy.names import EVERY, NameSet
 from legation.approvals.policy.truth import YES, Truth
 from legation.approvals.policy.verdict import Limits, Verdict
@@ -28,6 +28,11 @@ class Rule:
     @property
     def sees_command(self) -> bool:
         return self.when is not None and "command" in self.when.fields
+
+    @property
+    def sees_places(self) -> bool:
+        """Whether it looks at what an unclear call may hide."""
+        return self.when is not None and not PLACES.isdisjoint(self.when.fields)
 
     def names(self, tool: str, kind: str) -> bool:
         """Whether tool and kind fit, whatever the condition."""

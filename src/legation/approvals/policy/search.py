@@ -15,6 +15,9 @@ from legation.approvals.policy.verdict import DEFAULT, STRICTNESS, Verdict, stri
 from legation.wire.action import Action
 
 _SHELL: Final = "execute"
+UNCLEAR: Final = (
+    "the call has arguments that look like a path, a command or an address, and nobody said what they are"
+)
 
 
 def kinds_of(action: Action) -> tuple[str, ...]:
@@ -32,12 +35,13 @@ def views(action: Action, facts: Facts, kind: str) -> Iterator[View]:
     whole = View(action, facts, kind)
     if action.command is None:
         yield whole
-        return
-    whole.line = facts.line(action.command)
-    if not whole.line.parts:
-        yield whole
-    for part in whole.line.parts:
-        yield whole.with_part(part)
+    for text in action.commands:
+        line = facts.line(text)
+        of_line = whole.with_line(line)
+        if not line.parts:
+            yield of_line
+        for part in line.parts:
+            yield of_line.with_part(part)
 
 
 def judge(rules: Sequence[Rule], see_command: bool, action: Action, facts: Facts, kind: str) -> Verdict:
@@ -54,14 +58,21 @@ def judge(rules: Sequence[Rule], see_command: bool, action: Action, facts: Facts
 
 
 def first_match(rules: Sequence[Rule], view: View) -> Verdict:
-    """A rule that may match lets the search go on, but nothing milder than it comes out (INV-P1)."""
+    """A rule that may match lets the search go on, but nothing milder than it comes out (INV-P1).
+
+    An unclear call is asked about where it would be allowed by rules that look at paths, commands or addresses.
+    """
     floor: Verdict | None = None
+    looks = False
     for rule in rules:
         held = rule.holds(view)
+        looks = looks or rule.sees_places
         if held is NO:
             continue
         verdict = rule.verdict
         if held is YES:
+            if looks and view.action.unclear:
+                verdict = asked_about(verdict)
             return verdict if floor is None else stricter(verdict, floor)
         if verdict.action == "allow":
             continue
@@ -71,6 +82,14 @@ def first_match(rules: Sequence[Rule], view: View) -> Verdict:
         if floor is None or STRICTNESS[verdict.action] > STRICTNESS[floor.action]:
             floor = verdict
     return DEFAULT
+
+
+def asked_about(verdict: Verdict) -> Verdict:
+    """By a person, where the rule would have allowed it."""
+    if verdict.action != "allow":
+        return verdict
+    reason = f"rule {verdict.rule} of policy {verdict.policy} would allow it, but {UNCLEAR}"
+    return msgspec.structs.replace(verdict, action="human_approval", reason=reason)
 
 
 def _uncertain(view: View, verdict: Verdict) -> str:

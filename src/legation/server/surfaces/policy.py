@@ -7,24 +7,22 @@ from typing import Final
 
 from legation.approvals import replay as replaying
 from legation.approvals import rule_hits
+from legation.approvals.policies import off_loop
 from legation.approvals.policy.load import load_text
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.policy.verdict import Step
-from legation.approvals.request import Request
-from legation.approvals.trace import must_be_name
 from legation.approvals.trace_entries import Filter
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, RateLimited, TimedOut
 from legation.gateway.asker import agent_of
-from legation.gateway.tool import action_for, facts_in
 from legation.server.http.access import needs
 from legation.server.http.call import Call
 from legation.server.http.expectation import invalid
 from legation.server.http.routes import Routes
 from legation.server.identity.rates import limit_caller
+from legation.server.surfaces.tools import question_of
 from legation.server.surfaces.traces import Since, moment, sees_content
 from legation.store.buckets import Limit
-from legation.wire.acp.toolcall import TOOL_KINDS
 from legation.wire.api.approvals import (
     DecideBody,
     Explained,
@@ -37,6 +35,7 @@ from legation.wire.api.approvals import (
 )
 from legation.wire.principal import AGENT_NAME_RULE, is_agent_name
 
+EXPLANATIONS: Final = Limit(300, 60)  # each tells of every rule, for every part of a command
 REPLAYS: Final = Limit(30, 60)  # each may decide a hundred thousand calls
 REPLAY_SECONDS: Final = (
     60.0  # everybody's time: a replay takes a processor, and another one waits for its end
@@ -65,13 +64,15 @@ async def read_policy(call: Call) -> PolicyInfo:
     )
 
 
-@routes.post("/v1/policy/explain", access=needs("read"), errors=(Forbidden,))
+@routes.post("/v1/policy/explain", access=needs("read"), errors=(Forbidden, RateLimited))
 async def explain_policy(call: Call, body: DecideBody) -> Explained:
     """What would happen to a call now, and why, rule by rule. Nothing is run, counted or recorded."""
-    question = _question(call, body)
+    agent = _agent(call, body.agent)
+    await limit_caller(call, "explain", EXPLANATIONS)
+    question = await question_of(call, body, agent)
     considered = await call.services.door.consider(question)
-    facts = await prepare(question.action, question.facts)
-    steps = call.services.policies.current.explain(question.action, facts)
+    policies, facts = call.services.policies.current, await prepare(question.action, question.facts)
+    steps = await off_loop(policies.explain, question.action, facts)
     return Explained(
         action=considered.policy,
         policy_rule=considered.rule,
@@ -123,25 +124,6 @@ async def list_hits(call: Call, since: Since | None = None) -> list[RuleHits]:
         call.principal.workspace,
         services.policies.current,
         moment(since, services.clock.now_ms()),
-    )
-
-
-def _question(call: Call, body: DecideBody) -> Request:
-    """As `POST /decide` reads it."""
-    known = call.services.toolbox.get(body.tool)
-    if body.kind is not None and body.kind not in TOOL_KINDS:
-        raise invalid("$.kind", f"one of {', '.join(TOOL_KINDS)}")
-    if body.cwd is not None and not body.cwd.startswith("/"):
-        raise invalid("$.cwd", "an absolute path")
-    facts = facts_in(body.cwd or (known.folder if known else None))
-    kind = body.kind or (known.kind if known else "other")
-    agent, tool = _agent(call, body.agent), must_be_name(body.tool, "a tool's name")
-    session = None if body.session_id is None else must_be_name(body.session_id, "a session's id")
-    return Request(
-        principal=call.principal,
-        action=action_for(agent, tool, kind, body.params, facts),
-        facts=facts,
-        session_id=session,
     )
 
 

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import Meta
 from starlette.types import Receive
 
 from legation.approvals.door import STOPPING
+from legation.approvals.policies import off_loop
+from legation.approvals.policy.facts import real_path
 from legation.approvals.request import Request, Ruling
 from legation.approvals.trace import StepKind, must_be_name
 from legation.approvals.trace_entries import steps_of
-from legation.errors import Cancelled, Conflict, NotFound, Unavailable
+from legation.errors import Cancelled, Conflict, NotFound, RateLimited, Unavailable
 from legation.gateway.asker import agent_of
 from legation.gateway.refusals import ToolFailed, ToolTimedOut, Unanswered, failed, refused
-from legation.gateway.tool import action_for, facts_in
+from legation.gateway.tool import action_for, facts_of
 from legation.server.http.access import needs
 from legation.server.http.call import Call, Header
 from legation.server.http.expectation import invalid
 from legation.server.http.routes import Routes
+from legation.server.identity.rates import limit_caller
+from legation.store.buckets import Limit
 from legation.wire.acp.toolcall import TOOL_KINDS
 from legation.wire.api.approvals import Considered, DecideBody, ToolCallBody, ToolReturned
+
+DECISIONS: Final = Limit(1200, 60)  # each may look up as many paths as a call can name
 
 routes = Routes(tag="tools")
 
@@ -57,7 +63,7 @@ async def call_tool(
     agent = agent_of(call.principal, body.agent)
     session = _session(body.session_id, x_session_id)
     tool = services.toolbox.find(name)
-    facts = facts_in(tool.folder)
+    facts = facts_of(tool)
     action = action_for(agent, tool.name, tool.kind, body.params, facts)
     parents = call.request.headers.getlist("traceparent")
     parent = parents[0] if len(parents) == 1 else None  # of several, the standard takes none
@@ -83,24 +89,14 @@ async def call_tool(
     )
 
 
-@routes.post("/decide", access=needs("call"))
+@routes.post("/decide", access=needs("call"), errors=(RateLimited,))
 async def decide(call: Call, body: DecideBody) -> Considered:
     """What would happen to a call now: nothing is run, counted or recorded.
 
     The tool may be one that Legation does not call itself; of one that it does, kind and folder are known."""
     agent = agent_of(call.principal, body.agent)
-    session = _session(body.session_id, None)
-    known = call.services.toolbox.get(body.tool)
-    if body.kind is not None and body.kind not in TOOL_KINDS:
-        raise invalid("$.kind", f"one of {', '.join(TOOL_KINDS)}")
-    if body.cwd is not None and not body.cwd.startswith("/"):
-        raise invalid("$.cwd", "an absolute path")
-    facts = facts_in(body.cwd or (known.folder if known else None))
-    kind = body.kind or (known.kind if known else "other")
-    action = action_for(agent, must_be_name(body.tool, "a tool's name"), kind, body.params, facts)
-    considered = await call.services.door.consider(
-        Request(principal=call.principal, action=action, facts=facts, session_id=session)
-    )
+    await limit_caller(call, "decide", DECISIONS)
+    considered = await call.services.door.consider(await question_of(call, body, agent))
     return Considered(
         action=considered.policy,
         policy_rule=considered.rule,
@@ -111,6 +107,24 @@ async def decide(call: Call, body: DecideBody) -> Considered:
         grant=considered.grant,
         limit=considered.limit,
     )
+
+
+async def question_of(call: Call, body: DecideBody, agent: str) -> Request:
+    """What is asked about, read but not decided. The folder is the one that its path leads to."""
+    session = _session(body.session_id, None)
+    known = call.services.toolbox.get(body.tool)
+    if body.kind is not None and body.kind not in TOOL_KINDS:
+        raise invalid("$.kind", f"one of {', '.join(TOOL_KINDS)}")
+    folder = None
+    if body.cwd is not None:
+        folder = await off_loop(real_path, body.cwd) if body.cwd.startswith("/") else None
+        if folder is None:
+            raise invalid("$.cwd", "an absolute path, to a folder that can be found")
+    facts = facts_of(known, folder).once()
+    kind = body.kind or (known.kind if known else "other")
+    tool = must_be_name(body.tool, "a tool's name")
+    action = action_for(agent, tool, kind, body.params, facts)
+    return Request(principal=call.principal, action=action, facts=facts, session_id=session)
 
 
 async def while_connected(call: Call, work: Coroutine[Any, Any, T]) -> T:

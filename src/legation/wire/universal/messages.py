@@ -163,11 +163,10 @@ def _info(message: str, field: Field) -> message_shapes.QuestionInfo:
 
 def _permission(asked: lifecycle.PermissionAsked, cause: Event) -> message_shapes.PermissionAsked:
     action = asked.action
-    command = () if action.command is None else (action.command,)
     return message_shapes.PermissionAsked(
         asked.id,
         action.tool,
-        (*command, *action.paths, *action.urls),
+        (*action.commands, *action.paths, *action.urls),
         REPLIES,
         LogRow.of(cause),
         _tool(asked.tool_call_id),

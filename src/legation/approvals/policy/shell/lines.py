@@ -4,8 +4,8 @@ The program gets the line on its standard input and nothing else: no arguments o
 settings of a folder. It has a bound on time and on what it says. Where it is not installed, breaks or is slow, the line
 stays as unreadable as `split` found it.
 
-A decision is made on the loop, so that no line is parsed there: `prepare` reads the lines of an action beforehand, in a
-thread, and puts them among its facts.
+`prepare` reads the lines of an action before it is decided, in threads of its own: a parser that is slow holds neither the
+loop nor those who decide. What it read stands among the facts of that one decision.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _TIME: Final = 10.0  # seconds: the parser's, which takes some milliseconds; an 
 _MAX_TREE: Final = 2 * 1024 * 1024  # bytes of JSON; a line of a hundred commands has less than a tenth of it
 _MAX_SCRIPTS: Final = 8  # texts within one line that are parsed on their own, as in `bash -c '...'`
 _KEPT: Final = 8 * 1024 * 1024  # characters of lines and their parts that are remembered
+_MOST_PARSED: Final = 16  # lines of one action: an honest call has one
 _AT_ONCE: Final = 2  # parsers: more would take the processor from whoever else decides
 
 
@@ -190,14 +191,19 @@ LINES: Final = Lines(program)
 
 
 async def prepare(action: Action, facts: Facts) -> Facts:
-    """The facts for a decision on this action, with its command read. What `split` can read costs nothing here."""
-    if action.command is None or not split(action.command).unreadable:
-        return facts
-    return facts.with_line(action.command, await LINES.read_off_the_loop(action.command))
+    """The facts for a decision on this action, with its commands read. What `split` can read costs nothing here."""
+    for command in _unread(action):
+        facts = facts.with_line(command, await LINES.read_off_the_loop(command))
+    return facts
 
 
 def prepare_here(action: Action, facts: Facts) -> Facts:
     """The same for whoever is in a thread, or alone."""
-    if action.command is None or not split(action.command).unreadable:
-        return facts
-    return facts.with_line(action.command, LINES.read(action.command))
+    for command in _unread(action):
+        facts = facts.with_line(command, LINES.read(command))
+    return facts
+
+
+def _unread(action: Action) -> list[str]:
+    unread = [command for command in action.commands if split(command).unreadable]
+    return unread[:_MOST_PARSED]  # the others stay unreadable, and fit no allow
