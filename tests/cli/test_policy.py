@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from tests.cli.canned import command
 from tests.cli.cli import json_lines, legation
+from tests.cli.running import running
 from tests.client.canned_door import canned
 
 from legation.approvals.policy.load import load_text
@@ -172,3 +173,28 @@ def test_a_call_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert done.stderr.startswith(
         "legation: cannot read the call in nowhere.json: No such file or directory; "
     )
+
+
+def test_without_a_file_what_is_in_force_is_explained(home: Path) -> None:
+    argv = ("policy", "explain", "--kind", "edit", "--path", "src/a.py")
+    done = legation(home, *argv)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ("explained by the policies in force: no server runs here; with starter careful\n")
+    assert done.stdout.endswith("supervisor by careful:edit\n    rule edit of policy careful matches\n")
+    (home / "mine.yaml").write_text("name: mine\nrules:\n- {id: all, action: allow}\n")
+    done = legation(home, *argv, LEGATION_POLICY=str(home / "mine.yaml"))
+    assert done.stdout.endswith("allow by mine:all\n    rule all of policy mine matches\n")
+
+
+def test_without_a_file_the_policy_of_the_server_that_runs_is_explained(home: Path) -> None:
+    argv = ("policy", "explain", "--kind", "edit", "--path", "src/a.py")
+    (home / "ours.yaml").write_text("name: ours\nrules:\n- {id: all, action: deny}\n")
+    with running(home, "up", "--policy", str(home / "ours.yaml")) as server:
+        server.line()
+        done = legation(home, *argv)
+        assert done.stdout.endswith("deny by ours:all\n    rule all of policy ours matches\n"), done.stderr
+        assert done.stderr == f"explained by the policies in force: the server's: {home}/ours.yaml\n"
+        (home / "ours.yaml").write_text("name: ours\nrules:\n- {action: denny}\n")
+        done = legation(home, *argv)
+    assert done.returncode != 0
+    assert done.stderr.startswith("legation: cannot explain the policies in force: ")

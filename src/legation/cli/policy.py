@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json
+from legation.cli.flags import Json, LocalFlags, settings_of
 from legation.cli.table import say_json
 from legation.cli.terminal import Style, Terminal, line
 from legation.errors import Conflict, InvalidParams
@@ -89,8 +89,13 @@ def explain(
     command: Annotated[str | None, Parameter(help="A shell line.")] = None,
     workspace: Annotated[Path | None, Parameter(help="The agent's folder; else the current one.")] = None,
     json: Json = False,
+    settings: LocalFlags | None = None,
 ) -> int:
-    """Say what the policies decide on a call, and why, rule by rule. Nothing is run."""
+    """Say what the policies decide on a call, and why, rule by rule. Nothing is run.
+
+    Without --policy: by policy.yaml where there is one, else by what is in force, which is the policy of the server that
+    runs here, else that of the settings, else the starter `careful`.
+    """
     from legation.approvals.policy.examples import Place
     from legation.approvals.policy.facts import Facts
     from legation.approvals.policy.load import load
@@ -99,8 +104,8 @@ def explain(
     flags = {"tool": tool, "kind": kind, "agent": agent, "paths": path, "urls": url, "command": command}
     given = _call(call) | {key: value for key, value in flags.items() if value is not None}
     given |= _params(given, param or [])
-    policies = load(*(policy or (FILE,)))
-    where = Place(str((workspace or Path()).absolute()), str(Path.home()))
+    policies = load(*(policy or (FILE,))) if policy or FILE.exists() else _in_force(settings)
+    where = Place(str((workspace or Path()).resolve()), str(Path.home()))
     action = _action(given, where)
     facts = prepare_here(action, Facts(where.workspace, where.workspace, where.home))
     verdict, steps = policies.decide(action, facts), policies.explain(action, facts)
@@ -109,6 +114,44 @@ def explain(
     else:
         _say(verdict, steps)
     return 0
+
+
+def _in_force(flags: LocalFlags | None) -> PolicySet:
+    """Which it is goes to standard error: the answer is the same with and without it."""
+    from legation.approvals.policies import STARTER, Policies
+    from legation.approvals.policy.load import load
+    from legation.cli.connection import connect_to
+    from legation.errors import ConfigInvalid, Unavailable
+
+    chosen = settings_of(flags)
+    try:
+        with connect_to(chosen) as server:
+            info = server.policy.info()
+    except Unavailable:
+        if chosen.url is not None:
+            raise
+        # None runs: what `exec` and the next server would take.
+        found = Policies(chosen.policy)
+        _say_source(f"no server runs here; with {found.source}")
+        return found.current
+    if info.source == f"starter {STARTER}":
+        _say_source(f"the server's: {info.source}")
+        return Policies(None).current
+    try:
+        policies = load(Path(info.source))
+    except ConfigInvalid:
+        policies = None
+    if policies is None or policies.version != info.version:
+        raise Unavailable(
+            f"cannot explain the policies in force: those of {line(info.source)} are others here than the server's; "
+            "correct that file, or give --policy"
+        )
+    _say_source(f"the server's: {info.source}")
+    return policies
+
+
+def _say_source(words: str) -> None:
+    Terminal(sys.stderr).say(line(f"explained by the policies in force: {words}"), "dim")
 
 
 def _call(source: str | None) -> dict[str, Any]:

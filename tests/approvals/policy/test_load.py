@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.approvals.policy.rules import decide
 
 from legation.approvals.policy.load import MAX_BYTES, load, load_text
 from legation.errors import ConfigInvalid
@@ -70,6 +71,37 @@ BROKEN: list[tuple[str, list[str]]] = [
     (
         RULE + "  when: {tool: {under: /x}}\n",
         ["f:4: `tool` cannot be under a folder; write a condition on `paths`"],
+    ),
+    (
+        RULE + "  when: {command: 'git push*'}\n",
+        [
+            (
+                "f:4: `==` on `command` takes 'git push*' as it is, `*` and `?` too; write {command: {glob: 'git push*'}}, "
+                "or {glob: 'git push\\*'} if the character itself is meant"
+            ),
+        ],
+    ),
+    (
+        RULE + "  when:\n    any:\n    - tool: [a.b, 'files.*']\n    - not: {paths: {'==': '*.py'}}\n",
+        [
+            (
+                "f:6: `in` on `tool` takes 'files.*' as it is, `*` and `?` too; write {tool: {glob: 'files.*'}}, "
+                "or {glob: 'files.\\*'} if the character itself is meant"
+            ),
+            (
+                "f:7: `==` on `paths` takes '*.py' as it is, `*` and `?` too; write {paths: {glob: '**/*.py'}}, "
+                "or {glob: '\\*.py'} if the character itself is meant"
+            ),
+        ],
+    ),
+    (
+        RULE + "  when: {field: params.file_path, op: '!=', value: '/a/?'}\n",
+        [
+            (
+                "f:4: `!=` on `params.file_path` takes '/a/?' as it is, `*` and `?` too; "
+                "write {not: {params.file_path: {glob: '/a/?'}}}, or {glob: '/a/\\?'} if the character itself is meant"
+            ),
+        ],
     ),
     (RULE + "  when: {command: {'<': 5}}\n", ["f:4: `command` cannot be compared by `<`; it is text"]),
     (
@@ -172,6 +204,14 @@ def test_a_broken_file_is_refused_with_these_words(text: str, expected: list[str
     else:
         assert _without_alias_line(found) == expected
     assert refused.value.message.startswith("cannot use the policies; correct this:\n- f:")
+
+
+def test_a_star_that_is_meant_can_be_written_and_an_argument_may_have_one() -> None:
+    for when in ("{command: {glob: 'echo \\*'}}", "{command: {regex: 'echo \\*'}}"):
+        policies = load_text(RULE + f"  when: {when}\n")
+        assert decide(policies, "$ echo '*'").action == "allow"
+        assert decide(policies, "$ echo a").action == "deny"
+    load_text(RULE + "  when: {note: 'a*', urls: 'https://a.test/?q=1'}\n")
 
 
 def _without_alias_line(found: list[str]) -> list[str]:

@@ -24,6 +24,7 @@ from legation.approvals.policy.regex import BadRegex
 from legation.approvals.policy.source import MAX_TEXT, Source
 from legation.approvals.policy.truth import Truth, truth
 from legation.wire.acp.toolcall import TOOL_KINDS
+from legation.wire.action import sort_of
 
 _SPELT_OUT: Final = ("field", "op", "value", "missing")
 _JOINS: Final = ("all", "any", "not")
@@ -32,6 +33,7 @@ _PATHS: Final = frozenset({"paths", "cwd"})
 _NEAR: Final = 0.85  # so near to a field's name is a slip, not an argument
 _NOT_SLIPS: Final = frozenset({"path", "url", "host", "tools"})
 _MISPLACED: Final = re.compile(r"[|;&\n\"'`]|(?<!^)[<>]")
+_EXACT: Final = frozenset({"paths", "command", "urls", "hosts", "agent", "tool", "cwd"})
 
 
 def read_condition(source: Source, node: Node) -> Condition | None:
@@ -188,12 +190,44 @@ def _equality(source: Source, field: str, op: str, node: Node) -> Test | None:
         )
         return None
     scalars = cast("list[comparisons.Scalar]", values)
+    if not all(_is_meant(source, field, op, value, node) for value in scalars):
+        return None
     if field in BUILT_IN and not _fitting(source, field, scalars, node.line):
         return None
     if field == "command":
         test = comparisons.fits_command(comparisons.literals([str(each) for each in scalars]))
         return comparisons.differs(test) if op == "!=" else test
     return comparisons.unequal(scalars[0]) if op == "!=" else comparisons.one_of(scalars)
+
+
+def _is_meant(source: Source, field: str, op: str, value: comparisons.Scalar, node: Node) -> bool:
+    """An equality takes `*` and `?` as they are. Whoever writes one means a pattern, and a deny would deny nothing."""
+    wild = r"[*]" if field == "urls" else r"[*?]"  # an address may well have a `?`
+    if not isinstance(value, str) or not _is_exact(field) or not re.search(wild, value):
+        return True
+    pattern = value if field not in ("paths", "cwd") or value.startswith(("/", "**")) else f"**/{value}"
+    meant = f"{{{field}: {{glob: {_quoted(pattern)}}}}}"
+    meant = f"{{not: {meant}}}" if op == "!=" else meant
+    literal = _quoted(re.sub(r"([\\*?\[])", r"\\\1", value))
+    source.report(
+        node.line,
+        f"`{op}` on `{field}` takes {shown(value)} as it is, `*` and `?` too; write {meant}, "
+        f"or {{glob: {literal}}} if the character itself is meant",
+    )
+    return False
+
+
+def _is_exact(field: str) -> bool:
+    """Whether a pattern is what people write there: paths, commands, addresses and names, also as an argument."""
+    if field in BUILT_IN:
+        return field in _EXACT
+    return sort_of(field.rsplit(".", 1)[-1]) in ("path", "command")
+
+
+def _quoted(text: str) -> str:
+    """As YAML takes it: in single quotes a backslash is a character like any other."""
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"
 
 
 def _fitting(source: Source, field: str, values: list[comparisons.Scalar], line: int) -> bool:
