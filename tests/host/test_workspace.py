@@ -10,6 +10,7 @@ from legation.agents.driver import Driver
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
 from legation.host.meta import read_meta
+from legation.host.openings import MAX_DIRECTORIES
 from legation.host.options import HostOptions, resolve_agent_definition
 from legation.wire.acp.sessions import NewSessionResponse
 
@@ -123,6 +124,14 @@ async def test_b2_agent_policy_and_log_see_the_folder_that_the_path_leads_to(tmp
         assert kept is not None
         assert (kept.cwd, kept.additional_directories) == (real, (other,))  # what the log keeps
         assert opened.cwd == real
+
+
+async def test_a5_more_folders_than_can_be_looked_up_are_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        agent = await made.host.spawn_agent(made.rehearsal())
+        many = [tmp_path / str(at) for at in range(MAX_DIRECTORIES + 1)]
+        with pytest.raises(InvalidParams, match="cannot work in more than"):
+            await made.host.create_session(agent.agent_id, cwd=made.work, additional_directories=many)
 
 
 async def test_b2_an_agent_is_started_in_the_folder_that_its_path_leads_to(tmp_path: Path) -> None:

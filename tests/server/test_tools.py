@@ -718,6 +718,30 @@ async def test_b2_a_decoy_is_asked_about_or_judged(placed: Calls) -> None:
     assert await verdict(paths=["a", {"p": "/etc/passwd"}]) == "deny"
 
 
+async def test_b2_the_owner_of_a_tool_says_what_its_arguments_are(placed: Calls) -> None:
+    async def verdict(**params: object) -> str:
+        body = {"tool": "put.declared", "params": params}
+        answer = await placed.rig.client.post("/decide", json=body, headers=placed.agent)
+        return str(answer.json()["action"])
+
+    assert await verdict(whither="/marked/a") == "allow"
+    assert await verdict(whither="/etc/passwd") == "deny"
+    assert await verdict(whither="/marked/a", note="/etc/passwd") == "allow"
+    assert await verdict(whither="/marked/a", other="/etc/passwd") == "human_approval"
+    called = await placed.call("put.declared", {"params": {"whither": "/etc/passwd"}})
+    assert called.status_code == 403
+
+
+async def test_b2_other_arguments_are_read_as_the_owner_of_the_tool_declared_them(placed: Calls) -> None:
+    waiting = placed.start("put.declared", {"params": {"whither": "/marked/a", "other": "/marked/b"}})
+    approval = await placed.waiting()
+    refused = await placed.answer(approval.id, params={"whither": "/etc/.env"})
+    assert refused.status_code == 403
+    assert (await placed.answer(approval.id, params={"whither": "/marked/c"})).status_code == 200
+    answer = (await asyncio.wait_for(waiting, LIMIT)).json()
+    assert answer["result"] == {"got": {"whither": "/marked/c"}}
+
+
 async def test_b2_the_folder_of_a_question_is_the_one_that_its_path_leads_to(
     placed: Calls, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ tools:
   - {name: db.write, url: "%(url)s/write", kind: edit, folder: /srv/project}
   - {name: db.post, url: "%(url)s/post"}
   - {name: db.drop, url: "%(url)s/drop", kind: delete}
+  - {name: put.declared, url: "%(url)s/put", arguments: {whither: path, note: text}}
   - {name: slow.read, url: "%(url)s/slow", timeout: 500ms}
   - {name: keyed.read, url: "%(url)s/keyed", headers: {Authorization: {env: TEST_TOOL_KEY}}}
 """

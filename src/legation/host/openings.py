@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from legation.agents.driver import Driver
-from legation.errors import NotFound
+from legation.errors import InvalidParams, NotFound
 from legation.host.agent import Agent
 from legation.host.meta import SessionMeta, read_meta, real_folder
 from legation.host.session import Session, Surroundings
@@ -31,6 +31,8 @@ from legation.wire.acp.sessions import NewSessionResponse
 from legation.wire.hoststream import SessionUpdated
 
 T = TypeVar("T")
+
+MAX_DIRECTORIES: Final = 100  # each is looked up on the disk, for the session and for what it opens
 
 Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
 """A function is asked when the session is prepared."""
@@ -47,6 +49,10 @@ class Place(NamedTuple):
     directories: Sequence[Path | str]
 
     async def resolved(self) -> Place:
+        if len(self.directories) > MAX_DIRECTORIES:
+            raise InvalidParams(
+                f"cannot work in more than {MAX_DIRECTORIES} additional folders; name one above them"
+            )
         cwd = None if self.cwd is None else await real_folder(self.cwd)
         return Place(cwd, self.mcp, [await real_folder(each) for each in self.directories])
 

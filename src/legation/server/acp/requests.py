@@ -9,6 +9,7 @@ import msgspec
 
 from legation.errors import InvalidParams
 from legation.host.methods import what_is_wrong
+from legation.host.openings import MAX_DIRECTORIES
 from legation.wire import jsontext
 from legation.wire.acp.content import Audio, EmbeddedResource, Image, ResourceLink, Text
 from legation.wire.acp.mcp import McpServer
@@ -31,6 +32,8 @@ class Place(Shape):
     additional_directories: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        if len(self.additional_directories or ()) > MAX_DIRECTORIES:
+            raise ValueError(f"give at most {MAX_DIRECTORIES} additional folders")
         for folder in (self.cwd, *(self.additional_directories or ())):
             if not Path(folder).is_absolute() or "\0" in folder:
                 raise ValueError("give absolute paths")
