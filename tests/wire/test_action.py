@@ -235,7 +235,9 @@ def test_the_pattern_of_a_search_for_names_is_a_path_where_it_leaves_its_folder(
     assert action({"pattern": "**/*.py", "path": "src"}, name="Glob").paths == ("/srv/repo/src",)
     outside = action({"pattern": "/etc/**/p*", "path": "src"}, name="Glob")
     assert outside.paths == ("/etc", "/srv/repo/src")
+    assert outside.unclear == ("pattern",)
     assert action({"pattern": "../../*", "path": "src"}, name="Glob").unclear == ("pattern",)
+    assert action({"pattern": "/etc/*", "path": "src"}, name="files.find").unclear == ("pattern",)
     assert not action({"pattern": "/api/v1", "path": "src", "glob": "src/**/*.ts"}, name="Grep").unclear
 
 

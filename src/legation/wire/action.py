@@ -57,6 +57,8 @@ FILTERS: Final = ("glob", "include", "exclude", "ignore", "filepattern")
 _SORT_OF: Final[Mapping[str, Sort]] = {name: sort for sort, names in NAMES.items() for name in names}
 _FOLDERS: Final = frozenset({"cwd", "workdir", "workingdir", "workingdirectory"})
 _ARGUMENTS: Final = frozenset({"args", "arguments"})
+_GREPS: Final = frozenset({"grep", "ripgrep", "rg", "searchtext", "searchcode", "searchfilecontent"})
+_ROOTED: Final = re.compile(r"[/~]|file:|[a-z]:[\\/]|\\\\", re.IGNORECASE)
 _KEYED: Final = frozenset({"changes", "filechanges"})  # whose keys are paths, in some of Codex' forms
 _PATCHES: Final = frozenset({"patch", "patchtext", "input"})
 _MCP_NAME = re.compile(r"mcp__(?P<server>[\w-]+?)__(?P<tool>[\w.-]+)", re.ASCII)
@@ -265,9 +267,7 @@ class _Arguments:
         self.urls: list[str] = []
         self.unclear: dict[str, None] = {}
         self._agent, self._cwd, self._declared = agent, cwd, declared
-        self._matches_names = (
-            _plain(tool.rpartition(".")[2]) == "glob"
-        )  # whose `pattern` is one of file names
+        self._searches_text = _plain(tool.rpartition(".")[2]) in _GREPS
         self._length = self._looked = 0
 
     def mapping(self, value: Mapping[str, object], above: Sort | None, at: str, keyed: bool = False) -> None:
@@ -348,7 +348,7 @@ class _Arguments:
         for text in value if isinstance(value, list | tuple) else (value,):
             if isinstance(text, Mapping):
                 self.mapping(text, None, at)
-            elif isinstance(text, str) and (text.startswith(("/", "~")) or ":" in text[:9] or "\\" in text):
+            elif isinstance(text, str) and _ROOTED.match(text):
                 self.path(re.split(r"[*?\[{]", text, maxsplit=1)[0] or "/")
                 self._unclear(at)
             elif isinstance(text, str) and ".." in re.split(r"[/{},]", text):
@@ -362,7 +362,8 @@ class _Arguments:
         return looks_like(text)
 
     def _names(self, plain: str) -> bool:
-        return self._matches_names and plain in ("pattern", "patterns")
+        """Whether its pattern is one of file names, as far as anybody knows."""
+        return not self._searches_text and plain in ("pattern", "patterns")
 
     def _is_here(self, value: object) -> bool:
         """The folder where the agent works anyway."""
