@@ -225,6 +225,8 @@ def deeper_than(limit: int, value: object) -> bool:
 
 
 def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, str | int | float):  # most are, and asking for a Mapping is slow
+        return ()
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
@@ -299,6 +301,8 @@ class _Arguments:
     def _value(self, value: object, sort: Sort | None, at: str, plain: str, words: str = "") -> None:
         if isinstance(value, str):
             self._text(value, sort, at, plain, words)
+        elif isinstance(value, int | float):
+            return
         elif isinstance(value, Mapping):
             # A name says of texts that they are no more than that; of all below it only a declaration does.
             below = None if sort == "text" and at not in self._declared else sort
@@ -309,6 +313,8 @@ class _Arguments:
                 self._text(line, sort, at, plain, words)
                 return
             for item in value:
+                if isinstance(item, str) and sort is None and self._looked > _MOST_LOOKED:
+                    continue  # it is unclear already
                 self._value(item, sort, at, plain)
 
     def _text(self, text: str, sort: Sort | None, at: str, plain: str, words: str) -> None:
@@ -355,7 +361,7 @@ class _Arguments:
                 self._unclear(at)
 
     def _looks(self, text: str) -> Sort | None:
-        self._looked += min(len(text), MAX_PATH)
+        self._looked += min(len(text), MAX_PATH) + _EACH
         if self._looked > _MOST_LOOKED:
             self._unclear("...")
             return None
@@ -387,9 +393,9 @@ class _Arguments:
 
 
 _MOST_UNCLEAR: Final = 8  # that are named
-_MOST_LOOKED: Final = (
-    256 * 1024
-)  # characters under names that say nothing: of more nobody knows what they are
+# Characters under names that say nothing: of more nobody knows what they are.
+_MOST_LOOKED: Final = 256 * 1024
+_EACH: Final = 16  # that a text costs besides its own, however short it is
 
 
 def _words(value: object) -> str | None:
