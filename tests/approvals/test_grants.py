@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office, principal, write_file
 
@@ -249,3 +250,7 @@ def test_a_sessions_grant_for_edits_is_for_its_folder(tmp_path: Path) -> None:
         assert not covers(outside), outside
         assert not covers(f"{work}/a.txt", outside), outside
     assert not covers()  # who does not say what it touches is asked
+    told = Action(agent="claude", tool="Write", kind="edit", paths=(f"{work}/a.txt",))
+    assert grant.covers(told, "s", facts)
+    assert not grant.covers(msgspec.structs.replace(told, command="rm -rf /"), "s", facts)
+    assert not grant.covers(msgspec.structs.replace(told, unclear=("whither",)), "s", facts)
