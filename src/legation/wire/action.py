@@ -11,6 +11,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Final, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
@@ -59,6 +60,7 @@ _FOLDERS: Final = frozenset({"cwd", "workdir", "workingdir", "workingdirectory"}
 _ARGUMENTS: Final = frozenset({"args", "arguments"})
 _GREPS: Final = frozenset({"grep", "ripgrep", "rg", "searchtext", "searchcode", "searchfilecontent"})
 _ROOTED: Final = re.compile(r"[/~]|file:|[a-z]:[\\/]|\\\\", re.IGNORECASE)
+_TAKES_TEXT: Final = re.compile(r"-[a-z]*[ecm]|--message|--eval", re.ASCII)
 _KEYED: Final = frozenset({"changes", "filechanges"})  # whose keys are paths, in some of Codex' forms
 _PATCHES: Final = frozenset({"patch", "patchtext", "input"})
 _MCP_NAME = re.compile(r"mcp__(?P<server>[\w-]+?)__(?P<tool>[\w.-]+)", re.ASCII)
@@ -311,6 +313,8 @@ class _Arguments:
             line = _words(value) if sort == "command" and plain == plain.removesuffix("s") else None
             if line is not None:
                 self._text(line, sort, at, plain, words)
+                if any(self._is_line(before, word) for before, word in pairwise(value)):
+                    self._unclear(at)  # a list of words, or one of lines
                 return
             for item in value:
                 if isinstance(item, str) and sort is None and self._looked > _MOST_LOOKED:
@@ -359,6 +363,16 @@ class _Arguments:
                 self._unclear(at)
             elif isinstance(text, str) and ".." in re.split(r"[/{},]", text):
                 self._unclear(at)
+
+    def _is_line(self, before: object, word: object) -> bool:
+        """Whether a word is rather a command of its own; behind `bash -c` and `git commit -m` it has its place."""
+        if (
+            not isinstance(word, str)
+            or " " not in word
+            or (isinstance(before, str) and _TAKES_TEXT.fullmatch(before))
+        ):
+            return False
+        return self._looks(word) == "command"
 
     def _looks(self, text: str) -> Sort | None:
         self._looked += min(len(text), MAX_PATH) + _EACH
