@@ -311,3 +311,35 @@ async def test_a_door_that_is_closed_denies_without_a_word_of_ours(
         "not decided: try later",
     )
     assert "the server stops" in caplog.text
+
+
+TIMED = """
+name: p
+agent: "*"
+loop: off
+rules:
+  - {id: edits, kind: edit, action: human_approval, timeout: 5m}
+  - {id: rest, action: human_approval}
+"""
+
+
+async def test_a_permission_says_when_its_approval_ends_not_when_the_host_gives_up(tmp_path: Path) -> None:
+    week = 7 * 86_400.0
+    async with at_a_door(tmp_path, TIMED, limits=Limits(permission=week)) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, "ask write a.txt hello")
+        [permission] = await said_of(session, "permission-asked")
+        assert approval.expires_at - approval.created_at == 300_000
+        assert permission["expiresAt"] - permission["askedAt"] == 300_000
+        await at.door.inbox.resolve(PERSON, approval.id, NO)
+        await prompting
+
+
+async def test_a_permission_ends_with_the_hosts_own_time_where_that_is_shorter(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, TIMED, limits=Limits(permission=200.0)) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, "ask write a.txt hello")
+        [permission] = await said_of(session, "permission-asked")
+        assert permission["expiresAt"] - permission["askedAt"] == 200_000
+        await at.door.inbox.resolve(PERSON, approval.id, NO)
+        await prompting

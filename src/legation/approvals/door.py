@@ -31,7 +31,9 @@ from legation.approvals.injection import Signal, nothing
 from legation.approvals.loops import Loops
 from legation.approvals.passage import Judged, OverLimit, Passage, over_limit, ruling_of
 from legation.approvals.policies import Policies, judged_by
+from legation.approvals.policy.facts import normal
 from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.verdict import Verdict
 from legation.approvals.recheck import Recheck
 from legation.approvals.request import (
     POLICY,
@@ -143,6 +145,14 @@ class Door:
             request, self.policies.current, injected=injected, loops=self._loops, inbox=self.inbox
         )
 
+    def expires_at(self, request: Request, asked_at: int) -> int:
+        """Of the approval that would come of it, for whoever has to say so before it is decided. Nothing is looked up on
+        the disk, since nobody can wait for it: where a link, or a line that takes the parser, leads to a rule with
+        less time, the approval ends earlier than was said."""
+        facts = replace(request.facts, resolve=normal)
+        verdict = self.policies.current.decide(request.action, facts)
+        return asked_at + self._lifetime_ms(verdict, request)
+
     # One request.
 
     async def _through(self, request: Request, gone: asyncio.Event, *, acts: bool) -> Ruling:
@@ -156,7 +166,7 @@ class Door:
             if (settled := passage.settled(judged)) is not None:
                 await self.inbox.ledger.append(judged.workspace, settled.steps, now)
                 return settled.ruling
-            expires_at = now + self._lifetime_ms(judged)
+            expires_at = _ends_at(judged.request, now, self._lifetime_ms(judged.verdict, judged.request))
             entered = await self.inbox.ledger.transact(
                 judged.workspace, passage.enter, judged, approval_id, expires_at, now
             )
@@ -291,9 +301,9 @@ class Door:
             if not self._waiting[key]:
                 del self._waiting[key]
 
-    def _lifetime_ms(self, judged: Judged) -> int:
-        wanted = judged.verdict.timeout or self._habits.timeout
-        return round(min(wanted, judged.request.timeout or wanted) * 1000)
+    def _lifetime_ms(self, verdict: Verdict, request: Request) -> int:
+        wanted = verdict.timeout or self._habits.timeout
+        return round(min(wanted, request.timeout or wanted) * 1000)
 
     def _on_policies(self, _policies: PolicySet) -> None:
         for wait in self.inbox.waits:
@@ -325,3 +335,9 @@ def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:
     assert outcome not in ("pending", "approved")
     message = ending.message or judged.verdict.message or ending.default
     return ruling_of(judged, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
+
+
+def _ends_at(request: Request, now_ms: int, lifetime_ms: int) -> int:
+    """As it was told, if it was; one whose time is over before it comes to be asked has a moment, and expires."""
+    own = now_ms + lifetime_ms
+    return own if request.expires_at is None else max(now_ms + 1, min(own, request.expires_at))

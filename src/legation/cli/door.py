@@ -153,6 +153,9 @@ class RulesFirst:
         self._here = here
         self._cancel_turn = cancel_turn
 
+    def expires_at(self, ask: Ask) -> int | None:
+        return self._rules.expires_at(ask)
+
     async def decide(self, ask: Ask) -> Decision:
         question = self._here.begin(ask)
         ruling = asyncio.create_task(self._rules.rule(ask))

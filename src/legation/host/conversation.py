@@ -170,7 +170,6 @@ class Conversation:
             options=request.options,
             title=call.title or action.tool,
             asked_at=now,
-            expires_at=now + int(self._limits.permission * 1000),
             tool_call_id=call.tool_call_id,
             turn=self._turn.id if self._turn else None,
             diffs=tuple(each for each in call.content or () if isinstance(each, Diff)),

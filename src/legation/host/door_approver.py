@@ -53,6 +53,13 @@ class DoorApprover:
         except LegationError as error:
             return refusal(error)
 
+    def expires_at(self, ask: Ask) -> int | None:
+        """Of the approval that the door would make of it: the rule's own time, not the host's."""
+        try:
+            return self._door.expires_at(self._request(ask), ask.asked_at)
+        except LegationError:
+            return None  # it will not be decided either
+
     async def rule(self, ask: Ask) -> Ruling:
         """Cancelling it takes the question back (INV-A3)."""
         return await self._door.decide(self._request(ask))
@@ -69,6 +76,7 @@ class DoorApprover:
             tool_call_id=ask.tool_call_id,
             editable=ask.editable,
             timeout=self._timeout,
+            expires_at=ask.expires_at,
         )
 
     def _facts_of(self, session_id: str) -> Facts:

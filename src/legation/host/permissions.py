@@ -6,12 +6,22 @@ import asyncio
 from collections.abc import Callable
 from typing import get_args
 
+from msgspec.structs import replace
+
 from legation.clock import Clock
 from legation.host.inquiries import Inquiries
 from legation.store.stream import Receipt
 from legation.wire.acp.permission import RequestPermissionResponse, Selected
 from legation.wire.acp.shape import Meta
-from legation.wire.ask import Approver, Ask, Decision, Outcome, choose_option, permission_outcome
+from legation.wire.ask import (
+    Approver,
+    Ask,
+    Decision,
+    Outcome,
+    Timekeeper,
+    choose_option,
+    permission_outcome,
+)
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked
 from legation.wire.payload import Payload
 
@@ -37,7 +47,14 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
         self._approver = approver
 
     def ask(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
+        ask = self._timed(ask)
         return self._begin(ask.id, ask, PermissionAsked.from_ask(ask), self._decide(ask))
+
+    def _timed(self, ask: Ask) -> Ask:
+        """With the end that it really has: that of whoever decides, unless the host's own time is over before."""
+        told = self._approver.expires_at(ask) if isinstance(self._approver, Timekeeper) else None
+        own = ask.asked_at + int(self._limit * 1000)
+        return replace(ask, expires_at=own if told is None else min(own, told))
 
     async def _decide(self, ask: Ask) -> object:
         return await self._approver.decide(ask)

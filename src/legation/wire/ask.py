@@ -6,7 +6,7 @@ INV-W5  Silence is never consent: without an answer the outcome is `expired`, an
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -56,6 +56,15 @@ class Decision(msgspec.Struct, frozen=True):
 
 class Approver(Protocol):
     async def decide(self, ask: Ask) -> Decision: ...
+
+
+@runtime_checkable
+class Timekeeper(Protocol):
+    """An approver that keeps the time of what it is asked itself."""
+
+    def expires_at(self, ask: Ask) -> int | None:
+        """When there will be no answer any more, in epoch milliseconds; None: it cannot tell. Called once, before the
+        permission is on record, and not awaited: the permission has its place among the updates."""
 
 
 class DenyAll:
