@@ -25,6 +25,8 @@ from legation.host.host import AcpHost
 from legation.host.options import HostOptions, Limits
 from legation.host.session import Session
 from legation.proc.kernel import process
+from legation.redact import Redactor
+from legation.secret import Secret
 from legation.store.backend import Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
@@ -32,6 +34,7 @@ from legation.wire.ask import DenyAll
 
 pytestmark = pytest.mark.heavy
 
+KEY = b"sk-very-secret-0123456789"
 DISPOSE_LIMIT = 20.0  # seconds in which a host must be gone, whatever its agents and its disk do
 
 
@@ -84,10 +87,9 @@ async def test_much_stderr_neither_blocks_nor_fills_memory(tmp_path: Path) -> No
         assert 0 < len(session.agent.stderr_tail()) <= 65536
 
 
-async def test_an_agent_that_closes_its_output_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_agent_that_closes_its_output_is_stopped_at_once_and_the_session_says_so(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(agent_output, "EXIT_LIMIT", 0.2)
     source = "hello(); session(); prompted(); os.write(2, b'bye'); os.close(1); signal.pause()"
     async with rig(tmp_path) as made:
         session = await made.script(source)
@@ -97,6 +99,67 @@ async def test_an_agent_that_closes_its_output_is_stopped(
         assert "bye" in caught.value.message
         await until_type(session, "agent-exited")
         assert not alive(pid)
+        [told] = await of_type(session, "diagnostic")
+        assert json.loads(told.raw)["code"] == "agent/process-error"
+        assert "closed its output and went on" in json.loads(told.raw)["message"]
+
+
+async def test_an_agent_without_an_output_is_not_waited_for(tmp_path: Path) -> None:
+    """It would end by itself, and is stopped long before."""
+    source = "hello(); session(); prompted(); os.close(1); signal.alarm(8); signal.pause()"
+    async with rig(tmp_path) as made:
+        session = await made.script(source)
+        with pytest.raises(TransportClosed, match="it was stopped"):
+            await go(session)
+        await until_type(session, "agent-exited")
+        assert (await exits(session))[0]["signal"] == signal.SIGTERM
+
+
+async def test_an_agent_that_ends_right_after_its_output_has_ended_by_itself(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.script("hello(); session(); prompted(); os.close(1); os._exit(0)")
+        with pytest.raises(AgentExited, match="exit code 0"):
+            await go(session)
+        await until_type(session, "agent-exited")
+        assert await of_type(session, "diagnostic") == []
+
+
+async def test_what_a_program_prints_instead_of_a_handshake_is_quoted(tmp_path: Path) -> None:
+    lines = b"npm warn deprecated a@1\n\x1b[31mUsage: agent [OPTIONS]\x1b[0m\n\tkey " + KEY + b"\n"
+    redact = Redactor([Secret(KEY.decode(), "api-key")]).bytes
+    async with rig(tmp_path, redact=redact) as made:
+        with pytest.raises(AgentExited) as caught:
+            await made.script(
+                f"raw({lines!r}); raw(b'x' * 5000 + b'\\n'); raw(b'line\\n' * 1000); sys.exit(2)"
+            )
+        said = caught.value.message
+        assert "having written to its standard output what is no message:\nnpm warn deprecated a@1\n" in said
+        assert "Usage: agent [OPTIONS]" in said
+        assert "key [redacted:api-key]" in said
+        assert "\x1b" not in said
+        assert len(said) < 2000
+        [failed] = [each for each in made.reported if each.code == "agent/initialize-failed"]
+        assert "npm warn deprecated" in failed.message
+
+
+async def test_a_program_of_another_framing_is_quoted_with_what_is_wrong(tmp_path: Path) -> None:
+    """As language servers write: the last message has no end of a line, and none comes."""
+    source = 'raw(b\'Content-Length: 40\\r\\n\\r\\n{"jsonrpc": "2.0"\'); os.close(1); stay(); signal.pause()'
+    async with rig(tmp_path) as made:
+        with pytest.raises(TransportClosed) as caught:
+            await made.script(source)
+        said = caught.value.message
+        assert "Content-Length: 40" in said
+        assert '{"jsonrpc": "2.0"' in said
+        assert "an agent writes one message a line" in said
+
+
+async def test_what_an_agent_prints_besides_its_messages_is_not_blamed_later(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.script("raw(b'npm warn x\\n'); hello(); session(); prompted(); os._exit(3)")
+        with pytest.raises(AgentExited) as caught:
+            await go(session)
+        assert "npm warn" not in caught.value.message
 
 
 async def test_an_agent_that_never_answers_initialize_is_stopped_and_its_stderr_shown(tmp_path: Path) -> None:

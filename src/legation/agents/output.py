@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -11,11 +12,57 @@ from legation.errors import AgentExited, LegationError, TimedOut, TransportClose
 from legation.proc import Child, Exit
 from legation.wire.diagnostic import DiagnosticCode
 
-EXIT_LIMIT = 10.0  # seconds from the end of an agent's output to its exit: the kernel's and the sweep's time
+EXIT_LIMIT = (
+    1.0  # seconds from the end of a process's output to its exit, where it is its end: the kernel's time
+)
 REST_LIMIT = 5.0  # seconds for a stopped agent's last words to be taken: the store's time
 STDERR_SHOWN = 2000  # characters of it in an error
+STRAY_LINES = 5  # of a program that speaks no protocol, in an error
+STRAY_SHOWN = 200  # characters of each
+MUTE = "it closed its output and went on, so it is stopped: nothing that it does could be seen any more"
+HEADER = re.compile(r"^content-length:", re.IGNORECASE | re.MULTILINE)
+FRAMED = " (messages behind headers, as language servers have them; an agent writes one message a line)"
 
 _log = logging.getLogger(__name__)
+
+
+class Stray:
+    """The first lines of a program that are no messages: what is wrong with it stands there, as in `npm warn` or its
+    usage. Bounded, and without what a terminal would obey; secrets were hidden where it was read."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._settled = False
+
+    def settle(self) -> None:
+        """It speaks the protocol: what it says besides is told one by one."""
+        self._settled = True
+        self._lines.clear()
+
+    def add(self, line: bytes) -> None:
+        if not self._settled and len(self._lines) < STRAY_LINES:
+            self._lines.append(printable(line))
+
+    def said(self, unfinished: bytes = b"") -> str:
+        """For the end of a message. `unfinished` is a line that never ended, as in another framing."""
+        if self._settled:
+            return ""
+        lines = [*self._lines, printable(unfinished)][:STRAY_LINES]
+        shown = "\n".join(line for line in lines if line.strip())
+        if not shown:
+            return ""
+        hint = FRAMED if HEADER.search(shown) else ""
+        return f", having written to its standard output what is no message{hint}:\n{shown}\n"
+
+
+def printable(line: bytes) -> str:
+    """A line of a program's, for people: cut, and with nothing in it that a terminal would obey."""
+    text = line[: STRAY_SHOWN * 4].decode(errors="replace")
+    cut = "..." if len(text) > STRAY_SHOWN or len(line) > STRAY_SHOWN * 4 else ""
+    return (
+        "".join(each if each.isprintable() else "\ufffd" for each in text.expandtabs().rstrip()[:STRAY_SHOWN])
+        + cut
+    )
 
 
 class Output:
@@ -29,11 +76,13 @@ class Output:
         *,
         trouble: Callable[[DiagnosticCode, str], None],
         over: Callable[[LegationError], None] | None = None,
+        stray: Stray | None = None,
     ) -> None:
         self._child = child
         self._trouble = trouble
         self._over = over
         self._mute = False  # it closed its output and did not end
+        self.stray = stray or Stray()
         self._reading = asyncio.create_task(self._live(read), name=f"legation-output-{child.pid}")
 
     @property
@@ -56,9 +105,11 @@ class Output:
         return found
 
     def said(self) -> str:
-        """What it wrote to its standard error last, for the end of a message."""
+        """What it wrote to its standard error last, and what it wrote first that is no message, for the end of a
+        message."""
         tail = self._child.stderr_tail().strip()[-STDERR_SHOWN:]
-        return f", having said:\n{tail}\n" if tail else ""
+        found = f", having said:\n{tail}\n" if tail else ""
+        return f"{found}{self.stray.said(self._child.unfinished())}"
 
     async def end(self, doing: str) -> LegationError:
         """Why that cannot be done any more, when the reading is over."""
@@ -72,10 +123,10 @@ class Output:
             self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, error.message)
         except Exception:  # noqa: BLE001 - a task boundary; whoever waits for an answer is told of the end
             _log.exception("cannot go on reading the output of %r", self._child.name)
-        ending = asyncio.ensure_future(self._child.wait())
-        await asyncio.wait({ending}, timeout=EXIT_LIMIT)
-        if not ending.done():
+        if not await self._child.ends_within(EXIT_LIMIT):
             self._mute = True
+            if self._child.output_ended:
+                self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, MUTE)
             with suppress(TimedOut):  # stuck in the kernel; whoever stops it is told
                 await self._child.stop(grace=0)
         if self._over is not None:

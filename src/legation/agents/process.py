@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from legation.agents.output import Output
+from legation.agents.output import Output, Stray
 from legation.agents.rpc import AgentRefused, Inbox, RpcPeer
 from legation.errors import AgentError, TransportClosed
 from legation.proc import Child, Exit
@@ -37,8 +37,9 @@ class AgentProcess:
 
     def __init__(self, child: Child, inbox: Inbox) -> None:
         self.child = child
-        self._peer = RpcPeer(child, inbox)
-        self._output = Output(child, self._peer.run, trouble=inbox.trouble)
+        stray = Stray()
+        self._peer = RpcPeer(child, inbox, stray)
+        self._output = Output(child, self._peer.run, trouble=inbox.trouble, stray=stray)
 
     async def call(
         self,
@@ -78,5 +79,5 @@ class AgentProcess:
         return await self._output.stop(grace)
 
     def said(self) -> str:
-        """What it wrote to its standard error last, for the end of a message."""
+        """What it wrote that is no message, for the end of one of ours."""
         return self._output.said()

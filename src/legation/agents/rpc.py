@@ -25,6 +25,7 @@ from legation.agents.messages import (
     read_message,
     read_odd_update,
 )
+from legation.agents.output import Stray
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child
 from legation.wire import jsontext
@@ -82,8 +83,9 @@ def _ignore(_: bytes | RpcError) -> None: ...
 
 
 class RpcPeer:
-    def __init__(self, child: Child, inbox: Inbox) -> None:
+    def __init__(self, child: Child, inbox: Inbox, stray: Stray | None = None) -> None:
         self._child = child
+        self._strayed = stray or Stray()
         self._inbox = inbox
         self._calls = Calls()
         self._answering: dict[bytes, asyncio.Future[object]] = {}
@@ -202,6 +204,7 @@ class RpcPeer:
             self._inbox.notification(message.method, bytes(message.params))
 
     def _stray(self, line: bytes) -> None:
+        self._strayed.add(line)
         shown = line[:SHOWN_BYTES].decode(errors="replace")
         self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
 
@@ -210,6 +213,8 @@ class RpcPeer:
         odd = self._calls.take(id_key(bytes(message.id)), read_error(error) if error else result)
         if odd:
             self._inbox.trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
+        else:
+            self._strayed.settle()
 
     def _take_request(self, message: Message) -> None:
         raw_id = bytes(message.id)

@@ -123,6 +123,15 @@ class Child:
     def close_stdin(self) -> None:
         self._stdin.close()
 
+    @property
+    def output_ended(self) -> bool:
+        """Nobody can write to its output any more; what was written may not be taken yet."""
+        return self._stdout.closed.done()
+
+    def unfinished(self) -> bytes:
+        """The beginning of a line of its output that has not ended yet."""
+        return self._stdout.unfinished()
+
     def stderr_tail(self) -> str:
         return self._stderr.text()
 
@@ -171,7 +180,7 @@ class Child:
         return found
 
     async def _until_exit(self) -> Exit:
-        while not await self._ends_within(ADOPTED_PERIOD):
+        while not await self.ends_within(ADOPTED_PERIOD):
             self._own.tree.reap_adopted()
         return self._watch.ended.result()
 
@@ -212,7 +221,7 @@ class Child:
             if number is not None:
                 await self._observe()
                 self._own.signal(number)
-            if await self._ends_within(limit):
+            if await self.ends_within(limit):
                 return await asyncio.shield(self._life)
         raise TimedOut(
             f"cannot stop {self.name!r}: pid {self.pid} does not end after KILL, so it is stuck in the kernel;"
@@ -223,7 +232,8 @@ class Child:
         look = asyncio.wrap_future(spawner().observe(self._own.tree))
         await asyncio.wait({look}, timeout=LOOK_LIMIT)
 
-    async def _ends_within(self, seconds: float) -> bool:
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether the process ends in that time; what is left of its tree and its output may take longer."""
         await asyncio.wait({self._watch.ended}, timeout=seconds)
         return self._watch.ended.done()
 

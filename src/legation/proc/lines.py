@@ -19,6 +19,7 @@ Redact = Callable[[bytes], bytes]
 MAX_LINE: Final = 32 * 1024 * 1024
 # A flood is taken in turns with what is made of it: whoever follows keeps up, and finds it in memory.
 BUFFER_LIMIT: Final = 128 * 1024
+UNFINISHED_SHOWN: Final = 4096  # bytes
 
 
 def unchanged(block: bytes) -> bytes:
@@ -81,6 +82,10 @@ class LineSplitter:
             self._pieces.clear()
             self.held = 0
         return blocks
+
+    def unfinished(self) -> bytes:
+        """What there is of a line that has not ended, and its beginning only: for people."""
+        return self._redact(b"".join(self._pieces))[:UNFINISHED_SHOWN]
 
     def _clean(self, block: bytes) -> bytes:
         block = self._redact(block)
@@ -145,6 +150,9 @@ class LineReader(asyncio.Protocol):
     def buffered(self) -> int:
         """Bytes held in memory now."""
         return self._splitter.ready + self._splitter.held
+
+    def unfinished(self) -> bytes:
+        return self._splitter.unfinished()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.ReadTransport, transport)  # uvloop has classes of its own

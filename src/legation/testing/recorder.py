@@ -147,6 +147,16 @@ class _RecordedChild(Child):
     def stderr_tail(self) -> str:
         return self._child.stderr_tail()
 
+    @property
+    def output_ended(self) -> bool:
+        return self._child.output_ended
+
+    def unfinished(self) -> bytes:
+        return self._child.unfinished()
+
+    async def ends_within(self, seconds: float) -> bool:
+        return await self._child.ends_within(seconds)
+
     async def wait(self) -> Exit:
         return await asyncio.shield(self._ending)
 

@@ -140,6 +140,17 @@ class ReplayedChild(Child):
     def stderr_tail(self) -> str:
         return b"\n".join(self._errors).decode("utf-8", "replace")
 
+    @property
+    def output_ended(self) -> bool:
+        return self._life.done()
+
+    def unfinished(self) -> bytes:
+        return b""
+
+    async def ends_within(self, seconds: float) -> bool:
+        await asyncio.wait({self._life}, timeout=seconds)
+        return self._life.done()
+
     async def wait(self) -> Exit:
         return await asyncio.shield(self._life)
 

@@ -105,6 +105,7 @@ class ClaudeSession:
             ) from None
 
     def _greeted(self, answer: native.ControlAnswer) -> None:
+        self.process.stray.settle()
         greeting = read_greeting(answer.response)
         if answer.subtype != "success" or greeting.hooks_applied is not True:
             said = answer.error or "it does not let itself be asked about every call of a tool"
@@ -205,6 +206,7 @@ class ClaudeSession:
     def _hear(self, line: bytes) -> None:
         heard = self._translator.take(line)
         if heard.message is None:
+            self.process.stray.add(line)
             shown = line[:SHOWN_BYTES].decode(errors="replace")
             what = f"skipped a line of {len(line)} bytes: {shown}"
             self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)

@@ -79,9 +79,10 @@ class CodexServer:
             async with asyncio.timeout(timeout):
                 await server._greet(timeout)
         except BaseException as error:
+            said = server._output.said()
             await asyncio.shield(server.stop(grace=0))
             if isinstance(error, TimeoutError):
-                what = f"cannot start {command.name!r}: it was not ready within {timeout:g} s"
+                what = f"cannot start {command.name!r}: it was not ready within {timeout:g} s{said}"
                 raise TimedOut(what) from None
             raise
         return server
@@ -90,6 +91,7 @@ class CodexServer:
         """Experimental parts are plan mode and the folders of a thread."""
         hello = {"clientInfo": CLIENT, "capabilities": {"experimentalApi": True}}
         await self.call("initialize", hello, object, timeout)
+        self._output.stray.settle()
         self._peer.notify("initialized")
         self.models = (await self.call("model/list", {}, ModelPage, timeout)).data
 
@@ -178,6 +180,7 @@ class CodexServer:
             self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, "a message of the agent could not be handled")
 
     def stray(self, line: bytes) -> None:
+        self._output.stray.add(line)
         shown = line[:SHOWN_BYTES].decode(errors="replace")
         self._trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
 

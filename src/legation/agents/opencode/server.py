@@ -24,6 +24,7 @@ from legation.agents.opencode.events import Event, InstanceDisposed, SessionUpda
 from legation.agents.opencode.mcp import McpStatus, mcp_config
 from legation.agents.opencode.output import address, drain, said
 from legation.agents.opencode.sse import EventSplitter
+from legation.agents.output import Stray
 from legation.errors import LegationError, TimedOut
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire.acp.mcp import McpServer
@@ -79,9 +80,10 @@ class OpenCodeServer:
         password = secrets.token_urlsafe(32)
         child = await launcher.spawn(serve(command, trusted=trusted, password=password), pipes)
         api: Api | None = None
+        stray = Stray()
         try:
             async with asyncio.timeout(timeout):
-                url = await address(child)
+                url = await address(child, stray)
                 api = Api(url, password, redact=pipes.redact, max_answer=pipes.max_line)
                 version = (await api.get("/global/health", Health, timeout=timeout)).version
                 server = cls(child, api, pipes, version)
@@ -91,7 +93,7 @@ class OpenCodeServer:
             await asyncio.shield(child.stop(grace=0))
             if isinstance(error, TimeoutError):
                 raise TimedOut(
-                    f"cannot start OpenCode's server: it did not listen within {timeout:g} s{said(child)}"
+                    f"cannot start OpenCode's server: it did not listen within {timeout:g} s{said(child, stray)}"
                 ) from None
             raise
         try:
