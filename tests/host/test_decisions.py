@@ -152,6 +152,8 @@ agent/line-too-long: beyond the cap
     host/test_stray: test_a_line_over_the_cap_is_skipped_with_its_size
 agent/unknown-session: an update that nobody wants
     host/test_order: test_updates_of_sessions_that_nobody_opens_are_dropped_beyond_the_bound
+agent/unreadable-permission: nobody could be asked
+    host/test_router: test_a_permission_that_cannot_be_read_is_told_in_the_session
 agent/late-response: an answer that nobody waits for
     host/test_stray: test_an_answer_that_nobody_waits_for_is_reported
 session/recovery-skipped: not taken up after a restart

@@ -1,17 +1,22 @@
 """What an agent asks of its client, through a real connection."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
-from tests.host.rig import Hand, go, of_type, play, rig, until
+from tests.host.rig import Hand, events, go, of_type, play, rig, until
 
 from legation.agents import rpc
 from legation.agents.acp import AcpAgent
 from legation.agents.rpc import REQUESTS_AT_ONCE
+from legation.cli.render import Renderer
+from legation.cli.terminal import Terminal
 from legation.errors import AgentError
+from legation.host.router import ONE_BY_ONE
 from legation.redact import Redactor
 from legation.secret import Secret
+from legation.wire.events import Event
 
 KEY = "sk-very-secret-0123456789"
 
@@ -59,6 +64,142 @@ update(json.dumps(answer(1))); done(prompt); stay()
         await go(session)
         (said,) = await of_type(session, "agent-message-chunk")
         assert "-32602" in json.loads(said.raw)["content"]["text"]
+
+
+ASK = "send(id=1, method='session/request_permission', params={params})"
+CALL = {"toolCallId": "c", "title": "t"}
+OFFERED = [{"optionId": "o", "name": "Yes", "kind": "allow_once"}]
+UNREADABLE = {
+    "no tool call": ({"sessionId": "s1", "options": OFFERED}, "toolCall"),
+    "an option without a kind": (
+        {"sessionId": "s1", "toolCall": CALL, "options": [{"optionId": "o", "name": "Yes"}]},
+        "kind",
+    ),
+    "a kind that is no word": (
+        {"sessionId": "s1", "toolCall": CALL, "options": [{**OFFERED[0], "kind": 7}]},
+        "kind",
+    ),
+    "no session": ({"toolCall": CALL, "options": OFFERED}, "sessionId"),
+    "a session that nobody opened": (
+        {"sessionId": "str\x1b[2Janger", "toolCall": CALL, "options": OFFERED},
+        "no such session: str\ufffd[2Janger",
+    ),
+    "a session by a number": ({"sessionId": 1, "toolCall": CALL, "options": OFFERED}, "sessionId"),
+    "nothing": ([], "object"),
+}
+
+
+def shown(events: list[Event]) -> str:
+    """As a user sees them, in `legation exec` and `legation sessions`."""
+    seen = io.StringIO()
+    renderer = Renderer(Terminal(seen))
+    for event in events:
+        renderer.show(event)
+    renderer.end()
+    return seen.getvalue()
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+async def test_a_permission_that_cannot_be_read_is_told_in_the_session(tmp_path: Path, what: str) -> None:
+    params, said = UNREADABLE[what]
+    ask = ASK.format(params=repr(params))
+    source = (
+        f"hello(); session(); prompt = prompted(); {ask}; update(json.dumps(answer(1))); done(prompt); stay()"
+    )
+    async with rig(tmp_path, approver=(hand := Hand())) as made:
+        session = await made.script(source)
+        await go(session)
+        (heard,) = await of_type(session, "agent-message-chunk")
+        answered = json.loads(json.loads(heard.raw)["content"]["text"])
+        assert answered["result"]["outcome"] == {"outcome": "cancelled"}
+        seen = shown(await events(session))
+        assert "agent/unreadable-permission: the agent asked for a permission" in seen
+        assert said in seen
+        assert hand.asked == []
+        assert [each.code for each in made.reported] == ["agent/unreadable-permission"]
+
+
+async def test_options_of_kinds_that_nobody_knows_are_told_where_the_permission_is_asked(
+    tmp_path: Path,
+) -> None:
+    options = [{"optionId": "o", "name": "Yes", "kind": "allow_forever"}]
+    source = f"hello(); session(); prompt = prompted(); permission(1, options={options}); answer(1); done(prompt); stay()"
+    async with rig(tmp_path) as made:
+        session = await made.script(source)
+        await go(session)
+        seen = shown(await events(session))
+        assert "agent/unreadable-permission" in seen
+        assert "allow_forever" in seen
+        assert [
+            json.loads(each.raw)["outcome"] for each in await of_type(session, "permission-answered")
+        ] == ["denied"]
+
+
+async def test_updates_and_questions_of_a_strange_session_are_told_in_those_of_the_agent(
+    tmp_path: Path,
+) -> None:
+    source = """
+hello(); session(); prompt = prompted(); update("lost", "stranger")
+send(id=1, method="elicitation/create", params={"mode": "form", "message": "who?", "sessionId": "other"})
+answer(1); done(prompt); stay()
+"""
+
+    class Asks:
+        modes = frozenset(("form",))
+
+        async def ask(self, _request: object) -> object:
+            raise AssertionError("nobody is asked")
+
+    async with rig(tmp_path, questions=Asks()) as made:
+        session = await made.script(source)
+        await go(session)
+        seen = shown(await events(session))
+        assert "agent/unknown-session: 1 update(s) came for session stranger, which nobody opened" in seen
+        assert "a question that nobody was shown: there is no such session: other" in seen
+
+
+async def test_a_flood_for_a_strange_session_is_no_flood_of_events(tmp_path: Path) -> None:
+    """Each in a block of its own: the agent waits for an answer in between."""
+    source = f"""
+hello(); session(); prompt = prompted()
+for number in range(400):
+    update("lost", f"stranger{{number}}")
+    {ASK.format(params="{'sessionId': f'other{number}', 'toolCall': {'toolCallId': 'c'}, 'options': []}")}
+    answer(1)
+done(prompt); stay()
+"""
+    async with rig(tmp_path) as made:
+        session = await made.script(source)
+        await go(session)
+        told = [json.loads(each.raw) for each in await of_type(session, "diagnostic")]
+        assert {each["code"] for each in told} == {"agent/unknown-session", "agent/unreadable-permission"}
+        assert len(told) == 2 * (ONE_BY_ONE + 1)  # each, and the hundredth
+        assert "(100 so far)" in told[-1]["message"]
+        assert len(made.reported) == len(told)
+
+
+async def test_what_nobody_could_be_told_before_there_was_a_session_is_told_in_the_first(
+    tmp_path: Path,
+) -> None:
+    params = {"sessionId": "s0", "toolCall": CALL, "options": OFFERED}
+    source = f"hello(); {ASK.format(params=repr(params))}; session(); stay()"
+    async with rig(tmp_path) as made:
+        session = await made.script(source)
+        assert "no such session: s0" in shown(await events(session))
+
+
+async def test_what_an_agent_still_says_of_a_closed_session_is_no_news(tmp_path: Path) -> None:
+    source = """
+hello(); session("s1"); session("s2"); prompt = prompted()
+update("late", "s1"); update("here", "s2"); done(prompt); stay()
+"""
+    async with rig(tmp_path) as made:
+        first = await made.script(source)
+        second = await made.open_another(first)
+        await made.host.close_session(first.id)
+        await go(second)
+        assert await of_type(second, "diagnostic") == []
+        assert made.reported == []
 
 
 async def test_a_runaway_is_refused_beyond_the_bound_and_every_request_is_answered(tmp_path: Path) -> None:

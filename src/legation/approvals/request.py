@@ -37,7 +37,9 @@ class Request:
     content_owner: str | None = None  # whose key seals what is said; None: of the day
     editable: bool = False  # whoever asks can act on other arguments than it asked for
     timeout: float | None = None  # seconds: the asker's own bound on waiting
-    expires_at: int | None = None  # epoch milliseconds: what was told of its end, and the approval ends no later
+    expires_at: int | None = (
+        None  # epoch milliseconds: what was told of its end, and the approval ends no later
+    )
 
     @property
     def granted_session(self) -> str | None:

@@ -84,6 +84,7 @@ class Openings:
         live, limit = agent.running(), self._around.limits.start
         meta = place.meta(agent)
         with ExitStack() as claims:
+            claims.enter_context(agent.router.expecting())
             if session_id is not None:
                 claims.enter_context(self._sessions.claim(session_id))
             begin = live.new_session if forks is None else partial(live.fork_session, forks)

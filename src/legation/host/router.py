@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from legation.agents.output import printable
 from legation.agents.rpc import RpcFault
 from legation.errors import AgentError, Conflict, LegationError
 from legation.host.questions import answer_without_session
@@ -13,7 +16,12 @@ from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.store.log import EventLog
 from legation.wire.acp.elicitation import CreateElicitationRequest
-from legation.wire.acp.permission import Cancelled, RequestPermissionRequest, RequestPermissionResponse
+from legation.wire.acp.permission import (
+    PERMISSION_OPTION_KINDS,
+    Cancelled,
+    RequestPermissionRequest,
+    RequestPermissionResponse,
+)
 from legation.wire.acp.rpc import ClientMethod, ErrorCode
 from legation.wire.acp.sessions import SessionRequest
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
@@ -22,6 +30,27 @@ from legation.wire.lifecycle import AgentExited
 
 EARLY_KEPT = 10_000  # updates kept for sessions that nobody has opened yet
 EARLY_BYTES = 16 * 1024 * 1024  # of them
+ONE_BY_ONE = (
+    20  # diagnostics of a kind that are told each; then at every tenfold, so that a flood is none of events
+)
+SHOWN_KINDS = 4  # of options that nobody knows
+LEFT_KEPT = 1000  # sessions that were closed here: what an agent still says of them is no news
+
+
+class Tally:
+    """How often something was said, and whether to say it again."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, what: str, count: int = 1) -> int | None:
+        """How many there are by now; None where nobody need hear of it."""
+        before = self._counts[what]
+        now = self._counts[what] = before + count
+        return now if before < ONE_BY_ONE or len(str(now)) > len(str(before)) else None
+
+    def clear(self) -> None:
+        self._counts.clear()
 
 
 @dataclass(slots=True)
@@ -51,6 +80,10 @@ class Router:
         self._held: dict[str, Held] = {}
         self._early: dict[str, list[Draft]] = {}
         self._early_count = self._early_bytes = 0
+        self._expecting = 0  # sessions that are being made, whose names nobody knows yet
+        self._left: dict[str, None] = {}  # sessions that were closed
+        self._tally = Tally()
+        self._untold: list[Diagnostic] = []  # while there was no session to tell it to
         self._exited: AgentExited | None = None
 
     # Sessions come and go.
@@ -59,9 +92,26 @@ class Router:
         """From now on the session gets its messages, first those that came too early."""
         name = session.meta.agent_session_id
         self._sessions[name] = session
+        self._left.pop(name, None)
+        untold, self._untold = self._untold, []
+        session.note(*untold)
         self._deliver(session, self._take_early(name))
         if self._exited:
             session.note(self._exited)
+
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """A session is being made: until it is there, nobody can say whose an update is."""
+        self._expecting += 1
+        try:
+            yield
+        finally:
+            self._expecting -= 1
+            if not self._expecting:
+                strangers = {name: len(drafts) for name, drafts in self._early.items()}
+                self._forget_early()
+                for name, count in strangers.items():
+                    self._tell_stranger(name, count)
 
     def must_be_free(self, agent_session_id: str) -> None:
         if agent_session_id in self._sessions:
@@ -78,6 +128,9 @@ class Router:
     def forget(self, session: Session) -> None:
         if self._sessions.get(session.meta.agent_session_id) is session:
             del self._sessions[session.meta.agent_session_id]
+            self._left[session.meta.agent_session_id] = None
+            if len(self._left) > LEFT_KEPT:
+                del self._left[next(iter(self._left))]
 
     def hold(self, agent_session_id: str) -> Held:
         """Keep a session's updates back until `release`; what came before is of an earlier life."""
@@ -101,9 +154,10 @@ class Router:
 
     def reset(self) -> None:
         """A new process: nothing that the old one said too early counts."""
-        self._early.clear()
-        self._early_count = self._early_bytes = 0
+        self._forget_early()
         self._exited = None
+        self._left.clear()
+        self._tally.clear()
 
     def exited(self, event: AgentExited) -> None:
         """Every session says that its agent has ended; also one that is opened too late to see it."""
@@ -124,13 +178,22 @@ class Router:
             held.add(drafts)
         elif session is not None:
             self._deliver(session, drafts)
-        elif self._early_count < EARLY_KEPT and self._early_bytes < EARLY_BYTES:
+        elif self._expecting and self._early_count < EARLY_KEPT and self._early_bytes < EARLY_BYTES:
             self._early.setdefault(session_id, []).extend(drafts)
             self._early_count += len(drafts)
             self._early_bytes += _size(drafts)
-        else:
-            what = f"dropped {len(drafts)} updates for a session that nobody opened"
-            self._diagnose(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+        elif session_id not in self._left:
+            self._tell_stranger(session_id, len(drafts))
+
+    def _forget_early(self) -> None:
+        self._early.clear()
+        self._early_count = self._early_bytes = 0
+
+    def _tell_stranger(self, session_id: str, count: int) -> None:
+        what = (
+            f"{count} update(s) came for session {_shown(session_id)}, which nobody opened: nobody sees them"
+        )
+        self._tell(DiagnosticCode.AGENT_UNKNOWN_SESSION, what, count=count)
 
     def _take_early(self, session_id: str) -> list[Draft]:
         early = self._early.pop(session_id, [])
@@ -145,15 +208,42 @@ class Router:
         try:
             session.updates(drafts)
         except LegationError as error:
-            what = f"dropped {len(drafts)} updates: {error.message}"
-            self._diagnose(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+            code, what = (
+                DiagnosticCode.AGENT_UNKNOWN_SESSION,
+                f"dropped {len(drafts)} updates: {error.message}",
+            )
+            if (told := self._counted(code, what, len(drafts))) is not None:
+                self._diagnose(code, told)
 
     def trouble(self, code: DiagnosticCode, message: str) -> None:
         """Told to the host and to every session of the agent: nobody knows whose it was."""
-        self._diagnose(code, message)
         for session in self._sessions.values():
             session.heard()
-            session.note(Diagnostic(code=code, message=message, agent_id=self._agent_id))
+        if (told := self._counted(code, message)) is not None:
+            self._diagnose(code, told)
+            for session in self._sessions.values():
+                session.note(Diagnostic(code=code, message=told, agent_id=self._agent_id))
+
+    def _tell(
+        self, code: DiagnosticCode, message: str, session: Session | None = None, *, count: int = 1
+    ) -> None:
+        """To the host, and where a user sees it: in the session that it is about, else in all of the agent's. Where
+        there is none yet, the first one says it."""
+        told = self._counted(code, message, count)
+        if told is None:
+            return
+        self._host.diagnose(code, told, agent_id=self._agent_id, session_id=session.id if session else None)
+        noted = Diagnostic(code=code, message=told, agent_id=self._agent_id)
+        for each in (session,) if session else self._sessions.values():
+            each.note(noted)
+        if not session and not self._sessions:
+            self._untold.append(noted)  # as many as the tally lets through
+
+    def _counted(self, code: DiagnosticCode, message: str, count: int = 1) -> str | None:
+        so_far = self._tally.add(code, count)
+        if so_far is None:
+            return None
+        return message if so_far <= ONE_BY_ONE else f"{message} ({so_far} so far)"
 
     def _diagnose(self, code: DiagnosticCode, message: str) -> None:
         self._host.diagnose(code, message, agent_id=self._agent_id)
@@ -175,17 +265,36 @@ class Router:
 
     def _permission(self, params: bytes) -> Awaitable[object]:
         """Never an error: some agents hang after one. What nobody could be asked about, nobody has allowed."""
+        session: Session | None = None
         try:
-            return self._session(params).permission(decode(params, RequestPermissionRequest))
-        except RpcFault as fault:
-            what = f"a permission was answered with cancelled: {fault.error.message}"
-            self._diagnose(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+            session = self._session(params)
+            request = decode(params, RequestPermissionRequest)
+            self._tell_unknown_kinds(session, request)
+            return session.permission(request)
+        except (RpcFault, LegationError) as error:
+            why = error.error.message if isinstance(error, RpcFault) else error.message
+            what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
+            self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
             return _now(RequestPermissionResponse(outcome=Cancelled()))
+
+    def _tell_unknown_kinds(self, session: Session, request: RequestPermissionRequest) -> None:
+        unknown = [each.kind for each in request.options if each.kind not in PERMISSION_OPTION_KINDS]
+        if unknown or not request.options:
+            kinds = ", ".join(_shown(kind) for kind in unknown[:SHOWN_KINDS])
+            offers = f"options of kinds that nobody knows ({kinds})" if unknown else "no options"
+            what = f"the agent asks for a permission and offers {offers}: none of these is ever chosen"
+            self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
 
     def _question(self, request: CreateElicitationRequest) -> Awaitable[object]:
         if request.session_id is None:
             return _now(answer_without_session(self.trouble))
-        return self._session_called(request.session_id).question(request)
+        try:
+            session = self._session_called(request.session_id)
+        except RpcFault as fault:
+            what = f"the agent asked a question that nobody was shown: {fault.error.message}"
+            self._tell(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+            raise
+        return session.question(request)
 
     async def room(self) -> None:
         await self._log.room()
@@ -196,8 +305,13 @@ class Router:
     def _session_called(self, name: str) -> Session:
         session = self._sessions.get(name)
         if session is None:
-            raise RpcFault(ErrorCode.INVALID_PARAMS, "there is no such session")
+            raise RpcFault(ErrorCode.INVALID_PARAMS, f"there is no such session: {_shown(name)}")
         return session
+
+
+def _shown(name: str) -> str:
+    """A word of the agent's, for people."""
+    return printable(name.encode(errors="replace"))
 
 
 async def _now(answer: object) -> object:

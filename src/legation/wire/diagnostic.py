@@ -24,6 +24,7 @@ class DiagnosticCode(StrEnum):
     AGENT_STRAY_LINE = "agent/stray-line"
     AGENT_LINE_TOO_LONG = "agent/line-too-long"
     AGENT_UNKNOWN_SESSION = "agent/unknown-session"
+    AGENT_UNREADABLE_PERMISSION = "agent/unreadable-permission"
     AGENT_LATE_RESPONSE = "agent/late-response"
     SESSION_RECOVERY_SKIPPED = "session/recovery-skipped"
     SESSION_LOAD_FAILED = "session/load-failed"
@@ -48,7 +49,8 @@ MEANINGS: Mapping[DiagnosticCode, str] = {
     DiagnosticCode.AGENT_KILL: "it did not stop in time and was killed",
     DiagnosticCode.AGENT_STRAY_LINE: "a line that is no protocol message was skipped",
     DiagnosticCode.AGENT_LINE_TOO_LONG: "a line beyond the hard cap was skipped",
-    DiagnosticCode.AGENT_UNKNOWN_SESSION: "an update for a session that nobody opened was dropped",
+    DiagnosticCode.AGENT_UNKNOWN_SESSION: "an update or a question came for a session that nobody opened",
+    DiagnosticCode.AGENT_UNREADABLE_PERMISSION: "a permission could not be read, so nobody was asked and nothing allowed",
     DiagnosticCode.AGENT_LATE_RESPONSE: "an answer came to a request that nobody waits for any more",
     DiagnosticCode.SESSION_RECOVERY_SKIPPED: "a session could not be taken up again after a restart",
     DiagnosticCode.SESSION_LOAD_FAILED: "the agent could not load the session",
