@@ -14,6 +14,7 @@ from tests.store.database.databases import Either
 from legation.approvals.approval import Answer, Approval
 from legation.approvals.attendance import Attendance
 from legation.approvals.door import Door, Habits
+from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
 from legation.approvals.policies import Policies
 from legation.approvals.policy.facts import Facts, as_named
@@ -161,7 +162,11 @@ async def open_door(
     changes: list[tuple[str, str]] = []
     inbox.on_change(lambda approval, step: changes.append((approval.id, str(StepKind(step)))))
     chosen = replace(
-        Habits(notify=lambda approval, moment, why: told.append((approval.id, moment, why))), **habits
+        Habits(
+            notify=lambda approval, moment, why: told.append((approval.id, moment, why)),
+            grants=Grants(office.database, office.ledger.chain.sealer, clock),
+        ),
+        **habits,
     )
     async with Door(inbox, policies, attendance, chosen) as door:
         yield Rig(office, clock, inbox, door, policies, attendance, path, told, changes, at_work)

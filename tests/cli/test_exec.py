@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.scripted import PRELUDE
 from tests.cli.cli import AtTerminal, environment, json_lines, legation, rehearse
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
@@ -427,3 +428,53 @@ def test_killed_anywhere_it_leaves_a_trace_that_verifies(home: Path, repo: Path,
         report = verify_lines(whole_lines(trace))  # of one line the end may be missing, where two pages meet
         assert report.ok
         assert report.steps > 0
+
+
+MASTERFUL = """
+hello(); session(); prompt = prompted()
+only = [option for option in OPTIONS if option["kind"] != "allow_once"]
+permission(1, kind="edit", title="Edit a.txt", rawInput={"path": "a.txt"}, options=only)
+update(answer(1)["result"]["outcome"]["optionId"]); done(prompt); stay()
+"""
+
+
+def an_agent(folder: Path, source: str) -> tuple[str, ...]:
+    """Of any kind, by its command."""
+    (folder / "agent.py").write_text(PRELUDE + source)
+    return "exec", "--command", f"{sys.executable} -I -S {folder / 'agent.py'}", "go"
+
+
+def test_a_person_allows_the_tool_of_an_agent_that_offers_only_always(home: Path, repo: Path) -> None:
+    terminal = AtTerminal(home, *an_agent(home, MASTERFUL), cwd=repo)
+    terminal.until("Allow this tool for all of this session?")
+    terminal.type("y\n")
+    assert terminal.end() == 0
+    assert "approved · person tester · Edit a.txt" in terminal.text
+    assert "its agent offers only always, and grt_" in terminal.text
+    assert "allow_always" in terminal.text
+
+
+def test_what_was_said_beforehand_presses_no_always(home: Path, repo: Path) -> None:
+    done = legation(home, *an_agent(home, MASTERFUL), "--yes", cwd=repo)
+    assert "denied by careful:" in done.stdout
+    assert "offers only to allow it always" in done.stdout
+    assert "reject_once" in done.stdout
+    assert "allow_always" not in done.stdout
+
+
+def test_what_a_program_prints_instead_of_speaking_is_in_the_error(home: Path, repo: Path) -> None:
+    usage = "print('npm warn deprecated'); print('Usage: agent [OPTIONS]'); sys.exit(2)"
+    done = legation(home, *an_agent(home, usage), "--yes", cwd=repo)
+    assert done.returncode != 0
+    assert "npm warn deprecated\nUsage: agent [OPTIONS]" in done.stderr
+
+
+def test_a_permission_that_cannot_be_read_is_shown(home: Path, repo: Path) -> None:
+    source = """
+hello(); session(); prompt = prompted()
+send(id=1, method="session/request_permission", params={"sessionId": "s1", "options": OPTIONS})
+answer(1); update("lost", "stranger"); done(prompt); stay()
+"""
+    done = legation(home, *an_agent(home, source), "--yes", cwd=repo)
+    assert "agent/unreadable-permission: the agent asked for a permission" in done.stdout
+    assert "agent/unknown-session: 1 update(s) came for session stranger" in done.stdout

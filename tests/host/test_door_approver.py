@@ -15,6 +15,8 @@ from tests.host.rig import go, of_type, play
 
 from legation.approvals.approval import Answer, Approval, Status
 from legation.approvals.editing import approve_edited
+from legation.approvals.grants import Grant, Grants, new_grant_id
+from legation.approvals.grants import page as grants_page
 from legation.errors import AlreadyAnswered, Conflict, Forbidden
 from legation.host.door_approver import DoorApprover
 from legation.host.options import Limits
@@ -22,6 +24,7 @@ from legation.host.places import Where
 from legation.host.session import Session
 from legation.testing.clock import FakeClock
 from legation.wire.action import Action
+from legation.wire.api.approvals import NewGrant
 from legation.wire.ask import Ask
 
 pytestmark = pytest.mark.heavy  # an agent's process for most
@@ -343,3 +346,115 @@ async def test_a_permission_ends_with_the_hosts_own_time_where_that_is_shorter(t
         assert permission["expiresAt"] - permission["askedAt"] == 200_000
         await at.door.inbox.resolve(PERSON, approval.id, NO)
         await prompting
+
+
+ONLY_ALWAYS = "[option for option in OPTIONS if option['kind'] != 'allow_once']"
+MASTERFUL = f"""
+hello(); session(); prompt = prompted()
+permission(1, kind="edit", title="Edit a.txt", rawInput={{"path": "a.txt"}}, options={ONLY_ALWAYS})
+{TELL}
+"""
+ALWAYS = """
+name: p
+agent: "*"
+loop: off
+rules:
+  - {id: edits, kind: edit, action: ACTION}
+  - {id: rest, action: deny}
+"""
+
+
+async def heard(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the agent was told, and what the session has of it."""
+    [chunk] = await said_of(session, "agent-message-chunk")
+    [answered] = await said_of(session, "permission-answered")
+    return json.loads(chunk["content"]["text"])["result"]["outcome"], answered
+
+
+async def grants_of(at: AtADoor) -> list[Grant]:
+    return (await at.door.office.database.read(grants_page, "local")).items
+
+
+async def test_a_person_who_approves_an_agent_that_offers_only_always_grants_the_tool_for_the_session(
+    tmp_path: Path,
+) -> None:
+    async with at_a_door(tmp_path, ALWAYS.replace("ACTION", "human_approval")) as at:
+        session = await at.made.script(MASTERFUL)
+        prompting = asyncio.create_task(go(session))
+        [approval] = await at.door.pending()
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
+        await prompting
+        told, answered = await heard(session)
+        assert told == {"outcome": "selected", "optionId": "allow_always"}
+        [grant] = await grants_of(at)
+        assert (grant.session_id, grant.agent, grant.tools, grant.kinds) == (
+            session.id,
+            "scripted",
+            "edit",
+            ("edit",),
+        )
+        assert grant.granted_by == PERSON.id
+        assert (answered["outcome"], answered["optionId"]) == ("approved", "allow_always")
+        assert grant.id in answered["reason"]
+        assert await at.door.steps(approval.trace_id) == ["proposed", "decided", "resolved", "consumed"]
+
+
+async def test_a_supervisor_cannot_press_always_for_an_agent(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, ALWAYS.replace("ACTION", "supervisor")) as at:
+        session = await at.made.script(MASTERFUL)
+        prompting = asyncio.create_task(go(session))
+        [approval] = await at.door.pending()
+        await at.door.inbox.resolve(SUPERVISOR, approval.id, YES)
+        await prompting
+        told, answered = await heard(session)
+        assert told == {"outcome": "selected", "optionId": "reject_once"}
+        assert (answered["outcome"], answered["by"]) == ("denied", "policy")
+        assert "offers only to allow it always" in answered["reason"]
+        assert await grants_of(at) == []
+        assert (await at.door.steps(approval.trace_id))[-1] == "cancelled/only-always"
+
+
+@pytest.mark.parametrize(
+    ("grant", "pressed"),
+    [
+        (NewGrant(agent="scripted", tools="edit", duration=60), True),
+        (NewGrant(agent="scripted", tools="*", kinds=["edit"], duration=60), False),  # in its folder only
+        (NewGrant(agent="scripted", tools="read", duration=60), False),
+        (None, False),
+    ],
+)
+@pytest.mark.parametrize("action", ["allow", "human_approval, timeout: 1s"])
+async def test_always_is_pressed_only_where_a_grant_covers_the_tool_whatever_its_arguments(
+    tmp_path: Path, action: str, grant: NewGrant | None, pressed: bool
+) -> None:
+    async with at_a_door(tmp_path, ALWAYS.replace("ACTION", action)) as at:
+        session = await at.made.script(MASTERFUL)
+        if grant is not None:
+            grants = Grants(at.door.office.database, at.door.office.ledger.chain.sealer, at.door.clock)
+            now = at.door.clock.now_ms()
+            await at.door.office.database.transact(
+                grants.give, PERSON, grant, grant=new_grant_id(now), now_ms=now, session=session.id
+            )
+        prompting = asyncio.create_task(go(session))
+        if not pressed and action != "allow":
+            await at.door.pending()
+            await at.door.pass_time(5)
+        await prompting
+        told, answered = await heard(session)
+        assert told["optionId"] == ("allow_always" if pressed else "reject_once")
+        assert answered["outcome"] == (
+            "approved" if pressed else "denied" if action == "allow" else "expired"
+        )
+
+
+async def test_reviewers_are_asked_every_time_so_always_is_not_pressed(tmp_path: Path) -> None:
+    policy = ALWAYS.replace("ACTION", f"human_approval, reviewers: ['user:{PERSON.id}']")
+    async with at_a_door(tmp_path, policy) as at:
+        session = await at.made.script(MASTERFUL)
+        prompting = asyncio.create_task(go(session))
+        [approval] = await at.door.pending()
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
+        await prompting
+        told, _ = await heard(session)
+        assert told["optionId"] == "reject_once"
+        assert await grants_of(at) == []

@@ -42,6 +42,15 @@ def test_an_approval_never_becomes_always() -> None:
     assert permission_outcome(options("allow_always"), yes) == Cancelled()
 
 
+def test_always_is_pressed_by_a_grant_of_ours_and_only_where_there_is_no_once() -> None:
+    granted = Decision("approved", by="me", reason="fine", grant="grt_1")
+    always = options("allow_always", "reject_once")
+    assert permission_outcome(always, granted) == Selected(option_id="id-allow_always")
+    assert permission_outcome(options(*KINDS), granted) == Selected(option_id="id-allow_once")
+    denied = Decision("denied", by="me", reason="no", grant="grt_1")
+    assert permission_outcome(options("allow_always"), denied) == Cancelled()
+
+
 def test_a_refusal_may_be_for_always_where_nothing_else_is_offered() -> None:
     assert choose_option(options("allow_once", "reject_always"), "denied") == "id-reject_always"
 

@@ -33,6 +33,7 @@ Reason: TypeAlias = Literal[
     "session-closed",
     "policy-changed",
     "limit-reached",  # cancelled: the money is spent meanwhile
+    "only-always",  # cancelled: the agent offers nothing else, and there is no grant for that
     "stopping",
     "no-supervisor",  # escalated: nobody of level 1 was there
     "granted",  # resolved: a grant was given meanwhile

@@ -26,16 +26,18 @@ from legation.approvals.approval_endings import Reason, get
 from legation.approvals.attendance import Attendance
 from legation.approvals.considering import considered
 from legation.approvals.editing import edited, edited_params
+from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox, Wait
 from legation.approvals.injection import Signal, nothing
 from legation.approvals.loops import Loops
-from legation.approvals.passage import Judged, OverLimit, Passage, over_limit, ruling_of
+from legation.approvals.passage import Judged, NoGrant, OverLimit, Passage, covering, over_limit, ruling_of
 from legation.approvals.policies import Policies, judged_by
 from legation.approvals.policy.facts import normal
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.verdict import Verdict
 from legation.approvals.recheck import Recheck
 from legation.approvals.request import (
+    ONLY_ALWAYS,
     POLICY,
     Consideration,
     Ended,
@@ -68,6 +70,7 @@ class Habits:
     timeout: float = TIMEOUT
     most_waiting: int = MOST_WAITING
     supervisor_wait_ms: int = WAIT_MS
+    grants: Grants | None = None  # where a person who approves what can only be allowed always gives one
     signal: Signal = nothing
     notify: Notify = nobody
     ended: Ended = unheard
@@ -121,6 +124,8 @@ class Door:
 
         async def work() -> Ruling:
             ruling = await self._through(request, gone, acts=False)
+            if ruling.passed and request.only_always:
+                ruling = await self._with_grant(request, ruling)
             self._habits.ended(request.principal.workspace, ruling.trace_id)
             return ruling
 
@@ -159,7 +164,7 @@ class Door:
         if self._closing.is_set():
             raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
         judged = await self._judge(request)
-        passage = Passage(self.inbox.life, self.inbox.waiter, acts)
+        passage = Passage(self.inbox.life, self.inbox.waiter, acts, self._habits.grants)
         now = self.inbox.clock.now_ms()
         approval_id = request.approval_id or new_approval_id(now)
         with self._room(judged), self.inbox.waiting(approval_id) as wait:
@@ -226,12 +231,30 @@ class Door:
         except OverLimit as over:
             await self._withdraw(ended, "limit-reached")
             return over_limit(judged, ended, over)
+        except NoGrant:
+            await self._withdraw(ended, "only-always")
+            why = f"{ending.by} approved it, but {ONLY_ALWAYS}"
+            return ruling_of(judged, "denied", POLICY, why, ONLY_ALWAYS, ended.call)
         except Conflict as conflict:
             await self._withdraw(ended, "policy-changed")
             changed = (conflict.data or {}).get("reason") == "policy-changed"
             why = "the policy changed after it was approved: ask again" if changed else conflict.message
             return ruling_of(judged, "cancelled", POLICY, why, why, ended.call)
+        if judged.request.only_always:  # a grant came with it, which may cover what waits besides
+            self.inbox.granted(judged.workspace, judged.request.granted_session)
         return ruling_of(judged, "approved", ending.by, ending.reason, ending.message, consumed.call)
+
+    async def _with_grant(self, request: Request, ruling: Ruling) -> Ruling:
+        """By which the agent may be told `always`; whoever revoked it meanwhile has taken that back."""
+        judged = Judged(
+            request=request,
+            policies=self.policies.current,
+            verdict=self.policies.current.decide(request.action, request.facts),
+            injected=self._habits.signal(request.action),
+        )
+        database, now = self.inbox.ledger.database, self.inbox.clock.now_ms()
+        grant = await database.read(covering, judged, now)
+        return replace(ruling, grant=grant.id if grant else None)
 
     async def _with_edited(self, judged: Judged, approval: Approval) -> Judged:
         """What was approved has other arguments: the digest of these is what the approval is bound to."""

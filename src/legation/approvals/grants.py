@@ -91,6 +91,15 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         runs = action.command is not None and "execute" not in (self.kinds or ())
         return not runs and not action.unclear and _is_inside(action, facts)
 
+    def covers_always(self, action: Action, session: str | None) -> bool:
+        """The tool, whatever its arguments: what an agent does unasked once it was told `always`."""
+        return (
+            self.session_id in (None, session)
+            and Glob(self.agent).matches(action.agent)
+            and (self._is_for_all or Glob(self.tools).matches(action.tool))
+            and (self.kinds is None or (action.kind in self.kinds and not self._is_for_all))
+        )
+
     @property
     def _is_for_all(self) -> bool:
         """Of one session a star is every tool: elsewhere, as in Go, it stops at a slash."""
@@ -231,11 +240,12 @@ def ids_in(workspaces: Iterable[str], now_ms: int) -> Transaction[dict[str, dict
 
 
 def matching(
-    workspace: str, action: Action, now_ms: int, session: str | None, facts: Facts
+    workspace: str, action: Action, now_ms: int, session: str | None, facts: Facts, *, always: bool = False
 ) -> Transaction[Grant | None]:
-    """The first given that covers the action, if any does."""
+    """The first given that covers the action, if any does; with `always` the tool whatever its arguments."""
     grants = yield from live_for(workspace, session, now_ms)
-    return next((grant for grant in grants if grant.covers(action, session, facts)), None)
+    covering = [grant for grant in grants if grant.covers(action, session, facts)]
+    return next((grant for grant in covering if not always or grant.covers_always(action, session)), None)
 
 
 def _is_inside(action: Action, facts: Facts) -> bool:

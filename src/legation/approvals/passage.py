@@ -16,19 +16,29 @@ from legation.approvals import effects, limits
 from legation.approvals.approval import Approval, Asked, Proposal
 from legation.approvals.approval_life import Approvals
 from legation.approvals.call_context import context_of
-from legation.approvals.grants import Grant, matching
+from legation.approvals.grants import Grant, Grants, exactly, matching, new_grant_id
 from legation.approvals.limits import LimitHit
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.verdict import Limits, Verdict
-from legation.approvals.request import LIFTED, POLICY, Request, Ruling
+from legation.approvals.request import LIFTED, ONLY_ALWAYS, POLICY, Request, Ruling
 from legation.approvals.trace import Call, Draft, decided, proposed
 from legation.errors import AlreadyAnswered, LegationError
 from legation.store.database.transaction import Transaction
+from legation.wire.acp.toolcall import TOOL_KINDS
 from legation.wire.action import Action
+from legation.wire.api.approvals import NewGrant
 from legation.wire.principal import Principal
 
 GRANTED: Literal["granted"] = "granted"
+PERSON: Literal[2] = 2  # the level of one
+
+
+class NoGrant(LegationError):
+    """Takes a transaction back; it never leaves the door."""
+
+    def __init__(self) -> None:
+        super().__init__("cannot pass: the agent offers only always, and there is no grant for that")
 
 
 class OverLimit(LegationError):
@@ -90,6 +100,7 @@ class Passage:
     life: Approvals
     waiter: str
     acts: bool
+    grants: Grants | None = None  # where a person who approves can be taken to give one
 
     def enter(
         self, judged: Judged, approval_id: str, expires_at: int, now_ms: int
@@ -115,7 +126,9 @@ class Passage:
         return (yield from self.life.propose(_proposal(self, judged, asks, approval_id, expires_at), now_ms))
 
     def leave(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Approval]:
-        """Right before acting. Raises Conflict where the approval no longer fits, OverLimit where a limit is reached."""
+        """Right before acting. Raises Conflict where the approval no longer fits, OverLimit where a limit is reached,
+        NoGrant where the agent would be told `always` and nobody granted that."""
+        yield from self._grant_always(judged, approval, now_ms)
         version = judged.policies.version
         consumed = yield from self.life.consume(
             judged.workspace, approval.id, self.waiter, judged.action.digest(version), version, now_ms
@@ -149,7 +162,7 @@ class Passage:
             return None
         if judged.verdict.action == "deny":
             return _denied(judged)
-        if judged.verdict.action == "allow" and not self.acts:
+        if judged.verdict.action == "allow" and not self.acts and not judged.request.only_always:
             return _allowed(judged)
         return None
 
@@ -166,6 +179,8 @@ class Passage:
         call: Call | None = None,
         anew: bool = False,
     ) -> Transaction[Ruling]:
+        if judged.request.only_always and (yield from covering(judged, now_ms)) is None:
+            return (yield from self._record(judged, _only_always(judged, call), now_ms))
         hit = yield from limits.charge(
             judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
         )
@@ -187,6 +202,23 @@ class Passage:
         words = verdict.reason if grant is None else LIFTED
         return ruling_of(judged, "approved", who, words, None, call)
 
+    def _grant_always(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[None]:
+        """The agent offers only `always`: a person who approves grants the tool for the session, unless it is granted.
+        Nobody else's word is taken for more than the one call."""
+        if not judged.request.only_always or (yield from covering(judged, now_ms)) is not None:
+            return
+        session, by = judged.request.granted_session, _person(approval)
+        if self.grants is None or session is None or by is None or not _may_be_covered(judged):
+            raise NoGrant
+        new = NewGrant(
+            agent=exactly(judged.action.agent),
+            tools=exactly(judged.action.tool),
+            kinds=[judged.action.kind] if judged.action.kind in TOOL_KINDS else None,
+            duration=self.grants.longest,
+            reason=f"approved in session {session}, whose agent offers only always",
+        )
+        yield from self.grants.give(by, new, grant=new_grant_id(now_ms), now_ms=now_ms, session=session)
+
     def _charge(self, judged: Judged, now_ms: int) -> Transaction[None]:
         hit = yield from limits.charge(
             judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
@@ -202,12 +234,42 @@ class Passage:
 def lifting(judged: Judged, now_ms: int) -> Transaction[Grant | None]:
     """The grant that lets pass what would be asked about, if one does. None does where the injection signal fires, nor
     where the rule names who decides it: whoever gave the grant may be none of them."""
-    verdict, request = judged.verdict, judged.request
-    asked = verdict.action in ("supervisor", "human_approval")
-    if not asked or judged.injected or verdict.reviewers:
+    asked = judged.verdict.action in ("supervisor", "human_approval")
+    return (yield from covering(judged, now_ms)) if asked else None
+
+
+def covering(judged: Judged, now_ms: int) -> Transaction[Grant | None]:
+    """The grant for the call; where the agent would be told `always`, for the tool whatever its arguments."""
+    if not _may_be_covered(judged):
         return None
+    request = judged.request
     return (
-        yield from matching(judged.workspace, judged.action, now_ms, request.granted_session, judged.facts)
+        yield from matching(
+            judged.workspace,
+            judged.action,
+            now_ms,
+            request.granted_session,
+            judged.facts,
+            always=request.only_always,
+        )
+    )
+
+
+def _may_be_covered(judged: Judged) -> bool:
+    return not judged.injected and not judged.verdict.reviewers
+
+
+def _person(approval: Approval) -> Principal | None:
+    """Who approved it, where that is a person: whoever may approve may grant."""
+    if approval.resolver_kind is None or approval.resolver is None or approval.resolver_level != PERSON:
+        return None
+    return Principal(
+        kind=approval.resolver_kind,
+        id=approval.resolver,
+        workspace=approval.workspace_id,
+        scopes=frozenset({"approve"}),
+        level=PERSON,
+        user=approval.resolver_user,
     )
 
 
@@ -225,6 +287,15 @@ def _stopped(judged: Judged, hit: LimitHit) -> Settled:
         retry_after=hit.retry_after,
     )
     return Settled(ruling, _steps(judged, judged.call(None), "deny", hit.rule, hit.limit))
+
+
+def _only_always(judged: Judged, call: Call | None) -> Settled:
+    """Allowed by a rule, which says nothing of the calls that the agent would not ask about any more."""
+    rule, version = judged.verdict.name, judged.policies.version
+    ruling = ruling_of(judged, "denied", POLICY, ONLY_ALWAYS, ONLY_ALWAYS, call)
+    if call is not None:  # it was proposed before
+        return Settled(ruling, [decided(call, "deny", rule, version, reason="only-always")])
+    return Settled(ruling, _steps(judged, judged.call(None), "deny", rule, "only-always"))
 
 
 def _denied(judged: Judged) -> Settled:

@@ -16,6 +16,10 @@ from legation.wire.principal import Principal
 LimitName: TypeAlias = Literal["per-minute", "total", "spend", "loop"]
 POLICY: Final = "policy"
 LIFTED: Final = "a grant lets it pass"
+ONLY_ALWAYS: Final = (
+    "the agent offers only to allow it always, and nobody has granted that; give a grant for this tool, or "
+    "have a person approve it, which gives one for the session"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,7 @@ class Request:
     content_owner: str | None = None  # whose key seals what is said; None: of the day
     editable: bool = False  # whoever asks can act on other arguments than it asked for
     timeout: float | None = None  # seconds: the asker's own bound on waiting
+    only_always: bool = False  # told yes, it asks no more for that tool: it takes a grant for all of that
     expires_at: int | None = (
         None  # epoch milliseconds: what was told of its end, and the approval ends no later
     )
@@ -70,6 +75,7 @@ class Ruling:
     approval_id: str | None = None
     limit: LimitName | None = None
     retry_after: float | None = None  # seconds, where a limit stopped it and time will help
+    grant: str | None = None  # of one that passes and that would be told `always`: what covers that
 
     @property
     def passed(self) -> bool:
@@ -77,7 +83,11 @@ class Ruling:
 
     @property
     def decision(self) -> Decision:
-        return Decision(self.outcome, self.by, f"{self.rule}: {self.reason}", message=self.message)
+        return Decision(self.outcome, self.by, self.why(self.reason), message=self.message, grant=self.grant)
+
+    def why(self, reason: str) -> str:
+        covered = f"; its agent offers only always, and {self.grant} grants that" if self.grant else ""
+        return f"{self.rule}: {reason}{covered}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,9 @@ from legation.wire.acp.toolcall import Diff
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision
 
-QUESTION = "Allow it, once? [y]es [n]o [c]ancel the turn: "
+ANSWERS = "[y]es [n]o [c]ancel the turn: "
+QUESTION = f"Allow it, once? {ANSWERS}"
+ALWAYS = f"The agent offers no single yes. Allow this tool for all of this session? {ANSWERS}"
 CLOSED = "\x04"
 GONE = "the terminal was closed"
 
@@ -43,7 +45,7 @@ class TerminalApprover:
             try:
                 self._show(ask)
                 termios.tcflush(self._tty.fileno(), termios.TCIFLUSH)
-                return await self._answer()
+                return await self._answer(ALWAYS if ask.only_always else QUESTION)
             except (OSError, termios.error):
                 return Decision("denied", _person(), GONE)
             except asyncio.CancelledError:
@@ -58,9 +60,9 @@ class TerminalApprover:
         for diff in ask.diffs:
             paint_diff(self._out, unified_diff(diff))
 
-    async def _answer(self) -> Decision:
+    async def _answer(self, question: str) -> Decision:
         while True:
-            self._out.write(QUESTION, "yellow")
+            self._out.write(question, "yellow")
             word = await _read_line(self._tty)
             if word in ("y", "yes"):
                 return Decision("approved", _person(), "yes, in the terminal")

@@ -18,6 +18,7 @@ from legation.approvals.approval import LONGEST_WAIT_MS, Answer, Approval
 from legation.approvals.attendance import Attendance
 from legation.approvals.chain import Chain
 from legation.approvals.door import Door, Habits
+from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
 from legation.approvals.policies import Policies
 from legation.approvals.request import Ruling
@@ -56,19 +57,23 @@ async def own_door(
     cancel_turn: Callable[[], None],
     timeout: float,
     clock: Clock | None = None,
+    grants: bool = False,
 ) -> AsyncIterator[Approver]:
-    """Which of the host's approvers it is. `timeout` is the person's time, unless a rule gives less."""
+    """Which of the host's approvers it is. `timeout` is the person's time, unless a rule gives less. With `grants` the
+    person can grant a tool for the session, by a yes to an agent that offers only `always`."""
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(MemoryDatabase(clock=clock))
         await database.transact(_people, login(), clock.now_ms())
         file = stack.enter_context(TraceFile(trace))
-        chain = Chain(session_id, Sealer(ring_of([new_key_text()])))
+        sealer = Sealer(ring_of([new_key_text()]))
+        chain = Chain(session_id, sealer)
         inbox = Inbox(FiledLedger(database, chain, LOCAL, file), clock, new_id("prc"))
         here = Here(person, inbox)
         timeout = min(timeout, LONGEST_WAIT_MS / 1000)
         # Nobody but the one who is here could ever answer, so no supervisor is waited for.
-        habits = Habits(timeout=timeout, supervisor_wait_ms=0, notify=here.notify)
+        given = Grants(database, sealer, clock) if grants else None
+        habits = Habits(timeout=timeout, supervisor_wait_ms=0, notify=here.notify, grants=given)
         door = await stack.enter_async_context(Door(inbox, policies, Attendance(database, clock), habits))
         rules = DoorApprover(door, where=where, requester_of=lambda _: EXEC, timeout=timeout)
         yield RulesFirst(rules, here, cancel_turn)
@@ -95,8 +100,10 @@ class Question:
         """In the words of whoever said it, if that is what came of it."""
         if self.said is None or self.said.outcome != ruling.outcome:
             return ruling.decision
-        why = f"{ruling.rule}: {self.said.reason}"
-        return Decision(ruling.outcome, self.said.by, why, self.said.option_id, ruling.message)
+        why = ruling.why(self.said.reason)
+        return Decision(
+            ruling.outcome, self.said.by, why, self.said.option_id, ruling.message, grant=ruling.grant
+        )
 
     async def end(self) -> None:
         if self.asking is not None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 from legation.cli.approver import unified_diff
 from legation.cli.terminal import Terminal, line, paint_diff, plain
 from legation.errors import InvalidParams, LegationError, NotFound
+from legation.wire.ask import offers_only_always
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
 from legation.wire.universal.questions import Field, fields_of
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from legation.client.async_caller import AsyncCaller
     from legation.client.session import Session
 
+ONLY_ALWAYS: Final = (
+    "The agent offers no single yes. Allow this tool for all of this session? [y]es [n]o [c]ancel the turn: "
+)
 QUESTION: Final = "Allow it? [y]es, once [a]lways in this session [n]o [c]ancel the turn: "
 NOT_YET: Final = 0.1  # seconds: the door's time to judge what was just asked; doubled each time
 NOT_YET_MOST: Final = 2.0
@@ -118,7 +122,8 @@ class Asker:
             return
         async with self._one_at_a_time:
             self._show(asked)
-            answer = _WORDS[await self._choose(QUESTION, _WORDS)]
+            question = ONLY_ALWAYS if offers_only_always(asked.options) else QUESTION
+            answer = _WORDS[await self._choose(question, _WORDS)]
         self._asking.discard(asked.id)
         if answer == "cancel":
             await self._session.cancel()

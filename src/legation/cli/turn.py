@@ -15,6 +15,7 @@ from pathlib import Path
 from legation.agents.beginning import Beginning
 from legation.agents.driver import DriverName
 from legation.approvals.policies import Policies
+from legation.cli.approver import TerminalApprover
 from legation.cli.door import TRACE, own_door
 from legation.cli.folders import Folders
 from legation.cli.view import AskedInOrder, Screen
@@ -104,6 +105,7 @@ async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -
                 where=lambda session: host.where(session),
                 cancel_turn=cancel,
                 timeout=settings.permission_timeout,
+                grants=isinstance(person, TerminalApprover),  # what was said beforehand grants nothing
             )
             async with (
                 _shown(screen) as show,

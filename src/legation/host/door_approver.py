@@ -77,6 +77,7 @@ class DoorApprover:
             editable=ask.editable,
             timeout=self._timeout,
             expires_at=ask.expires_at,
+            only_always=ask.only_always,
         )
 
     def _facts_of(self, session_id: str) -> Facts:

@@ -88,8 +88,11 @@ def _words(decision: Decision) -> Meta | None:
 
 
 def _possible(ask: Ask, decision: Decision) -> Decision:
-    if decision.outcome == "approved" and choose_option(ask.options, "approved") is None:
+    granted = decision.grant is not None
+    if decision.outcome == "approved" and choose_option(ask.options, "approved", granted=granted) is None:
         reason = f"{decision.by} approved it, but the agent offers no way to allow it once"
+        if ask.only_always:
+            reason += ": only always, which takes a grant for the tool; see `legation grants`"
         return Decision("denied", "legation", reason)
     if decision.params is not None and not ask.editable:
         reason = f"{decision.by} approved other arguments, and the agent acts on its own"

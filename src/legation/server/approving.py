@@ -73,14 +73,15 @@ async def approving(
         ended = await stack.enter_async_context(_telemetry(settings, database, sealer, name))
         inbox.on_change(lambda approval, step: _tell_end(ended, inbox.waiter, approval, step))
         await stack.enter_async_context(keeping(inbox, policies, ended))
+        grants = Grants(database, sealer, clock, most_ms=round(settings.max_grant * 1000))
         habits = Habits(
             timeout=settings.permission_timeout,
+            grants=grants,
             supervisor_wait_ms=round(settings.supervisor_wait * 1000),
             ended=ended,
             notify=await stack.enter_async_context(_notifying(settings, clock, browser_url)),
         )
         door = await stack.enter_async_context(Door(inbox, policies, attendance, habits))
-        grants = Grants(database, sealer, clock, most_ms=round(settings.max_grant * 1000))
         yield Approving(policies, ledger, inbox, changes, attendance, grants, door)
 
 

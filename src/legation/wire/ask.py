@@ -1,7 +1,8 @@
 """One question about one action, and its answer.
 
 INV-W4  Only *once* options are ever chosen: "always" is a Legation grant, so that later calls still meet
-        policy and trace. The one exception refuses: `reject_always` where an agent offers no `reject_once`.
+        policy and trace. Two exceptions: `reject_always` where an agent offers no `reject_once`; and `allow_always`
+        where it offers no `allow_once` and a grant of ours covers the tool, whatever its arguments.
 INV-W5  Silence is never consent: without an answer the outcome is `expired`, and that is a refusal.
 """
 
@@ -40,11 +41,16 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     diffs: tuple[Diff, ...] = ()  # what the agent says it would change
     editable: bool = False  # it would act on other arguments, if it is answered with some
 
+    @property
+    def only_always(self) -> bool:
+        return offers_only_always(self.options)
+
 
 class Decision(msgspec.Struct, frozen=True):
     """`by` is who decided, `reason` why, `message` what the agent is told where its protocol can carry it.
 
-    `params` are the arguments that were approved, where they are others than were asked about."""
+    `params` are the arguments that were approved, where they are others than were asked about. `grant` is the one of
+    ours that covers the tool, whatever its arguments: without it no agent is told `always`."""
 
     outcome: Outcome
     by: str
@@ -52,6 +58,7 @@ class Decision(msgspec.Struct, frozen=True):
     option_id: str | None = None
     message: str | None = None
     params: Mapping[str, object] | None = None
+    grant: str | None = None
 
 
 class Approver(Protocol):
@@ -81,16 +88,27 @@ class ApproveAll:
         return Decision(outcome="approved", by="flag --yes", reason="approved beforehand with --yes")
 
 
+def offers_only_always(options: Iterable[PermissionOption]) -> bool:
+    """Whoever says yes to it says yes to what comes after, too."""
+    kinds = {option.kind for option in options}
+    return "allow_always" in kinds and "allow_once" not in kinds
+
+
 def choose_option(
-    options: Iterable[PermissionOption], outcome: Outcome, preferred: str | None = None
+    options: Iterable[PermissionOption],
+    outcome: Outcome,
+    preferred: str | None = None,
+    *,
+    granted: bool = False,
 ) -> str | None:
     """The option that says `outcome` to the agent; None where it offers none that may be used.
 
-    None for `approved` means that the agent offers only "always": the caller denies instead.
-    `preferred` is taken where the agent offers several options of the right kind.
+    None for `approved` means that the agent offers only "always", and that none of ours was `granted`: the caller
+    denies instead. `preferred` is taken where the agent offers several options of the right kind.
     """
     offered = tuple(options)
-    for kind in _KINDS_IN_ORDER[outcome]:
+    last = ("allow_always",) if granted and outcome == "approved" else ()
+    for kind in (*_KINDS_IN_ORDER[outcome], *last):
         fitting = [option.option_id for option in offered if option.kind == kind]
         if fitting:
             return preferred if preferred in fitting else fitting[0]
@@ -98,9 +116,10 @@ def choose_option(
 
 
 def permission_outcome(options: Iterable[PermissionOption], decision: Decision) -> PermissionOutcome:
-    """The answer to the agent: an approval that cannot be given once is a refusal, never an "always"."""
+    """The answer to the agent: an approval that cannot be given once, and that no grant covers, is a refusal."""
     offered = tuple(options)
-    chosen = choose_option(offered, decision.outcome, decision.option_id)
+    granted = decision.grant is not None
+    chosen = choose_option(offered, decision.outcome, decision.option_id, granted=granted)
     if chosen is None and decision.outcome == "approved":
         chosen = choose_option(offered, "denied")
     return Cancelled() if chosen is None else Selected(option_id=chosen)
