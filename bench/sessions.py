@@ -25,7 +25,7 @@ async def flood(session: Session, events: int) -> None:
 
 
 async def measure(sessions: int, events: int) -> Sample:
-    program, *args = catalogue.command_of("rehearsal")
+    program, *args = (*catalogue.command_of("rehearsal"), "--execute")
     options = HostOptions(approver=ApproveAll())
     async with asyncio.timeout(LIMIT), AcpHost(options) as host:
         agent = await host.spawn_agent(AgentDefinition(command=program, args=tuple(args)))

@@ -95,7 +95,7 @@ async def acting(source: str, folder: Path, capabilities: object = ALL) -> Async
 
 @asynccontextmanager
 async def rehearsing(folder: Path, *options: str, box: Box | None = None) -> AsyncIterator[AcpAgent]:
-    argv = (sys.executable, "-m", "legation.agents.rehearsal", *options)
+    argv = (sys.executable, "-m", "legation.agents.rehearsal", "--execute", *options)
     command = Command(argv, folder, child_environment({}, home=folder, tmp=folder), "rehearsal")
     agent = await begin(command, box)
     try:

@@ -29,7 +29,7 @@ class Running:
         self.said = b""
         self.process = subprocess.Popen(
             [sys.executable, *self.program, *argv],
-            env=environment(home, **env),
+            env=environment(home, **{"LEGATION_REHEARSAL_EXECUTES": "true", **env}),
             cwd=home,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -85,7 +85,7 @@ class Client:
 
     def defined(self, given: AgentDefinition | None = None) -> Message:
         if given is None:
-            args = ["-m", "legation.agents.rehearsal"]
+            args = ["-m", "legation.agents.rehearsal", "--execute"]
             return {"id": "rehearsal", "command": sys.executable, "args": args, "cwd": str(self.place)}
         return {
             "command": given.command,

@@ -52,7 +52,7 @@ class Rig:
         return AgentDefinition(
             id="rehearsal",
             command=sys.executable,
-            args=("-m", "legation.agents.rehearsal", *options),
+            args=("-m", "legation.agents.rehearsal", "--execute", *options),
             cwd=self.work,
             env=env or {},
         )

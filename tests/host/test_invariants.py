@@ -153,7 +153,7 @@ async def test_inv_8_a_second_answer_is_refused_and_changes_nothing(tmp_path: Pa
 
 
 def _rehearsal(place: Path) -> dict[str, object]:
-    return {"command": sys.executable, "args": ["-m", "legation.agents.rehearsal"], "cwd": place}
+    return {"command": sys.executable, "args": ["-m", "legation.agents.rehearsal", "--execute"], "cwd": place}
 
 
 async def _pending(host: AcpHost) -> PermissionUpdated:

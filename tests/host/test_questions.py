@@ -156,7 +156,7 @@ async def working(desk: Desk, command: Command) -> AsyncIterator[Desk]:
 
 @asynccontextmanager
 async def rehearsal(folder: Path, handler: object, clock: Clock | None = None) -> AsyncIterator[Desk]:
-    argv = (sys.executable, "-m", "legation.agents.rehearsal")
+    argv = (sys.executable, "-m", "legation.agents.rehearsal", "--execute")
     command = Command(argv, folder, child_environment({}, home=folder, tmp=folder), "rehearsal")
     async with a_desk(handler, clock) as desk, working(desk, command):
         yield desk

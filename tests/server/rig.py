@@ -157,7 +157,13 @@ async def open_rig(
     dialect: str, folder: Path, request: pytest.FixtureRequest, **flags: object
 ) -> AsyncIterator[Rig]:
     clock, stops = RigClock(), list[str]()
-    chosen: dict[str, object] = {"data_dir": folder, "port": 0, "public_url": PUBLIC_URL, **flags}
+    chosen: dict[str, object] = {
+        "data_dir": folder,
+        "port": 0,
+        "public_url": PUBLIC_URL,
+        "rehearsal_executes": "true",  # the agent of these tests does what it is told
+        **flags,
+    }
     environ = {"HOME": str(folder)}
     if dialect == "postgres":
         environ |= await _postgres(request)

@@ -82,7 +82,10 @@ async def open_session(services: Services, work: Path) -> Session:
     host = await services.hosting.host()
     work.mkdir(exist_ok=True)
     definition = AgentDefinition(
-        id="rehearsal", command=sys.executable, args=("-m", "legation.agents.rehearsal"), cwd=work
+        id="rehearsal",
+        command=sys.executable,
+        args=("-m", "legation.agents.rehearsal", "--execute"),
+        cwd=work,
     )
     agent = await host.spawn_agent(definition)
     opened = await host.create_session(agent.agent_id, cwd=work)

@@ -92,7 +92,9 @@ def test_turns_without_end_leave_no_process_descriptor_thread_or_memory(tmp_path
     chance = random.Random(seed())
 
     def turn() -> None:
-        job = Job("rehearsal", catalogue.command_of("rehearsal"), work, chance.choice(TURNS), {})
+        job = Job(
+            "rehearsal", (*catalogue.command_of("rehearsal"), "--execute"), work, chance.choice(TURNS), {}
+        )
         with suppress(AgentExited):
             run_turn(job, settings, Screen(Silence()), ApproveAll())
 

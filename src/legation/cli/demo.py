@@ -90,7 +90,8 @@ def _show(out: Terminal, settings: Settings, person: Approver | None, pace: floa
     with tempfile.TemporaryDirectory(prefix="legation-demo-") as place:
         repository = Path(place) / "pages"
         make_demo_repo(repository)
-        argv = (*catalogue.command_of("rehearsal"), "--pace", str(pace))
+        # In a folder of its own, for whoever has a shell here.
+        argv = (*catalogue.command_of("rehearsal"), "--execute", "--pace", str(pace))
         job = Job(agent="rehearsal", argv=argv, cwd=repository, prompt=PROMPT, env={})
         done = run_turn(job, replace(settings, policy=None), Screen(Renderer(out)), Autopilot(out, person))
     out.say()

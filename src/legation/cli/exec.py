@@ -66,7 +66,7 @@ def exec_(
     """
     name, chosen = _name(agent, command), settings_of(settings)
     if agent is not None:
-        catalogue = Catalogue(chosen.data_dir, custom_file=chosen.agents)
+        catalogue = Catalogue(chosen.data_dir, custom_file=chosen.agents, executes=True)
         entry, start, keys = catalogue.entry(agent), catalogue.start(agent), catalogue.keys(agent)
         name, hidden = entry.name, [key for key in keys.values() if entry.is_key(key.name)]
     else:

@@ -28,7 +28,7 @@ app = App(
     help="""Agents at work on the server: list, begin, send, follow, stop.
 
 Without a command it lists the sessions, the newest first.""",
-    help_epilogue='Begin with `legation up`, then: legation sessions new rehearsal "fix the test" --directory .',
+    help_epilogue='Begin with `legation up`, then: legation sessions new claude "fix the test" --directory .',
 )
 
 Detach = Annotated[bool, Parameter(negative="", help="Do not wait for what becomes of it.")]
@@ -53,7 +53,7 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
             server.sessions.list(),
             columns,
             json=json,
-            if_empty='no sessions; begin one with: legation sessions new rehearsal "fix the test"',
+            if_empty='no sessions; begin one with: legation sessions new claude "fix the test"',
         )
     return 0
 

@@ -90,7 +90,13 @@ async def open_instance(
             Hosting(settings, log, door.door, installed.workspace, redactor, clients)
         )
         vault = Vault(database, sealer, clock)
-        launching = Launching(settings.data_dir, settings.agents, installed.workspace, redactor)
+        launching = Launching(
+            settings.data_dir,
+            settings.agents,
+            installed.workspace,
+            redactor,
+            executes=settings.rehearsal_executes,
+        )
         roots = Roots(settings.folders or [Path.home()], _never_served(settings))
         files = Files(
             roots,

@@ -297,4 +297,12 @@ FIELDS: Final = (
         "Whether operators may run programs on the server's machine through `/v1/processes`.",
         flag=False,
     ),
+    Field(
+        "rehearsal_executes",
+        "false",
+        truth,
+        "Whether the rehearsal agent runs what the prompts of operators say, as the server's user: commands, the tests "
+        "of a folder, files anywhere. `legation exec` and the demo need no setting.",
+        flag=False,
+    ),
 )

@@ -56,6 +56,7 @@ class Settings:
     agents: Path | None
     folders: tuple[Path, ...]
     processes: bool
+    rehearsal_executes: bool
     sources: Mapping[str, str]
 
     def source(self, name: str) -> str:

@@ -25,8 +25,9 @@ def work(tmp_path: Path) -> Path:
 def start_agent(home: Path) -> Iterator[StartAgent]:
     clients: list[RawClient] = []
 
-    def start(*options: str, env: dict[str, str] | None = None) -> RawClient:
-        clients.append(RawClient(home, *options, env=env))
+    def start(*options: str, env: dict[str, str] | None = None, executes: bool = True) -> RawClient:
+        allowed = ("--execute",) if executes else ()
+        clients.append(RawClient(home, *allowed, *options, env=env))
         return clients[-1]
 
     yield start

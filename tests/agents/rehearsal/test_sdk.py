@@ -43,7 +43,7 @@ class Sdk:
 @asynccontextmanager
 async def connected(sdk: Sdk, home: Path) -> AsyncIterator[ClientSideConnection]:
     client: Client = sdk  # type: ignore[assignment]
-    argv = (sys.executable, "-m", "legation.agents.rehearsal")
+    argv = (sys.executable, "-m", "legation.agents.rehearsal", "--execute")
     env = {"HOME": str(home), "PATH": os.defpath}
     async with asyncio.timeout(WAIT), spawn_agent_process(client, *argv, env=env) as (connection, _):
         await connection.initialize(PROTOCOL_VERSION)

@@ -1,6 +1,8 @@
+import json
 from pathlib import Path
 
 import pytest
+from tests.agents.rehearsal.conftest import StartAgent
 from tests.agents.rehearsal.rawclient import RawClient, RefusedError, choose
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
@@ -136,3 +138,92 @@ def test_a_question_can_be_withdrawn(client: RawClient, work: Path) -> None:
     assert withdrawn["method"] == "$/cancel_request"
     assert withdrawn["params"]["requestId"] == asked["id"]
     assert (played.stop, played.text) == ("end_turn", "on")
+
+
+EXECUTES = (
+    "run touch made",
+    "ask run touch made",
+    "terminal touch made",
+    "terminal! touch made",
+    "spawn-tree",
+    "read! ../secret",
+    "edit! ../secret top => bottom",
+    "write! ../made x",
+    "big 100000000000",
+    "flood 2 100000000",
+    "stderr 100000000000",
+)
+
+
+@pytest.mark.parametrize("step", EXECUTES)
+def test_a_step_that_executes_is_refused_unless_it_is_turned_on(
+    start_agent: StartAgent, work: Path, step: str
+) -> None:
+    """Also inside a repeat, and before anything of the script was done."""
+    (work.parent / "secret").write_text("top secret")
+    client = start_agent(executes=False)
+    session = client.open(work)
+    for steps in ((step,), ("say first", "repeat 2 {", step, "}")):
+        played = client.play(session, *steps)
+        assert played.stop == "refusal"
+        assert "which is off here: the owner turns it on" in played.text
+        assert "first" not in played.text
+        assert "top secret" not in json.dumps(played.updates)
+        assert played.requests == []
+    assert sorted(path.name for path in work.parent.rglob("made")) == []
+    assert (work.parent / "secret").read_text() == "top secret"
+
+
+def test_a_plain_prompt_runs_no_tests_unless_that_is_turned_on(start_agent: StartAgent, work: Path) -> None:
+    (work / "test_evil.py").write_text("import pathlib\npathlib.Path('made').write_text('x')\n")
+    client = start_agent(executes=False)
+    played = client.prompt(client.open(work), "fix the failing test")
+    assert played.stop == "refusal"
+    assert "runs the tests of this folder, which is off here" in played.text
+    assert not (work / "made").exists()
+
+
+def test_a_scenario_executes_nothing_either_unless_that_is_turned_on(
+    start_agent: StartAgent, work: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "scenario.json").write_text('{"steps": ["run touch made"]}')
+    client = start_agent("--scenario", str(tmp_path / "scenario.json"), executes=False)
+    assert client.prompt(client.open(work), "go").stop == "refusal"
+    assert not (work / "made").exists()
+
+
+def test_without_execution_files_are_read_and_written_by_the_client_alone(
+    start_agent: StartAgent, work: Path
+) -> None:
+    """Its client decides what of the folder may be opened: here nothing is on the disk but what it says."""
+    (work / "a.txt").write_text("on the disk")
+    client = start_agent(executes=False)
+    written: list[dict[str, str]] = []
+    client.handlers["fs/read_text_file"] = lambda _: {"content": "told by the client"}
+
+    def write(request: dict[str, str]) -> dict[str, str]:
+        written.append(request)
+        return {}
+
+    client.handlers["fs/write_text_file"] = write
+    session = client.open(work)
+    played = client.play(session, "read a.txt", "edit a.txt told => said", "write b.txt new")
+    assert "on the disk" not in json.dumps(played.updates)
+    assert [(each["path"], each["content"]) for each in written] == [
+        (str(work / "a.txt"), "said by the client"),
+        (str(work / "b.txt"), "new"),
+    ]
+    assert (work / "a.txt").read_text() == "on the disk"
+    assert not (work / "b.txt").exists()
+
+
+def test_without_execution_and_a_client_that_serves_no_files_nothing_is_touched(
+    start_agent: StartAgent, work: Path
+) -> None:
+    (work / "a.txt").write_text("on the disk")
+    client = start_agent(executes=False)
+    session = client.open(work, {})
+    played = client.play(session, "read a.txt", "edit a.txt on => off", "write b.txt new")
+    assert played.statuses().count("failed") == 3
+    assert "on the disk" not in json.dumps(played.updates)
+    assert sorted(path.name for path in work.iterdir()) == ["a.txt"]

@@ -64,6 +64,52 @@ async def test_a_skill_that_holds_the_sessions_own_folder_is_refused(talk: Talk)
     assert list((talk.work / "one/repo").iterdir()) == []
 
 
+# A shell by the rehearsal agent.
+
+
+@pytest.fixture
+async def as_shipped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
+    """With the settings that nobody has changed."""
+    flags = {"rehearsal_executes": "false"}
+    async with asyncio.timeout(110), open_talk(tmp_path, request, **flags) as talk:
+        talk.headers = await talk.rig.bearer(talk.rig.people["operator"])
+        yield talk
+
+
+@pytest.mark.parametrize(
+    "step", ["run touch made", "ask run touch made", "write! ../made x", "read! ../policy.yaml", "spawn-tree"]
+)
+@pytest.mark.parametrize("agent", ["rehearsal", "mock"])
+async def test_operate_is_no_shell_by_the_rehearsal_agent(as_shipped: Talk, agent: str, step: str) -> None:
+    await as_shipped.created("s", agent=agent, directory=str(as_shipped.work))
+    ended = await as_shipped.played("s", step)
+    assert ended["stopReason"] == "refusal"
+    assert "the owner turns it on, by the server's setting `rehearsal_executes`" in await as_shipped.heard(
+        "s"
+    )
+    assert await as_shipped.events("s", "permission-asked", "tool-call") == []
+    assert list(as_shipped.work.parent.rglob("made")) == []
+
+
+async def test_operate_runs_no_tests_of_a_folder_by_the_rehearsal_agent(as_shipped: Talk) -> None:
+    (as_shipped.work / "test_it.py").write_text("import pathlib\npathlib.Path('made').write_text('x')\n")
+    await as_shipped.created("s", directory=str(as_shipped.work))
+    message = {"message": "fix the failing test"}
+    assert (await as_shipped.call("POST", "/v1/sessions/s/messages", message)).status_code == 204
+    _, ended = await as_shipped.until("s", "prompt-finished")
+    assert ended["stopReason"] == "refusal"
+    assert not (as_shipped.work / "made").exists()
+
+
+async def test_files_of_the_folder_are_the_servers_to_open_for_the_rehearsal_agent(as_shipped: Talk) -> None:
+    (as_shipped.work / "a.txt").write_text("hello")
+    await as_shipped.created("s", directory=str(as_shipped.work))
+    assert (await as_shipped.played("s", "read a.txt"))["stopReason"] == "end_turn"
+    updates = await as_shipped.events("s", "tool-call-update")
+    assert updates[-1]["status"] == "completed"
+    assert "hello" in str(updates[-1])
+
+
 # Keys of the owner's.
 
 

@@ -33,7 +33,10 @@ class Catalogue:
         environ: Mapping[str, str] = os.environ,
         lock: Lock | None = None,
         custom_file: Path | None = None,
+        executes: bool = False,
     ) -> None:
+        """With `executes` the rehearsal agent runs what its prompts say: for whoever has a shell here anyhow."""
+        self._executes = executes
         self.data_dir = data_dir
         self.environ = environ
         self.lock = lock or shipped()
@@ -76,7 +79,8 @@ class Catalogue:
         found = self._found(entry, way.program)
         start = self._finder.start(found, way)
         passed = {name: self.environ[name] for name in entry.passes if name in self.environ}
-        return replace(start, env={**start.env, **passed})
+        executing = way.executing if self._executes else ()
+        return replace(start, argv=(*start.argv, *executing), env={**start.env, **passed})
 
     def sign_in(self, name: str) -> Start | None:
         """The program of the agent's own sign-in, to be run in its home; None: it signs in by ACP."""

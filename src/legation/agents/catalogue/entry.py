@@ -50,7 +50,8 @@ class Way:
 
     `untrusted` makes it ignore its own configuration in the folder, `trusted` makes it heed that. `obeys` are files,
     as patterns below the folder or one above it in the same repository, that it acts on whatever it is told: where
-    there is one, it is not started in a folder that is not trusted.
+    there is one, it is not started in a folder that is not trusted. `executing` are the arguments with which one that
+    does what its prompts say, word for word, also runs commands.
     """
 
     driver: DriverName
@@ -60,6 +61,7 @@ class Way:
     trusted: Stance = field(default_factory=Stance)
     untrusted: Stance = field(default_factory=Stance)
     obeys: tuple[str, ...] = ()
+    executing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

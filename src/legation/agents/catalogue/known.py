@@ -180,7 +180,11 @@ KNOWN: Final = (
     Entry(
         name="rehearsal",
         title="Rehearsal",
-        way=Way("acp", Direct((sys.executable, "-m", "legation.agents.rehearsal"))),
+        way=Way(
+            "acp",
+            Direct((sys.executable, "-m", "legation.agents.rehearsal")),
+            executing=("--execute",),
+        ),
         aliases=("mock",),
         needs_sign_in=False,
         origin="built in",

@@ -25,7 +25,7 @@ def main() -> int:
     except ScenarioError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    agent = Agent(SessionStore(state), scenario)
+    agent = Agent(SessionStore(state), scenario, executes=options.execute)
     agent.connection.run()
     if agent.ignores_eof.is_set():
         agent.connection.serve(STUBBORN_LIMIT)
@@ -41,6 +41,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--state", type=Path, metavar="DIR", help="where sessions are kept")
     parser.add_argument("--pace", type=float, metavar="SECONDS", help="wait between pieces of text")
     parser.add_argument("--require-auth", action="store_true", help="insist on authenticate")
+    parser.add_argument(
+        "--execute",
+        action="store_true",
+        help="run commands, and leave the working folder where a step says so",
+    )
     parser.add_argument("--early", action="store_true", help="send updates before session/new is answered")
     parser.add_argument("--page", action="store_true", help="print the reference page and leave")
     return parser.parse_args()

@@ -36,10 +36,13 @@ CAPABILITIES: Json = {
 
 
 class Agent:
-    def __init__(self, store: SessionStore, scenario: Scenario) -> None:
+    def __init__(self, store: SessionStore, scenario: Scenario, *, executes: bool) -> None:
+        """Without `executes` it runs no program, and touches files only through its client: whoever may prompt it is
+        no stronger for that than the client lets them be."""
         self.connection = Connection(self.on_request, self.on_notification)
         self.ignores_eof = threading.Event()
         self._store = store
+        self._executes = executes
         self._scenario = scenario
         self._client: Json | None = None
         self._authenticated = not scenario.require_auth
@@ -196,6 +199,7 @@ class Agent:
             blocks,
             self._scenario.pace,
             ignores_eof=self.ignores_eof,
+            executes=self._executes,
         )
         self._turns.start(request_id, turn)
 

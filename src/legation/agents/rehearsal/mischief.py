@@ -214,6 +214,7 @@ MISCHIEF = (
         "Leaves a child, a grandchild in its own session and a daemon, and says their pids as JSON; "
         "`ignore-signals` makes them stubborn, `hold` makes them keep the agent's stderr open.",
         spawn_tree,
+        executes="always",
     ),
     StepSpec("late", "TEXT", "A message after the turn has ended.", late),
     StepSpec("unknown-update", "", "An update of a kind that no one knows.", unknown_update),

@@ -5,6 +5,7 @@ A capability that the client did not advertise is not used, unless the step is f
 
 import json
 import re
+from pathlib import Path
 
 from legation.agents.rehearsal.connection import Json, Reply
 from legation.agents.rehearsal.params import inner
@@ -33,10 +34,35 @@ def fs_write(turn: Turn, args: Args) -> None:
     with ToolCall(turn, "edit", f"Write {name}", raw_input=raw, path=turn.session.cwd / name) as call:
         call.begin()
         found = turn.locate(name, forced="!" in args)
-        old = found.read_text(errors="replace") if found.exists() else None
+        old = _before(turn, found)
         params = {"path": str(found), "content": text}
         call_client(turn, args, ("fs", "writeTextFile"), "fs/write_text_file", params)
         call.complete(diff_content(found, old, text))
+
+
+def _before(turn: Turn, path: Path) -> str | None:
+    """What a file has before it is written, as far as this may be known."""
+    try:
+        return read_text(turn, path) if path.exists() else None
+    except (OSError, StepFailedError):
+        return None
+
+
+def read_text(turn: Turn, path: Path, *, errors: str = "replace") -> str:
+    """By the agent itself where it may act by itself, else through its client, who decides what is read."""
+    if turn.executes:
+        return path.read_text(errors=errors)
+    reply = call_client(turn, {}, ("fs", "readTextFile"), "fs/read_text_file", {"path": str(path)})
+    return str(reply.fields.get("content"))
+
+
+def write_text(turn: Turn, path: Path, text: str) -> None:
+    if turn.executes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    else:
+        params = {"path": str(path), "content": text}
+        call_client(turn, {}, ("fs", "writeTextFile"), "fs/write_text_file", params)
 
 
 def terminal(turn: Turn, args: Args) -> None:
@@ -140,6 +166,7 @@ REVERSE = (
         "Runs a command in a terminal of the client: create, wait, output, release.",
         terminal,
         forced="calls the client even if it did not offer terminals",
+        executes="always",
     ),
     StepSpec(
         "elicit",

@@ -7,7 +7,7 @@ that start with `#` are skipped. In texts, `\\n`, `\\t` and `\\\\` stand for the
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 from legation.agents.rehearsal.turn import Turn
 
@@ -19,6 +19,9 @@ VERBATIM = frozenset({"COMMAND"})
 WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
 ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "\\": "\\"}
 
+MOST_BYTES = 65_536  # of one line, where nothing is executed
+OFF = "which is off here: the owner turns it on, by the server's setting `rehearsal_executes` or the agent's `--execute`"
+
 Args: TypeAlias = Mapping[str, str]
 
 
@@ -29,7 +32,8 @@ class ScriptError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """A kind of step. `usage` names its arguments; `forced` says what a `!` after the name does."""
+    """A kind of step. `usage` names its arguments; `forced` says what a `!` after the name does. One that `executes`, or
+    does so when it is forced, is played only where that is turned on."""
 
     name: str
     usage: str
@@ -37,6 +41,7 @@ class StepSpec:
     play: Callable[[Turn, Args], None]
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     forced: str = ""
+    executes: Literal["always", "forced", "never"] = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,19 @@ class Repeat:
 
 
 Script: TypeAlias = tuple[Step | Repeat, ...]
+
+
+def must_not_execute(script: Script) -> None:
+    """Raises ScriptError for a step that runs a program, leaves the folder, or takes much of the machine's memory."""
+    for item in script:
+        if isinstance(item, Repeat):
+            must_not_execute(item.body)
+            continue
+        name = f"{item.spec.name}!" if "!" in item.args else item.spec.name
+        if item.spec.executes == "always" or (item.spec.executes == "forced" and "!" in item.args):
+            raise ScriptError(item.line, f"`{name}` acts on this machine by itself, {OFF}")
+        if int(item.args.get("BYTES", "0")) > MOST_BYTES:
+            raise ScriptError(item.line, f"`{name}` takes more than {MOST_BYTES} bytes, {OFF}")
 
 
 def play(turn: Turn, script: Script) -> None:

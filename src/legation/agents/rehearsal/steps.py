@@ -63,12 +63,20 @@ and the other misbehaviour (a flood is told again in full).
 | `--state DIR` | where sessions are kept; `$HOME/.rehearsal` unless given |
 | `--pace SECONDS` | waits that long between pieces of text |
 | `--require-auth` | answers -32000 until the client has authenticated with `rehearsal-login` |
+| `--execute` | plays the steps that act on this machine by themselves, and fixes bugs; see below |
 | `--early` | sends two updates before it answers `session/new` |
 | `--page` | prints this page |
 
 A scenario file has `steps` (a list of lines) or `turns` (a list of such lists: the first prompt
 plays the first, and the last one is played again ever after), and may set `pace`, `require_auth`
 and `early`.
+
+## What it may do by itself
+
+Whoever may prompt it decides what it does, so without `--execute` it is no stronger than its client lets it be: it runs
+no program, reads and writes files through its client alone, and plays no step that is marked *executes* (nor one of more
+than 64 KiB). A plain prompt, which would run the tests of the folder, is refused as well; each refusal says so. `legation
+exec` and the demo turn it on, for whoever starts them has a shell; a server does with `rehearsal_executes`.
 
 ## Modes
 
@@ -92,4 +100,6 @@ def _row(spec: StepSpec) -> str:
         meaning += f" {name}: {', '.join(f'`{choice}`' for choice in choices)}."
     if spec.forced:
         meaning += f" `{spec.name}!` {spec.forced}."
+    if spec.executes != "never":
+        meaning += " *Executes.*" if spec.executes == "always" else f" `{spec.name}!` *executes.*"
     return f"| `{f'{spec.name} {spec.usage}'.strip()}` | {meaning} |\n"

@@ -45,6 +45,7 @@ class Turn:
     late: list[Json] = field(default_factory=list)
     plan: list[dict[str, str]] = field(default_factory=list)
     characters: int = 0
+    executes: bool = False  # may run programs, and touch files itself
     _waiting: Pending | None = None
 
     @property

@@ -14,12 +14,21 @@ from legation.agents.rehearsal.connection import (
     RpcError,
 )
 from legation.agents.rehearsal.scenario import Scenario
-from legation.agents.rehearsal.script import FIRST_LINE, Script, ScriptError, parse, play
+from legation.agents.rehearsal.script import (
+    FIRST_LINE,
+    OFF,
+    Script,
+    ScriptError,
+    must_not_execute,
+    parse,
+    play,
+)
 from legation.agents.rehearsal.sessions import Session
 from legation.agents.rehearsal.steps import STEPS
 from legation.agents.rehearsal.turn import Turn, TurnCancelledError, TurnStoppedError
 
 TITLE_LENGTH = 60
+NO_TESTS = "cannot look for a failing test: that runs the tests of this folder"
 END_GRACE = 2.0  # a cancelled turn's time to end its command and answer
 
 
@@ -93,6 +102,11 @@ class Turns:
     def _play(self, turn: Turn) -> str:
         try:
             script = self._script(turn)
+            if script is not None and not turn.executes:
+                must_not_execute(script)
+            if script is None and not turn.executes:
+                turn.message(f"{NO_TESTS}, {OFF}.")
+                return "refusal"
             if script is None:
                 from legation.agents.rehearsal import bugfix  # the scripts start faster without it
 

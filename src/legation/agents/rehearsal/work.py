@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from legation.agents.rehearsal import command, permission
+from legation.agents.rehearsal.reverse import read_text, write_text
 from legation.agents.rehearsal.script import Args, StepSpec
 from legation.agents.rehearsal.toolcall import ToolCall, diff_content, text_content
 from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError
@@ -28,7 +29,7 @@ def read_file(turn: Turn, name: str, *, forced: bool = False) -> None:
     path = turn.session.cwd / name
     with ToolCall(turn, "read", f"Read {name}", raw_input={"path": name}, path=path) as call:
         call.begin()
-        text = turn.locate(name, forced=forced).read_text(errors="replace")
+        text = read_text(turn, turn.locate(name, forced=forced))
         call.complete(text_content(text))
 
 
@@ -45,7 +46,7 @@ def replace_text(turn: Turn, args: Args, *, ask: bool) -> bool:
     raw = {"path": name, "old": args["OLD"], "new": args["NEW"]}
     try:
         path = turn.locate(name, forced="!" in args)
-        old = path.read_text()
+        old = read_text(turn, path, errors="strict")
         if args["OLD"] not in old:
             raise StepFailedError(f"cannot edit {name}: the text to replace is not there")
     except (StepFailedError, OSError) as error:
@@ -57,19 +58,19 @@ def replace_text(turn: Turn, args: Args, *, ask: bool) -> bool:
 
 
 def write(turn: Turn, args: Args) -> None:
-    write_text(turn, args, ask=False)
+    write_file(turn, args, ask=False)
 
 
 def ask_write(turn: Turn, args: Args) -> None:
-    write_text(turn, args, ask=True)
+    write_file(turn, args, ask=True)
 
 
-def write_text(turn: Turn, args: Args, *, ask: bool) -> None:
+def write_file(turn: Turn, args: Args, *, ask: bool) -> None:
     name, text = args["PATH"], args.get("TEXT", "")
     raw = {"path": name, "content": text}
     try:
         path = turn.locate(name, forced="!" in args)
-        old = path.read_text(errors="replace") if path.exists() else None
+        old = read_text(turn, path) if path.exists() else None
     except (StepFailedError, OSError) as error:
         with ToolCall(turn, "edit", f"Write {name}", raw_input=raw, path=turn.session.cwd / name) as call:
             call.fail(str(error))
@@ -84,8 +85,7 @@ def apply_change(turn: Turn, change: Change, title: str, raw: dict[str, str], *,
         if ask:
             permission.ask(call)
         call.begin()
-        change.path.parent.mkdir(parents=True, exist_ok=True)
-        change.path.write_text(change.new)
+        write_text(turn, change.path, change.new)
         call.complete(diff)
         return True
     return False
@@ -133,14 +133,18 @@ def ask_withdraw(turn: Turn, args: Args) -> None:
 
 
 WORK = (
-    StepSpec("read", "PATH", "Reads a file.", read, forced=ANYWHERE),
-    StepSpec("edit", "PATH OLD => NEW", "Replaces OLD by NEW, once.", edit, forced=ANYWHERE),
-    StepSpec("write", "PATH [TEXT]", "Writes a file with exactly TEXT.", write, forced=ANYWHERE),
-    StepSpec("run", "COMMAND", "Runs a shell command.", run),
+    StepSpec("read", "PATH", "Reads a file.", read, forced=ANYWHERE, executes="forced"),
+    StepSpec(
+        "edit", "PATH OLD => NEW", "Replaces OLD by NEW, once.", edit, forced=ANYWHERE, executes="forced"
+    ),
+    StepSpec(
+        "write", "PATH [TEXT]", "Writes a file with exactly TEXT.", write, forced=ANYWHERE, executes="forced"
+    ),
+    StepSpec("run", "COMMAND", "Runs a shell command.", run, executes="always"),
     StepSpec("ask", "TITLE", "Asks permission for something of that title, with four options.", ask),
     StepSpec("ask edit", "PATH OLD => NEW", "Asks with the diff; edits only if allowed.", ask_edit),
     StepSpec("ask write", "PATH [TEXT]", "Asks with the diff; writes only if allowed.", ask_write),
-    StepSpec("ask run", "COMMAND", "Asks; runs the command only if allowed.", ask_run),
+    StepSpec("ask run", "COMMAND", "Asks; runs the command only if allowed.", ask_run, executes="always"),
     StepSpec(
         "ask-withdraw", "TITLE", "Asks, and takes the question back by `$/cancel_request`.", ask_withdraw
     ),

@@ -45,12 +45,19 @@ class Launching:
     """`custom_file` has the owner's own agents. Nothing of agents is loaded before somebody asks."""
 
     def __init__(
-        self, data_dir: Path, custom_file: Path | None, first_workspace: str, redactor: Redactor
+        self,
+        data_dir: Path,
+        custom_file: Path | None,
+        first_workspace: str,
+        redactor: Redactor,
+        *,
+        executes: bool = False,
     ) -> None:
         """`redactor` is that of what agents say."""
         self._data_dir = data_dir
         self._redactor = redactor
         self._custom_file = custom_file
+        self._executes = executes
         self._first = first_workspace
         self._asking = asyncio.Lock()
 
@@ -58,7 +65,7 @@ class Launching:
     def catalogue(self) -> Catalogue:
         from legation.agents.catalogue.catalogue import Catalogue
 
-        return Catalogue(self._data_dir, custom_file=self._custom_file)
+        return Catalogue(self._data_dir, custom_file=self._custom_file, executes=self._executes)
 
     async def agents(self) -> tuple[Agent, ...]:
         return await asyncio.to_thread(self.catalogue.agents)
