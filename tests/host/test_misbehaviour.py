@@ -73,7 +73,7 @@ complaint 7: a stderr that nobody reads
 complaint 8: a crash in mid-prompt that hangs the client, or says no reason
     host/test_end: test_a_crash_in_mid_turn_tells_code_and_last_words
     host/test_end: test_a_signal_is_named
-    host/test_end: test_an_agent_that_closes_its_output_is_stopped
+    host/test_end: test_an_agent_that_closes_its_output_is_stopped_at_once_and_the_session_says_so
     host/test_session: test_a_prompt_to_a_dead_agent_says_how_it_ended
     host/test_takeup: test_a_recovery_that_crashes_is_followed_by_another
     agents/test_sdks: test_a_crash_in_mid_turn_is_recovered_from_by_a_load
