@@ -63,12 +63,12 @@ async def test_once_lets_one_call_pass(talk: Talk) -> None:
 async def test_a_permission_and_its_approval_say_the_same_end(talk: Talk) -> None:
     await opened(talk)
     permission = await talk.asked("s", "ask write a.txt x")
+    assert (await talk.reply("s", permission, "reject")).status_code == 204
+    await finished(talk, "s")
     [asked] = await talk.events("s", "permission-asked")
     [row] = await talk.rig.rows(f"select expires_at from approval where id = '{permission}'")
     assert asked["expiresAt"] == row["expires_at"]
     assert asked["expiresAt"] - asked["askedAt"] == 600_000  # the setting's, where the rule has none
-    assert (await talk.reply("s", permission, "reject")).status_code == 204
-    await finished(talk, "s")
 
 
 async def test_always_lets_the_same_tool_pass_in_this_session_only(talk: Talk) -> None:
