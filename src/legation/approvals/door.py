@@ -246,6 +246,7 @@ class Door:
 
     async def _with_grant(self, request: Request, ruling: Ruling) -> Ruling:
         """By which the agent may be told `always`; whoever revoked it meanwhile has taken that back."""
+        request = await _prepared(request)
         judged = Judged(
             request=request,
             policies=self.policies.current,
