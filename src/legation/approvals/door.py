@@ -246,13 +246,10 @@ class Door:
 
     async def _with_grant(self, request: Request, ruling: Ruling) -> Ruling:
         """By which the agent may be told `always`; whoever revoked it meanwhile has taken that back."""
-        request = await _prepared(request)
-        judged = Judged(
-            request=request,
-            policies=self.policies.current,
-            verdict=self.policies.current.decide(request.action, request.facts),
-            injected=self._habits.signal(request.action),
-        )
+        policies = self.policies.current
+        verdict, seen = await judged_by(policies, request.action, request.facts)
+        injected = self._habits.signal(request.action)
+        judged = Judged(request=request, policies=policies, verdict=verdict, facts=seen, injected=injected)
         database, now = self.inbox.ledger.database, self.inbox.clock.now_ms()
         grant = await database.read(covering, judged, now)
         return replace(ruling, grant=grant.id if grant else None)
