@@ -48,7 +48,7 @@ DECISIONS = 2_000
 CALLERS = 50
 NOW = 1_700_000_000_000
 DAY = 86_400_000
-AGENT = Principal(kind="token", id="tok_1", workspace="local", scopes=frozenset({"operate"}), level=0)
+AGENT = Principal(kind="process", id="bench", workspace="local", scopes=frozenset({"operate"}), level=0)
 FACTS = Facts(workspace="/home/user/project", cwd="/home/user/project", home="/home/user")
 PERSON = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset({"approve"}), level=2)
 
@@ -91,8 +91,8 @@ def proposal(number: int) -> Proposal:
         trace_id=new_trace_id(),
         workspace="local",
         waiter="ins_1",
-        requester_kind="token",
-        requester="tok_1",
+        requester_kind="process",
+        requester="bench",
         action=action(number),
         verdict="supervisor",
         policy_version="v1",

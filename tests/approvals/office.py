@@ -17,10 +17,12 @@ from legation.approvals.chain_verify import Report, verify
 from legation.approvals.trace import new_trace_id
 from legation.approvals.trace_entries import Filter
 from legation.store.database.queries import parse
-from legation.store.database.transaction import Rows, Transaction
+from legation.store.database.transaction import Database, Rows, Transaction
+from legation.store.identity import members, tokens, users
 from legation.store.sealing import Sealer
 from legation.wire.action import Action
 from legation.wire.api.approvals import TraceEntry
+from legation.wire.api.identity import NewUser
 from legation.wire.principal import Level, Principal
 
 NOW = 1_700_000_000_000
@@ -128,4 +130,21 @@ def raw(text: str) -> Transaction[Rows]:
 
 async def open_office(database: Either) -> Office:
     await add_workspaces(database)
+    await add_asker(database, AGENT.id)
     return Office(database, new_sealer())
+
+
+async def add_asker(database: Database, token: str, workspace: str = "local") -> None:
+    """A token that may ask for any agent, made by an operator: what it asked for is consumed only while it stands."""
+
+    def add() -> Transaction[None]:
+        if not (yield from raw(f"select id from api_token where id = '{token}'")):
+            user = f"usr_of_{token}"
+            yield from users.insert(NewUser(name=user), user=user, now_ms=0)
+            yield from members.insert(workspace, user, "operator", 0)
+            yield tokens.SQL.add_token(
+                id=token, workspace=workspace, user=user, label=token, kind="user", scopes="call operate",
+                hash=token.encode(), hint="none", created_at=0, expires_at=None,
+            )  # fmt: skip
+
+    await database.transact(add)

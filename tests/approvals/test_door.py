@@ -484,3 +484,17 @@ async def test_a_line_that_takes_the_parser_is_read_when_the_rules_change_and_wh
         )
         assert (await running)[0].passed
         assert [action.command for action, _ in counter.calls] == [COMMIT]
+
+
+async def test_what_the_agent_is_told_comes_from_the_step_that_decided(
+    office: Office, tmp_path: Path
+) -> None:
+    """A supervisor that leaves a call to a person explains itself to that person, not to the agent."""
+    async with open_door(office, tmp_path) as rig:
+        running = asyncio.create_task(rig.door.decide(request("fs.write")))
+        [approval] = await rig.pending()
+        await rig.inbox.escalate(SUPERVISOR, approval.id, "it looks like an attack on the build")
+        await rig.inbox.resolve(PERSON, approval.id, Answer(approve=False))
+        ruling = await running
+        assert (ruling.outcome, ruling.by) == ("denied", "user:usr_1")
+        assert ruling.message == "denied by user:usr_1"

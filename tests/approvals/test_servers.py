@@ -131,3 +131,26 @@ async def test_a_waiter_that_nobody_enrolled_is_left_alone(office: Office, tmp_p
         await waiters.bury(another(rig, SERVER, "prc_2"))
         assert (await rig.get(approval.id)).status is Status.PENDING
         assert isinstance(rig.inbox.life, Approvals)
+
+
+async def test_a_token_revoked_at_one_server_ends_what_waits_at_another(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path) as rig:
+        elsewhere = Elsewhere(rig.inbox)
+        await elsewhere.begin()
+        asked, counter = request("mail.send"), Counter()
+        running = asyncio.create_task(rig.door.run(asked, counter))
+        [approval] = await rig.pending()
+        await office.sql("update api_token set revoked_at = 1 where id = 'tok_agent'")
+        other = another(rig, "srv-2", "prc_2")
+        [ended] = await other.supersede_revoked()  # as the server does at which it was revoked
+        assert (ended.id, ended.status) == (approval.id, Status.SUPERSEDED)
+        with pytest.raises(AlreadyAnswered):
+            await rig.inbox.resolve(PERSON, approval.id, YES)
+        assert await elsewhere.look() == 1  # what this server does every half second
+        ruling, returned = await running
+        assert (ruling.outcome, returned, counter.calls) == ("superseded", None, [])
+        assert "revoked" in ruling.reason
+        assert await rig.steps(asked.trace_id) == ["proposed", "decided", "superseded/revoked"]
+        assert await other.supersede_revoked() == []

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.approvals.office import NOW, Office
+from tests.approvals.office import AGENT, NOW, Office, add_asker
 from tests.approvals.test_trace import after
 
 from legation.secret import Secret
@@ -30,6 +30,7 @@ async def main() -> None:
     effects = os.open(Path(folder) / "effects", os.O_WRONLY | os.O_APPEND)
     async with SqliteDatabase(Path(folder) / "legation.db") as database:
         office = Office(database, Sealer(KeyRing(make_key(Secret(key, "vault-key")))))
+        await add_asker(database, AGENT.id)
         sys.stdout.write("acting\n")
         sys.stdout.flush()
         await asyncio.gather(*[act(office, waiter, effects) for _ in range(AT_ONCE)])

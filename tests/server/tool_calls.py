@@ -66,6 +66,11 @@ class Calls:
     def start(self, tool: str, body: object, **headers: str) -> asyncio.Task[httpx2.Response]:
         return asyncio.create_task(self.call(tool, body, **headers))
 
+    def start_as(self, who: dict[str, str], tool: str, body: object) -> asyncio.Task[httpx2.Response]:
+        """By another credential than the agent's, be it a browser's."""
+        client = self.rig.client
+        return asyncio.create_task(client.post(f"/tool/{tool}", json=body, headers=who, timeout=LIMIT))
+
     async def waiting(self) -> Approval:
         return await asyncio.wait_for(self.asked.get(), LIMIT)
 

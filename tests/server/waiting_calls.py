@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.approvals.doors import Counter
+from tests.approvals.office import add_asker
 from tests.server.rig import Rig, bearer, open_rig
 
 from legation.approvals.approval import Approval
@@ -71,9 +72,15 @@ class Calls:
             timeout=given.pop("timeout", 300),
             **given,
         )
-        task = asyncio.create_task(self.services.door.run(request, self.counter))
+        task = asyncio.create_task(self._run(request))
         self.made.append(task)
         return task
+
+    async def _run(self, request: Request) -> Outcome:
+        who = request.principal
+        if who.kind == "token":
+            await add_asker(self.services.database, who.id, who.workspace)
+        return await self.services.door.run(request, self.counter)
 
     async def ask(self, *args: Any, **given: Any) -> tuple[Approval, asyncio.Task[Outcome]]:
         """Until it waits."""

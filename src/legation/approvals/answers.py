@@ -7,10 +7,13 @@ from typing import Final
 
 from legation.approvals.approval import Approval, Status
 from legation.approvals.request import LIFTED, POLICY
+from legation.approvals.trace import StepKind
 from legation.approvals.trace_content import Seals, contents_of
-from legation.store.database.transaction import Transaction
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Row, Transaction, only
 from legation.store.sealing import Sealer
 
+_ANSWERED: Final = (Status.APPROVED, Status.DENIED)
 _WORDS: Final = {
     Status.APPROVED: "approved",
     Status.DENIED: "denied",
@@ -18,6 +21,11 @@ _WORDS: Final = {
     Status.SUPERSEDED: "whoever waited for it is gone",
     Status.CANCELLED: "it was taken back",
 }
+_WHY: Final = {
+    "revoked": "the credential that asked for it was revoked, has expired, or may ask no more",
+    "session-closed": "the session that it was asked in has ended",
+}
+_SQL: Final = Queries("traces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +37,28 @@ class Ending:
 
 
 def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
-    """What the agent is told is the message; where there is none and it was denied, the reason."""
+    """What the agent is told is the message; where there is none and it was denied, the reason. Both are those of the
+    step that it ended with: what a supervisor said who left it to a person is for that person."""
+    step = StepKind.RESOLVED if approval.status in _ANSWERED else StepKind(approval.status)
+    last = only(
+        (
+            yield _SQL.ending_step(
+                workspace=approval.workspace_id, trace=approval.trace_id, approval=approval.id, step=step
+            )
+        )
+    )
     rows = yield from contents_of(approval.workspace_id, [approval.trace_id], ["message", "reasoning"])
-    said = {found.name: found.value for found in map(Seals(sealer, approval.workspace_id).open, rows)}
+    opened = map(Seals(sealer, approval.workspace_id).open, rows)
+    said = {each.name: each.value for each in opened if last and (each.server, each.seq) == _place(last)}
     lifted = approval.status is Status.APPROVED and approval.resolver_kind == "grant"
-    words = LIFTED if lifted else _WORDS[approval.status]
+    words = LIFTED if lifted else _WHY.get(last["reason"] if last else "", _WORDS[approval.status])
     by = approval.resolved_by or POLICY
     message = said.get("message")
     if message is None and approval.status is Status.DENIED:
         message = said.get("reasoning")
     default = f"denied by {by}" if approval.status is Status.DENIED else words
     return Ending(by, words, None if message is None else str(message), default)
+
+
+def _place(step: Row) -> tuple[str, int]:
+    return step["server"], step["seq"]

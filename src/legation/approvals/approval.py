@@ -81,6 +81,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None
     requester_kind: str
     requester: str
+    requester_version: int | None
     agent: str
     tool: str
     kind: str
@@ -186,6 +187,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     reviewers: tuple[str, ...] = ()  # who alone decides it as a person; none: whoever may approve
     content_owner: str | None = None  # None: of the day
     context: object = None  # what a replay needs besides the arguments
+    requester_version: int | None = None  # of a browser's credential
 
     @property
     def needs(self) -> Needs:

@@ -3,6 +3,8 @@
 INV-E1  `consume` checks again what was decided: the action, the policy, the waiter, the time. It succeeds once.
 INV-E2  What was consumed does not end any other way: whether its effect happened is for the trace to say.
 INV-E3  After a restart whatever a dead process waited for is superseded, and says so.
+INV-E4  Whoever is revoked takes the waiting calls along: what a token, a user or a browser asked for is superseded when
+        it could no longer ask, and is not consumed from that moment on, for `consume` looks in its own transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from legation.approvals.chain import Chain, Ledger
 from legation.approvals.trace import ContentName, Draft, StepKind
 from legation.errors import AlreadyAnswered, Conflict, LegationError, NotFound
 from legation.store.database.queries import Queries
-from legation.store.database.transaction import Database, Rows, Transaction, only
+from legation.store.database.transaction import Database, Row, Rows, Transaction, only
+from legation.store.identity import tokens
+from legation.store.identity.standing import standing
 from legation.wire.principal import Principal
 
 MOST_OF_SESSION: Final = 10_000  # open approvals that a session has at once: more than any agent asks for
@@ -28,9 +32,10 @@ Reason: TypeAlias = Literal[
     "unused",  # expired after it was approved
     "waiter-dead",  # superseded: the process that waited is gone
     "edited",  # superseded: by an approval of changed arguments
+    "revoked",  # superseded: whoever asked is revoked, expired, disabled, signed out, or has another role
     "caller-gone",
     "turn-cancelled",
-    "session-closed",
+    "session-closed",  # superseded: the session that it was asked in has ended
     "policy-changed",
     "limit-reached",  # cancelled: the money is spent meanwhile
     "only-always",  # cancelled: the agent offers nothing else, and there is no grant for that
@@ -52,6 +57,42 @@ def get(workspace: str, approval_id: str) -> Transaction[Approval]:
     return read(row)
 
 
+class Revoked(Conflict):
+    """Whoever asked could not ask any more. It never leaves the door."""
+
+
+def may_still_ask(
+    workspace: str, kind: str, requester: str, version: int | None, agent: str, now_ms: int
+) -> Transaction[bool]:
+    """Whether a credential that asked for an agent could ask the same now. The server's own cannot be revoked: what asks
+    by them, a session, ends by itself."""
+    row = only((yield _SQL.workspace_status(workspace=workspace)))
+    if row is None or row["status"] != "active":
+        return False
+    if kind == "token":
+        token = yield from tokens.principal_by_id(workspace, requester, now_ms)
+        return token is not None and "call" in token.scopes and _is_for(token, agent)
+    if kind == "user":
+        found = yield from standing(requester, workspace)
+        return (
+            found is not None
+            and {"call", "operate"} <= found.scopes
+            and version in (None, found.token_version)
+        )
+    return True
+
+
+def must_still_ask(asked: Approval, now_ms: int) -> Transaction[None]:
+    """A part of the transaction in which it passes."""
+    requester = asked.requester_kind, asked.requester, asked.requester_version
+    if not (yield from may_still_ask(asked.workspace_id, *requester, asked.agent, now_ms)):
+        raise Revoked(f"cannot use approval {asked.id}: whoever asked for it may ask no more")
+
+
+def _is_for(token: Principal, agent: str) -> bool:
+    return token.agent == agent if token.agent is not None else "operate" in token.scopes
+
+
 class Endings:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -59,7 +100,9 @@ class Endings:
     def consume(
         self, workspace: str, approval_id: str, waiter: str, digest: str, policy_version: str, now_ms: int
     ) -> Transaction[Approval]:
-        """Right before acting. A second time, and for another action, policy or waiter, it is refused."""
+        """Right before acting. A second time, and for another action, policy or waiter, it is refused, and so it is for
+        whoever was revoked meanwhile."""
+        yield from must_still_ask((yield from get(workspace, approval_id)), now_ms)
         rows = yield _SQL.consume(
             workspace=workspace,
             id=approval_id,
@@ -97,10 +140,13 @@ class Endings:
         self, workspace: str, session: str, turn: str | None, reason: Reason, now_ms: int
     ) -> Transaction[list[Approval]]:
         """All open ones of a session, or of one of its turns."""
-        rows = yield _SQL.open_of_session(
-            workspace=workspace, session=session, turn=turn, limit=MOST_OF_SESSION
-        )
-        return (yield from self.cancel(workspace, [row["id"] for row in rows], reason, now_ms))
+        ids = yield from _open_in(workspace, session, turn)
+        return (yield from self.cancel(workspace, ids, reason, now_ms))
+
+    def supersede_session(self, workspace: str, session: str, now_ms: int) -> Transaction[list[Approval]]:
+        """All open ones that name a session which has ended, whoever asked for them."""
+        ids = yield from _open_in(workspace, session, None)
+        return (yield from self.end_all(workspace, ids, Change.SUPERSEDE, now_ms, "session-closed"))
 
     def end(
         self,
@@ -196,6 +242,20 @@ async def supersede(ledger: Ledger, endings: Endings, dead: Iterable[str], now_m
     return ended
 
 
+async def supersede_revoked(ledger: Ledger, endings: Endings, now_ms: int) -> list[Approval]:
+    """Whatever was asked for by somebody who could not ask it now. It costs one look at each who asked."""
+    ended: list[Approval] = []
+    for asker in await ledger.database.read(_askers):
+        if await ledger.database.read(_stands, asker, now_ms):
+            continue
+        while left := await ledger.database.read(_open_of_asker, asker):
+            batch = await _end_batch(ledger, endings, left, Change.SUPERSEDE, now_ms, "revoked")
+            ended += batch
+            if not batch:
+                break
+    return ended
+
+
 async def open_waiters(database: Database) -> list[str]:
     """Whoever anything open waits for: the caller knows which of them live."""
     return await database.read(_waiters)
@@ -223,3 +283,30 @@ def _open_of(waiters: str) -> Transaction[Rows]:
 
 def _waiters() -> Transaction[list[str]]:
     return [row["waiter"] for row in (yield _SQL.waiters())]
+
+
+def _open_in(workspace: str, session: str, turn: str | None) -> Transaction[list[str]]:
+    rows = yield _SQL.open_of_session(workspace=workspace, session=session, turn=turn, limit=MOST_OF_SESSION)
+    return [row["id"] for row in rows]
+
+
+def _askers() -> Transaction[Rows]:
+    return (yield _SQL.askers())
+
+
+def _stands(asker: Row, now_ms: int) -> Transaction[bool]:
+    requester = asker["requester_kind"], asker["requester"], asker["requester_version"]
+    return (yield from may_still_ask(asker["workspace_id"], *requester, asker["agent"], now_ms))
+
+
+def _open_of_asker(asker: Row) -> Transaction[Rows]:
+    return (
+        yield _SQL.open_of_asker(
+            workspace=asker["workspace_id"],
+            kind=asker["requester_kind"],
+            requester=asker["requester"],
+            version=asker["requester_version"],
+            agent=asker["agent"],
+            limit=BATCH,
+        )
+    )

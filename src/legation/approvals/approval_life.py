@@ -90,6 +90,7 @@ class Approvals(Endings):
                 tool_call_id=proposal.tool_call_id,
                 requester_kind=proposal.requester_kind,
                 requester=proposal.requester,
+                requester_version=proposal.requester_version,
                 agent=action.agent,
                 tool=action.tool,
                 kind=action.kind,

@@ -22,7 +22,7 @@ from typing import Any, Final, Self, TypeVar
 from legation.approvals import acting
 from legation.approvals.answers import Ending, ending_of
 from legation.approvals.approval import Approval, Status, new_approval_id
-from legation.approvals.approval_endings import Reason, get
+from legation.approvals.approval_endings import Reason, Revoked, get
 from legation.approvals.attendance import Attendance
 from legation.approvals.considering import considered
 from legation.approvals.editing import edited, edited_params
@@ -235,6 +235,8 @@ class Door:
             await self._withdraw(ended, "only-always")
             why = f"{ending.by} approved it, but {ONLY_ALWAYS}"
             return ruling_of(judged, "denied", POLICY, why, ONLY_ALWAYS, ended.call)
+        except Revoked:
+            return await self._revoked(judged, ended)
         except Conflict as conflict:
             await self._withdraw(ended, "policy-changed")
             changed = (conflict.data or {}).get("reason") == "policy-changed"
@@ -253,6 +255,13 @@ class Door:
         database, now = self.inbox.ledger.database, self.inbox.clock.now_ms()
         grant = await database.read(covering, judged, now)
         return replace(ruling, grant=grant.id if grant else None)
+
+    async def _revoked(self, judged: Judged, approval: Approval) -> Ruling:
+        """Whoever asked was revoked between the answer and its use."""
+        await self.inbox.supersede_revoked()
+        ended = await self.inbox.look(approval)
+        ending = await self.inbox.ledger.database.read(ending_of, self.inbox.ledger.chain.sealer, ended)
+        return _refused(judged, ended, ending)
 
     async def _with_edited(self, judged: Judged, approval: Approval) -> Judged:
         """What was approved has other arguments: the digest of these is what the approval is bound to."""

@@ -101,6 +101,7 @@ def _proposal(
         waiter=former.waiter,
         requester_kind=former.requester_kind,
         requester=former.requester,
+        requester_version=former.requester_version,
         action=action,
         verdict=asks,
         policy_version=version,

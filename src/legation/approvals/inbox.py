@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from legation.approvals.approval import Answer, Approval, Status
-from legation.approvals.approval_endings import Reason, expire_due, get, supersede
+from legation.approvals.approval_endings import Reason, expire_due, get, supersede, supersede_revoked
 from legation.approvals.approval_life import Approvals, GroupAnswer
 from legation.approvals.chain import Ledger
 from legation.approvals.trace import StepKind
@@ -200,6 +200,24 @@ class Inbox:
             return self._tell_all(ended, StepKind.SUPERSEDED)
 
         return await self.to_the_end(change())
+
+    async def supersede_revoked(self) -> list[Approval]:
+        """Whatever was asked for by somebody who was revoked meanwhile, in every workspace: right after revoking, and now
+        and then, for a token's time runs out by itself."""
+
+        async def change() -> list[Approval]:
+            ended = await supersede_revoked(self.ledger, self.life, self.clock.now_ms())
+            return self._tell_all(ended, StepKind.SUPERSEDED)
+
+        return await self.to_the_end(change())
+
+    async def supersede_session(self, workspace: str, session: str) -> list[Approval]:
+        """What still waits and names a session that has ended."""
+        return await self._end_all(
+            workspace,
+            lambda now: self.life.supersede_session(workspace, session, now),
+            StepKind.SUPERSEDED,
+        )
 
     async def _end_all(
         self, workspace: str, work: Callable[[int], Transaction[list[Approval]]], happened: StepKind

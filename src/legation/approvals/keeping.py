@@ -29,11 +29,13 @@ async def keeping(inbox: Inbox, policies: Policies, ended: Ended = unheard) -> A
     await waiters.sign(inbox)
     await waiters.bury(inbox, ended)
     await inbox.expire()
+    await inbox.supersede_revoked()
     clock, database = inbox.clock, inbox.ledger.database
     tasks = [
         asyncio.create_task(policies.follow(clock), name="legation-policies"),
         _every(clock, waiters.SIGN_MS / 1000, lambda: waiters.sign(inbox)),
         _every(clock, EXPIRE_EVERY, inbox.expire),
+        _every(clock, EXPIRE_EVERY, inbox.supersede_revoked),
         _every(clock, FORGET_EVERY, lambda: _forget(inbox)),
     ]
     if database.dialect == "postgres":

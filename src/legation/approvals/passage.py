@@ -14,6 +14,7 @@ from typing import Literal
 
 from legation.approvals import effects, limits
 from legation.approvals.approval import Approval, Asked, Proposal
+from legation.approvals.approval_endings import must_still_ask
 from legation.approvals.approval_life import Approvals
 from legation.approvals.call_context import context_of
 from legation.approvals.grants import Grant, Grants, exactly, matching, new_grant_id
@@ -139,6 +140,7 @@ class Passage:
 
     def pass_after_all(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Ruling]:
         """The policies changed while it waited, and now allow it. An answer that was faster stands: AlreadyAnswered."""
+        yield from must_still_ask(approval, now_ms)
         if not (yield from self.life.cancel(judged.workspace, [approval.id], "policy-changed", now_ms)):
             raise AlreadyAnswered(f"cannot change approval {approval.id}: somebody was faster; read it again")
         return (yield from self._passed(judged, None, now_ms, call=approval.call, anew=True))
@@ -367,6 +369,7 @@ def _proposal(passage: Passage, judged: Judged, asks: Asked, approval_id: str, e
         waiter=passage.waiter,
         requester_kind=request.principal.kind,
         requester=request.principal.id,
+        requester_version=request.principal.version,
         action=request.action,
         verdict=asks,
         policy_version=judged.policies.version,

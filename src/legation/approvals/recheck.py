@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from legation.approvals.approval import Approval
+from legation.approvals.approval_endings import Revoked
 from legation.approvals.inbox import Inbox, Wait
 from legation.approvals.passage import Judged, OverLimit, Passage, lifting, over_limit, ruling_of
 from legation.approvals.policies import Policies, judged_by
@@ -44,6 +45,9 @@ class Recheck:
         self.judged = replace(self.judged, policies=policies, verdict=verdict, facts=seen)
         try:
             return await (self._lifted(approval) if is_bound else self._decided_anew(approval))
+        except Revoked:
+            await self._inbox.supersede_revoked()
+            return await self._inbox.look(approval)
         except AlreadyAnswered:
             found = await self._inbox.look(approval)  # there is news, be it another server's
             if found.consumed_at is None:

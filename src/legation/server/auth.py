@@ -153,6 +153,7 @@ def _signed_in(found: Standing, workspace: str) -> Principal:
         scopes=found.scopes,
         level=level_with(found.scopes, 2),
         user=found.user,
+        version=found.token_version,
     )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from legation.errors import LegationError
 
 if TYPE_CHECKING:
     from legation.approvals.attendance import Attendance
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from legation.store.log import EventLog
     from legation.store.sealing import Sealer
     from legation.store.vault import Vault
+
+logger = logging.getLogger("legation.server")
 
 Mode = Literal["up", "server"]
 
@@ -83,3 +88,13 @@ class Services:
     own_token: Secret  # the CLI's, for as long as this server runs
     installed: Installed  # the first workspace and its owner
     stop: Callable[[], None]
+
+    async def shut_out(self) -> None:
+        """After somebody was revoked, disabled, removed, demoted or signed out, perhaps: their streams end, and what they
+        wait for is superseded. It is done, so it does not fail: a database that went away is asked again by the
+        keeping of approvals, and what is consumed is checked in any case."""
+        self.hub.recheck()
+        try:
+            await self.inbox.supersede_revoked()
+        except LegationError as error:
+            logger.warning("cannot supersede what a revoked credential waits for, and try again: %s", error)

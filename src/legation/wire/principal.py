@@ -54,3 +54,4 @@ class Principal:
     level: Level
     user: str | None = None  # the person behind it, to whom its work is attributed
     agent: str | None = None  # of an agent's own credential: as which it acts, and it acts as no other
+    version: int | None = None  # of a browser's: the user's number when it signed in, which ends with it

@@ -109,6 +109,7 @@ class Desk:
             folder_of=folder_of,
             may_serve=may_serve,
         )
+        self._inbox = inbox
         self._mode_grants = ModeGrants(inbox, grants, self._records, clock)
         self._answering = Answering(inbox, grants)
         self._resting = Resting(self._records, lambda record: self._attaching.rest(record), clock, rest_after)
@@ -306,7 +307,8 @@ class Desk:
             await self._records.save(record, replace(record.details, sealed=None, grant=None, updated_at=now))
 
     async def _settle(self, principal: Principal, record: Record) -> None:
-        """What was granted or entrusted to it goes with it."""
+        """What was granted or entrusted to it goes with it, and what still waits in its name."""
+        await self._inbox.supersede_session(record.workspace, record.id)
         await self._mode_grants.end(principal, record)
         await self._sealing.destroy(record.workspace, record.details.sealed)
 

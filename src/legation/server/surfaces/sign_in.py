@@ -94,7 +94,7 @@ async def sign_out(call: Call, *, everywhere: bool = False) -> Reply[None]:
     if everywhere and user is not None:
         now = services.clock.now_ms()
         await services.database.transact(users.sign_out, call.principal, user, now_ms=now)
-        services.hub.recheck()
+        await services.shut_out()
     return Reply(None, headers=_cookies(call.services).clearing())
 
 

@@ -52,4 +52,4 @@ async def revoke_token(call: Call, token: str) -> None:
     await call.services.database.transact(
         tokens.revoke, call.principal, token, now_ms=call.services.clock.now_ms()
     )
-    call.services.hub.recheck()
+    await call.services.shut_out()

@@ -48,5 +48,5 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
     changed = await call.services.database.transact(
         users.change, call.principal, user, body, now_ms=call.services.clock.now_ms()
     )
-    call.services.hub.recheck()
+    await call.services.shut_out()
     return changed

@@ -70,9 +70,11 @@ async def set_member(call: Call, workspace: str, user: str, body: NewRole) -> Me
 
     The last owner cannot be demoted."""
     _must_be_own(call, workspace)
-    return await call.services.database.transact(
+    member = await call.services.database.transact(
         members.put, call.principal, user, body.role, now_ms=call.services.clock.now_ms()
     )
+    await call.services.shut_out()
+    return member
 
 
 @routes.delete(
@@ -86,7 +88,7 @@ async def remove_member(call: Call, workspace: str, user: str) -> None:
     await call.services.database.transact(
         members.remove, call.principal, user, now_ms=call.services.clock.now_ms()
     )
-    call.services.hub.recheck()
+    await call.services.shut_out()
 
 
 async def _own(call: Call) -> Workspace:

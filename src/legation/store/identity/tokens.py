@@ -90,8 +90,16 @@ def revoke_of(workspace: str, user: str, now_ms: int) -> Transaction[int]:
 def principal_of(hash: bytes, now_ms: int) -> Transaction[Principal | None]:  # noqa: A002
     """Whom a token stands for now. None tells nothing of why: unknown, revoked, expired, or its maker is gone."""
     row = only((yield SQL.token_by_hash(hash=hash)))
-    if row is None:
-        return None
+    return None if row is None else _principal(row, now_ms)
+
+
+def principal_by_id(workspace: str, token: str, now_ms: int) -> Transaction[Principal | None]:
+    """As `principal_of`, of a token that was shown before: what it asked then counts only if it could ask it now."""
+    row = only((yield SQL.token_standing(workspace=workspace, id=token)))
+    return None if row is None else _principal(row, now_ms)
+
+
+def _principal(row: Row, now_ms: int) -> Principal | None:
     maker = read_standing(row)
     expired = row["expires_at"] is not None and row["expires_at"] <= now_ms
     if row["revoked_at"] is not None or expired or not maker.welcome:

@@ -1,12 +1,12 @@
 -- name: propose
 -- A new one, pending.
 insert into approval (
-  id, workspace_id, trace_id, waiter, session_id, turn_id, tool_call_id, requester_kind, requester, agent, tool, kind,
-  action_digest, policy_version, policy_rule, verdict, needs, injection_risk, editable, reviewers, argument_bytes, argument_names,
+  id, workspace_id, trace_id, waiter, session_id, turn_id, tool_call_id, requester_kind, requester,
+  requester_version, agent, tool, kind, action_digest, policy_version, policy_rule, verdict, needs, injection_risk, editable, reviewers, argument_bytes, argument_names,
   content_owner, group_key, status, created_at, expires_at, replaces
 ) values (
-  :id, :workspace, :trace_id, :waiter, :session_id, :turn_id, :tool_call_id, :requester_kind, :requester, :agent,
-  :tool, :kind, :action_digest, :policy_version, :policy_rule, :verdict, :needs, :injection_risk, :editable, :reviewers, :argument_bytes,
+  :id, :workspace, :trace_id, :waiter, :session_id, :turn_id, :tool_call_id, :requester_kind, :requester,
+  :requester_version, :agent, :tool, :kind, :action_digest, :policy_version, :policy_rule, :verdict, :needs, :injection_risk, :editable, :reviewers, :argument_bytes,
   :argument_names, :content_owner, :group_key, 'pending', :now, :expires_at, :replaces
 ) returning *;
 
@@ -78,6 +78,21 @@ and waiter in (select value from json_each(:waiters)) limit :limit;
 select * from approval
 where status in ('pending', 'approved') and consumed_at is null
 and waiter = any (array(select json_array_elements_text(cast(:waiters as json)))) limit :limit;
+
+-- name: askers
+-- Whoever asked for an open one by a credential that can be revoked, in any workspace.
+select distinct workspace_id, requester_kind, requester, requester_version, agent from approval
+where status in ('pending', 'approved') and consumed_at is null and requester_kind in ('token', 'user');
+
+-- name: open_of_asker
+-- Open ones that one credential asked for, for one agent.
+select * from approval
+where workspace_id = :workspace and requester_kind = :kind and requester = :requester and agent = :agent
+and coalesce(requester_version, 0) = coalesce(cast(:version as bigint), 0)
+and status in ('pending', 'approved') and consumed_at is null limit :limit;
+
+-- name: workspace_status
+select status from workspace where id = :workspace;
 
 -- name: waiters
 -- Whoever waits for an open one, in any workspace.

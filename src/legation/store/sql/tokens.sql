@@ -30,5 +30,16 @@ left join membership
   on membership.workspace_id = api_token.workspace_id and membership.user_id = api_token.user_id
 where api_token.hash = :hash;
 
+-- name: token_standing
+-- The same by its id, for what it asked before.
+select api_token.id, api_token.workspace_id, api_token.label, api_token.kind, api_token.scopes, api_token.expires_at,
+  api_token.revoked_at, app_user.id as user_id, app_user.disabled_at, app_user.admin_since,
+  app_user.token_version, membership.role
+from api_token
+join app_user on app_user.id = api_token.user_id
+left join membership
+  on membership.workspace_id = api_token.workspace_id and membership.user_id = api_token.user_id
+where api_token.workspace_id = :workspace and api_token.id = :id;
+
 -- name: note_use
 update api_token set last_used_at = :at where id = :id and (last_used_at is null or last_used_at < :at);

@@ -103,6 +103,12 @@ where c.workspace_id = :workspace
 and c.trace_id = any (array(select json_array_elements_text(cast(:traces as json))))
 and c.name = any (array(select json_array_elements_text(cast(:names as json)))) order by c.server, c.seq;
 
+-- name: ending_step
+-- The step that an approval ended with.
+select server, seq, reason from trace_step
+where workspace_id = :workspace and trace_id = :trace and approval_id = :approval and step = :step
+order by at desc, seq desc limit 1;
+
 -- name: contents_between
 -- What was said in a stretch of a chain.
 select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
