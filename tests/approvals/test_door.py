@@ -8,9 +8,11 @@ from tests.approvals.doors import ASKER, NO, POLICY, YES, Counter, Rig, call, op
 from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office
 
 from legation.approvals.approval import Answer, Status
+from legation.approvals.door import MOVED
 from legation.approvals.editing import approve_edited
 from legation.approvals.grants import new_grant_id
-from legation.approvals.request import Returned
+from legation.approvals.policy.facts import Facts
+from legation.approvals.request import Request, Returned
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, RateLimited, Unavailable
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
@@ -498,3 +500,54 @@ async def test_what_the_agent_is_told_comes_from_the_step_that_decided(
         ruling = await running
         assert (ruling.outcome, ruling.by) == ("denied", "user:usr_1")
         assert ruling.message == "denied by user:usr_1"
+
+
+LINKS = """
+name: p
+agent: "*"
+loop: off
+rules:
+  - {id: mine, tools: fs.write, when: {paths: {under: $WORKSPACE}}, action: human_approval}
+  - {id: others, tools: fs.write, action: deny, message: Stay at home.}
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+async def test_a_link_that_is_swapped_before_the_approval_is_used_is_a_deny(
+    office: Office, tmp_path: Path, inside: bool
+) -> None:
+    """Also where the rules would ask about the new place in the same way: that is not what was approved."""
+    work, secret = tmp_path / "work", tmp_path / "secret"
+    for folder in (work / "a", work / "b", secret):
+        folder.mkdir(parents=True)
+    link = work / "link"
+    link.symlink_to(work / "a")
+    async with open_door(office, tmp_path, LINKS) as rig:
+        action = Action(agent="claude", tool="fs.write", params={}, paths=(str(link / "x"),))
+        asked = Request(principal=ASKER, action=action, facts=Facts(str(work), str(work)))
+        counter = Counter()
+        running = asyncio.create_task(rig.door.run(asked, counter))
+        [approval] = await rig.pending()
+        link.unlink()
+        link.symlink_to(work / "b" if inside else secret)
+        await rig.inbox.resolve(PERSON, approval.id, YES)
+        ruling, _ = await running
+        assert (ruling.outcome, counter.calls) == ("denied", [])
+        assert ruling.message == (MOVED if inside else "Stay at home.")
+        assert await rig.steps(asked.trace_id) == [
+            "proposed", "decided", "resolved", "cancelled/paths-changed"
+        ]  # fmt: skip
+
+
+async def test_a_link_that_stays_is_no_deny(office: Office, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "a").mkdir(parents=True)
+    (work / "link").symlink_to(work / "a")
+    async with open_door(office, tmp_path, LINKS) as rig:
+        action = Action(agent="claude", tool="fs.write", params={}, paths=(str(work / "link" / "x"),))
+        asked = Request(principal=ASKER, action=action, facts=Facts(str(work), str(work)))
+        running = asyncio.create_task(rig.door.run(asked, Counter()))
+        [approval] = await rig.pending()
+        (work / "a" / "x").write_text("made meanwhile")
+        await rig.inbox.resolve(PERSON, approval.id, YES)
+        assert (await running)[0].passed

@@ -266,7 +266,12 @@ async def an_approval(rig: Rig, session_id: str | None = None) -> Approval:
     """That a supervisor may decide."""
     inbox, now = rig.services.inbox, rig.clock.now_ms()
     asked = proposal(
-        id=new_approval_id(now), waiter=inbox.waiter, expires_at=now + LONGEST_WAIT_MS, session_id=session_id
+        id=new_approval_id(now),
+        waiter=inbox.waiter,
+        requester_kind="process",  # nobody revokes it
+        requester="host",
+        expires_at=now + LONGEST_WAIT_MS,
+        session_id=session_id,
     )
     return await inbox.ledger.transact("local", inbox.life.propose, asked, now)
 
@@ -340,13 +345,15 @@ def is_token(name: str) -> bool:
 async def everything(rig: Rig) -> dict[str, list[str]]:
     """All rows of all tables, and whether the server was told to stop.
 
-    When a token was last used is no effect, nor is the server's own sign of life."""
+    When a token was last used is no effect, nor are the server's own sign of life and its time."""
     tables = {
         "sqlite": "select name from sqlite_master where type = 'table' and name not like 'sqlite%'",
         "postgres": "select tablename as name from pg_tables where schemaname = 'legation'",
     }[rig.services.database.dialect]
     found = {"stops": [*rig.stops]}
-    for name in [row["name"] for row in await rig.rows(tables) if row["name"] != "waiter"]:
+    for name in [
+        row["name"] for row in await rig.rows(tables) if row["name"] not in ("waiter", "clock_mark")
+    ]:
         rows = [dict(row) for row in await rig.rows(f"select * from {name}")]
         for row in rows:
             row.pop("last_used_at", None)

@@ -1,5 +1,6 @@
 """Grants over HTTP: given and revoked by people, bounded (D22), and in the audit log."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,26 @@ async def test_a_long_list_goes_on_in_the_link_header(desk: Desk) -> None:
         found += [each["id"] for each in answer.json()]
         path = answer.links.get("next", {}).get("url", "")
     assert found == made[::-1]
+
+
+async def test_a_clock_set_back_or_standing_still_prolongs_no_grant_and_no_approval(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async with open_desk("sqlite", tmp_path, request) as desk:
+        clock = desk.rig.clock
+        began = clock.now_ms()
+        grant = {"agent": "claude", "tools": "gmail.*", "duration": 300}
+        given = (await desk.post("/grants", grant)).json()
+        approval, waiting = await desk.calls.ask(timeout=300)
+        clock.set_wall(began - 86_400_000)  # somebody sets the date back by a day
+        for _ in range(62):
+            clock.advance(5)
+            clock.set_wall(began - 86_400_000)  # and it stands still
+            await asyncio.sleep(0)
+        [listed] = [each for each in (await desk.get("/grants")).json() if each["id"] == given["id"]]
+        assert not listed["active"]
+        assert (await desk.post(f"/approvals/{approval.id}/approve")).status_code == 409
+        ruling, _ = await outcome(waiting)
+        assert (ruling.outcome, desk.calls.counter.calls) == ("expired", [])
+        mail, _ = await desk.calls.ask("gmail.send")  # the grant covers it no more: somebody is asked
+        assert mail.needs == "person"

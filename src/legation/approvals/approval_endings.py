@@ -37,6 +37,7 @@ Reason: TypeAlias = Literal[
     "turn-cancelled",
     "session-closed",  # superseded: the session that it was asked in has ended
     "policy-changed",
+    "paths-changed",  # cancelled: its paths lead elsewhere than when it was asked
     "limit-reached",  # cancelled: the money is spent meanwhile
     "only-always",  # cancelled: the agent offers nothing else, and there is no grant for that
     "stopping",

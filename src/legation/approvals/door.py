@@ -31,7 +31,7 @@ from legation.approvals.inbox import Inbox, Wait
 from legation.approvals.injection import Signal, nothing
 from legation.approvals.loops import Loops
 from legation.approvals.passage import Judged, NoGrant, OverLimit, Passage, covering, over_limit, ruling_of
-from legation.approvals.policies import Policies, judged_by
+from legation.approvals.policies import Policies, judged_by, off_loop
 from legation.approvals.policy.facts import normal
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.verdict import Verdict
@@ -55,6 +55,7 @@ TIMEOUT: Final = 600.0  # seconds: a person's time to answer, unless the rule sa
 MOST_WAITING: Final = (
     1000  # calls that one credential has waiting here: connections and memory are everybody's
 )
+MOVED: Final = "a path leads elsewhere than when it was asked; ask again"
 STOPPING: Final = "the server stops; ask again when it is back"
 LAST_WORDS: Final = 10.0  # seconds: for what passed and is being done, when the door closes
 
@@ -221,6 +222,8 @@ class Door:
         ending = await database.read(ending_of, self.inbox.ledger.chain.sealer, ended)
         if ended.status is not Status.APPROVED:
             return _refused(judged, ended, ending)
+        if (denied := await self._moved(judged, ended)) is not None:
+            return denied
         try:
             consumed = await self.inbox.changed(
                 judged.workspace,
@@ -275,7 +278,26 @@ class Door:
         )
         policies = self.policies.current
         verdict, seen = await judged_by(policies, request.action, request.facts)
-        return replace(judged, request=request, policies=policies, verdict=verdict, facts=seen)
+        places = await off_loop(seen.places, request.action.paths)
+        return replace(
+            judged, request=request, policies=policies, verdict=verdict, facts=seen, places=places
+        )
+
+    async def _moved(self, judged: Judged, approval: Approval) -> Ruling | None:
+        """Of one that was approved, where its paths lead elsewhere by now, or to what the rules deny: a link was put
+        there meanwhile, and nobody has approved that. It is denied."""
+        request, policies = judged.request, self.policies.current
+        verdict, seen = await judged_by(policies, request.action, request.facts)
+        places = await off_loop(seen.places, request.action.paths)
+        if verdict.action != "deny" and places == judged.places:
+            return None
+        if policies.version != approval.policy_version:
+            return None  # the rules were edited: consuming it says so
+        await self._withdraw(approval, "paths-changed")
+        if verdict.action == "deny":
+            now = replace(judged, policies=policies, verdict=verdict)
+            return ruling_of(now, "denied", POLICY, verdict.reason, verdict.message or MOVED, approval.call)
+        return ruling_of(judged, "denied", POLICY, MOVED, MOVED, approval.call)
 
     async def _act(self, request: Request, ruling: Ruling, execute: Execute) -> Returned:
         outcome = await acting.act(self.inbox, request, ruling, execute)
@@ -302,12 +324,14 @@ class Door:
         policies = self.policies.current
         verdict, seen = await judged_by(policies, request.action, request.facts)
         digest = request.action.digest()
+        asked = verdict.action in ("supervisor", "human_approval")
         return Judged(
             request=request,
             policies=policies,
             verdict=verdict,
             facts=seen,
             injected=self._habits.signal(request.action),
+            places=seen.places(request.action.paths) if asked else (),  # looked up already
             looping=self._loops.repeated(request.loop_key, digest, policies.limits(request.action.agent)),
         )
 

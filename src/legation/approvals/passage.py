@@ -59,6 +59,7 @@ class Judged:
     verdict: Verdict
     facts: Facts  # as they were looked up for the verdict; `request.facts` look anew
     injected: bool
+    places: tuple[str | None, ...] = ()  # where its paths led when it was asked
     looping: LimitHit | None = None
 
     @property

@@ -36,6 +36,7 @@ from legation.store.identity import users
 from legation.store.identity.bootstrap import LOCAL, bootstrap
 from legation.store.keys import new_key_text, ring_of
 from legation.store.sealing import Sealer
+from legation.store.steadyclock import SteadyClock
 from legation.wire.api.identity import NewUser
 from legation.wire.ask import Approver, Ask, Decision
 from legation.wire.principal import Principal
@@ -61,7 +62,7 @@ async def own_door(
 ) -> AsyncIterator[Approver]:
     """Which of the host's approvers it is. `timeout` is the person's time, unless a rule gives less. With `grants` the
     person can grant a tool for the session, by a yes to an agent that offers only `always`."""
-    clock = clock or SystemClock()
+    clock = SteadyClock(clock or SystemClock())
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(MemoryDatabase(clock=clock))
         await database.transact(_people, login(), clock.now_ms())

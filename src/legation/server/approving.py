@@ -30,6 +30,7 @@ from legation.store.database.transaction import Database, Transaction
 from legation.store.datafolder import SERVER
 from legation.store.log import EventLog
 from legation.store.sealing import Sealer
+from legation.store.steadyclock import SteadyClock
 
 NOTIFY_GRACE: Final = 1.0  # seconds: of notices that wait when the server stops
 
@@ -121,7 +122,8 @@ async def _notifying(settings: Settings, clock: Clock, browser_url: str) -> Asyn
         logger.warning("cannot tell people of an approval by %s: %s", channel, why)
 
     launcher = ProcessLauncher(registry=Registry(settings.data_dir / CHILDREN))
-    channels = channels_of(settings, clock, launcher)
+    # What leaves the machine bears the machine's own time: receivers compare it with theirs.
+    channels = channels_of(settings, clock.wall if isinstance(clock, SteadyClock) else clock, launcher)
     async with Notifier(channels, clock, failed, grace=NOTIFY_GRACE) as notifier:
 
         def notify(approval: Approval, moment: Moment, why: Why) -> None:

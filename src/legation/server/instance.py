@@ -53,6 +53,7 @@ from legation.store.linefile import write_all
 from legation.store.log import EventLog
 from legation.store.sealing import Sealer
 from legation.store.sqlite import SqliteBackend
+from legation.store.steadyclock import steady
 from legation.store.vault import Vault
 
 if TYPE_CHECKING:
@@ -72,9 +73,11 @@ async def open_instance(
         forget_broken_backups(settings.data_dir)
         keys = load_installation_keys(settings)
         await bring_up_to_date(database)
+        troubles = Troubles()
+        clock = await stack.enter_async_context(steady(database, clock, troubles.clock_jumped))
         await check_keys(database, keys, clock.now_ms())
         installed = await database.transact(bootstrap, new_id("usr"), now_ms=clock.now_ms())
-        backend, troubles = SqliteBackend(settings.data_dir / EVENTS), Troubles()
+        backend = SqliteBackend(settings.data_dir / EVENTS)
         log = await stack.enter_async_context(EventLog(backend, clock=clock, report=troubles))
         address = take_address(settings, browser_name(keys.cookie))
         stack.callback(address.listener.close)

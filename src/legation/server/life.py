@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "server"
 WORKSPACE: Final = "local"
+MOST_EARLY: Final = 100  # troubles from before the stream is open that it is told of
 FIRST_WRITE_LIMIT: Final = 10.0  # seconds: the disk's time
 
 logger = logging.getLogger("legation.store")
@@ -32,17 +33,28 @@ class Troubles:
 
     def __init__(self) -> None:
         self._stream: Stream | None = None
+        self._early: list[Trouble] = []  # told before there was a stream
 
     def __call__(self, trouble: Trouble) -> None:
         logger.warning("%s: %s", trouble.code, trouble.message, extra={"stream": trouble.stream or ""})
-        if self._stream is not None and trouble.stream != NAME:
-            event = Diagnostic(
-                code=DiagnosticCode(trouble.code), message=trouble.message
-            )  # the name may be another's
-            self._stream.append([draft(event)])
+        if self._stream is None:
+            self._early = [*self._early[-MOST_EARLY:], trouble]
+        else:
+            self._append(self._stream, trouble)
+
+    def clock_jumped(self, words: str) -> None:
+        self(Trouble("clock/jumped", words))
 
     def go_to(self, stream: Stream | None) -> None:
         self._stream = stream
+        if stream is not None:
+            early, self._early = self._early, []
+            for trouble in early:
+                self._append(stream, trouble)
+
+    def _append(self, stream: Stream, trouble: Trouble) -> None:
+        if trouble.stream != NAME:  # the name may be another's
+            stream.append([draft(Diagnostic(code=DiagnosticCode(trouble.code), message=trouble.message))])
 
 
 async def _note(services: Services, change: Literal["server.started", "server.stopped"]) -> None:

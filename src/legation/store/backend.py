@@ -85,7 +85,7 @@ Op = Create | Append | Replace | SetState | SetMeta
 class Trouble:
     """Something a store found or could not do, told once; `code` is a diagnostic code of `wire`."""
 
-    code: Literal["storage/write-failed", "storage/recovered", "storage/malformed-line"]
+    code: Literal["storage/write-failed", "storage/recovered", "storage/malformed-line", "clock/jumped"]
     message: str
     stream: str | None = None
 

@@ -10,7 +10,7 @@ SLEEPER_WAIT: Final = 10.0
 
 
 class FakeClock:
-    """Time stands still until `advance`; wall and monotonic time move together.
+    """Time stands still until `advance`; wall and monotonic time move together, unless `set_wall` parts them.
 
     A test first awaits `until_sleeping`, so that advancing cannot come before the sleep it should end.
     """
@@ -48,6 +48,10 @@ class FakeClock:
             del self._sleepers[alarm]
             if not alarm.done():
                 alarm.set_result(None)
+
+    def set_wall(self, now_ms: int) -> None:
+        """As somebody who changes the date of the machine: monotonic time does not notice."""
+        self._start_ms = now_ms - round(self._elapsed * 1000)
 
     async def until_sleeping(self, count: int = 1) -> None:
         """Return once at least `count` tasks sleep on this clock."""

@@ -33,6 +33,7 @@ class DiagnosticCode(StrEnum):
     STORAGE_MALFORMED_LINE = "storage/malformed-line"
     EVENT_UNSERIALIZABLE = "event/unserializable"
     SUBSCRIBER_ERROR = "subscriber/error"
+    CLOCK_JUMPED = "clock/jumped"
 
 
 MEANINGS: Mapping[DiagnosticCode, str] = {
@@ -59,6 +60,7 @@ MEANINGS: Mapping[DiagnosticCode, str] = {
     DiagnosticCode.STORAGE_MALFORMED_LINE: "a line of a stored log could not be read and was skipped",
     DiagnosticCode.EVENT_UNSERIALIZABLE: "an event could not be written as JSON and was rejected",
     DiagnosticCode.SUBSCRIBER_ERROR: "a subscriber raised an error; the others were not disturbed",
+    DiagnosticCode.CLOCK_JUMPED: "the machine's clock went forward, or was set back, by more than an hour",
 }
 
 

@@ -115,6 +115,11 @@ class Facts:
             return path
         return None if self.cwd is None else posixpath.join(self.cwd, path)
 
+    def places(self, paths: Iterable[str]) -> tuple[str | None, ...]:
+        """Where paths lead at this moment; None where that cannot be told."""
+        absolute = map(self.absolute, paths)
+        return tuple(None if path is None else self.resolve(path) for path in absolute)
+
     def _find_root(self, text: str) -> Root | None:
         base, tail = self._base(text)
         if base is None:
