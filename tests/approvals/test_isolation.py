@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.approvals.isolation import CONTENT_KEYS, DEEPEST, LONGEST_TEXT, hide, media_type
+from legation.approvals.isolation import CONTENT_KEYS, DEEPEST, LONGEST_TEXT, hide, media_type, restored
+from legation.errors import InvalidParams
 
 
 def metadata(data: bytes, kind: str) -> dict[str, object]:
@@ -135,3 +136,71 @@ def _no_content_key_holds_a_text(value: object) -> None:
     elif isinstance(value, list):
         for inner in value:
             _no_content_key_holds_a_text(inner)
+
+
+# Editing what one cannot see.
+
+LONG = "x" * 300
+CALL: dict[str, object] = {
+    "path": "/w/a",
+    "content": "secret",
+    "edits": [{"text": "one", "line": 1}, LONG, "short"],
+    "k" * 300: "v",
+}
+
+
+def test_who_gives_the_stand_ins_back_in_their_place_keeps_the_content() -> None:
+    edited = hide(CALL) | {"path": "/w/b", "mode": "0600"}
+    assert restored(edited, CALL) == CALL | {"path": "/w/b", "mode": "0600"}
+    assert restored(hide(CALL), CALL) == CALL
+
+
+def _changed(**changes: object) -> dict[str, object]:
+    return hide(CALL) | changes
+
+
+_STAND_IN = hide(CALL)["content"]
+_DIGEST = hashlib.sha256(b"secret").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        _changed(path=_STAND_IN),
+        _changed(path=f"/w/{_DIGEST}"),
+        _changed(path=f"/w/{_DIGEST.upper()}"),
+        _changed(path=f"see {msgspec.json.encode(_STAND_IN).decode()} there"),
+        _changed(path=["a", {"b": [_STAND_IN]}]),
+        _changed(other={"content_sha256": "made up", "content_length": 1}),
+        _changed(**{_DIGEST: 1}),
+        _changed(content="mine instead"),
+        _changed(
+            content={"content_length": 7, "content_sha256": _DIGEST, "content_type_detected": "text/plain"}
+        ),
+        {key: value for key, value in hide(CALL).items() if key != "content"},
+        {key: value for key, value in hide(CALL).items() if not key.startswith("sha256:")},
+        {key: value for key, value in hide(CALL).items() if key != "edits"},
+        _changed(edits="none"),
+        _changed(edits=hide(CALL)["edits"][:1]),  # type: ignore[index]
+        _changed(edits=hide(CALL)["edits"][::-1]),  # type: ignore[index]
+    ],
+)
+def test_a_stand_in_that_is_changed_missing_or_elsewhere_is_refused(edited: dict[str, object]) -> None:
+    with pytest.raises(InvalidParams, match="hidden from you"):
+        restored(edited, CALL)
+
+
+def test_what_was_never_hidden_is_changed_freely() -> None:
+    params: dict[str, object] = {"path": "/w/content_sha256.txt", "n": [1, {"a": "b"}]}
+    assert restored(params, params) == params
+    assert restored({"n": [2]}, params) == {"n": [2]}
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)
+    )
+)
+def test_whatever_the_arguments_are_what_is_shown_comes_back_as_they_were(value: object) -> None:
+    params = {"a": value, "text": value, "list": [value, LONG]}
+    assert restored(hide(params), params) == params

@@ -278,7 +278,9 @@ async def test_what_needs_a_person_is_refused_to_a_supervisor(desk: Desk) -> Non
 
 async def test_nobody_answers_its_own(desk: Desk) -> None:
     """Neither the credential that asked nor a program without a level; whatever scopes it has."""
-    token, secret = await desk.rig.token(desk.rig.people["owner"], "read", "approve", kind="supervisor")
+    token, secret = await desk.rig.token(
+        desk.rig.people["owner"], "read", "approve", "call", "operate", kind="supervisor"
+    )
     by = {"authorization": f"Bearer {secret}"}
     asker = Principal(kind="token", id=token, workspace="local", scopes=frozenset({"approve"}), level=1)
     approval, call = await desk.calls.ask(by=asker)
@@ -421,3 +423,31 @@ async def test_half_a_character_breaks_no_list(desk: Desk) -> None:
         assert answer.status_code == 200
         assert "/w/?" in answer.text
     assert (await desk.post(f"/approvals/{approval.id}/deny")).status_code == 200
+
+
+async def test_a_supervisor_that_edits_what_is_hidden_from_it_keeps_the_content_or_is_refused(
+    isolated: Desk,
+) -> None:
+    desk = isolated
+    params = {"path": "/w/a", "content": "package main", "edits": [{"text": "one"}]}
+    approval, waiting = await desk.calls.ask(editable=True, params=params)
+    path = f"/approvals/{approval.id}"
+    shown = (await desk.get(path, by=desk.supervisor)).json()["params"]
+    assert shown["content"] != "package main"
+    bad = [
+        {**shown, "path": shown["content"]},
+        {**shown, "path": f"/w/{shown['content']['content_sha256']}.go"},
+        {**shown, "edits": [{"text": "two"}]},
+        {"path": "/w/a"},
+    ]
+    for edited in bad:
+        answer = await desk.post(f"{path}/approve", {"params": edited}, by=desk.supervisor)
+        assert answer.status_code == 400, answer.text
+        assert "hidden from you" in answer.json()["detail"]
+    assert (await desk.get(path)).json()["status"] == "pending"
+    answer = await desk.post(f"{path}/approve", {"params": {**shown, "path": "/w/b"}}, by=desk.supervisor)
+    assert answer.status_code == 200
+    assert answer.json()["params"]["content"] == shown["content"]  # still hidden
+    ruling, _ = await outcome(waiting)
+    assert ruling.action.params == {**params, "path": "/w/b"}
+    assert [action.params for action, _ in desk.calls.counter.calls] == [{**params, "path": "/w/b"}]

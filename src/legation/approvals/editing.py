@@ -10,6 +10,7 @@ from legation.approvals.approval_endings import get
 from legation.approvals.approval_life import Approvals
 from legation.approvals.call_context import action_of, context_of
 from legation.approvals.inbox import Inbox
+from legation.approvals.isolation import restored
 from legation.approvals.policies import judged_by
 from legation.approvals.policy.facts import Facts, real_path
 from legation.approvals.policy.policyset import PolicySet
@@ -48,12 +49,20 @@ async def approve_edited(
     approval_id: str,
     params: Mapping[str, object],
     answer: Answer,
+    *,
+    isolated: bool = False,
 ) -> Approval:
-    """The new approval, approved. The policies decide on the other arguments as on any: what they deny stays denied."""
+    """The new approval, approved. The policies decide on the other arguments as on any: what they deny stays denied.
+    `isolated`: whoever edits was shown stand-ins in place of content."""
     ledger = inbox.ledger
     former = await ledger.database.read(get, principal.workspace, approval_id)
     said = await _said(ledger.database, ledger.chain.sealer, former)
     context = said.get("context")
+    if isolated:
+        shown = said.get("params")
+        if not isinstance(shown, dict):
+            raise NotFound(f"cannot edit approval {former.id}: its arguments are gone; deny it")
+        params = restored(params, shown)
     was, facts = action_of(
         former.agent, former.tool, former.kind, params, context if isinstance(context, dict) else None
     )

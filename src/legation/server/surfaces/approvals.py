@@ -91,12 +91,16 @@ async def approve(call: Call, approval: str, body: Approve = _NO_APPROVE) -> App
     """Approve: the call that waits goes on. The first answer stands; every later one is a 409 that says whose it was.
 
     With `params` the call goes on with these arguments instead, where the approval is `editable`: the answer is then
-    the new approval that stands in its place. What needs a person is refused to a supervisor (403)."""
+    the new approval that stands in its place. Who is shown stand-ins for content gives them back as they are, each in its
+    place: there the content stays; anything else is a 400. What needs a person is refused to a supervisor (403)."""
     if body.params is None:
         return await _resolve(call, approval, body, approves=True)
     services, answer = call.services, _answer(body, approves=True)
     policies = services.policies.current
-    edited = approve_edited(services.inbox, policies, call.principal, approval, body.params, answer)
+    isolated = is_isolated(call.principal, services.settings)
+    edited = approve_edited(
+        services.inbox, policies, call.principal, approval, body.params, answer, isolated=isolated
+    )
     return await _view(call, await _first(call, approval, "approve", edited))
 
 
