@@ -551,3 +551,21 @@ async def test_a_link_that_stays_is_no_deny(office: Office, tmp_path: Path) -> N
         (work / "a" / "x").write_text("made meanwhile")
         await rig.inbox.resolve(PERSON, approval.id, YES)
         assert (await running)[0].passed
+
+
+async def test_one_session_has_so_many_questions_open_and_another_its_own(
+    office: Office, tmp_path: Path
+) -> None:
+    async with open_door(office, tmp_path, most_pending=1) as rig:
+        first = asyncio.create_task(rig.door.decide(request("mail.send", session_id="s1", in_session=True)))
+        [approval] = await rig.pending()
+        ruling = await rig.door.decide(request("fs.write", session_id="s1", in_session=True))
+        assert (ruling.outcome, ruling.limit, ruling.rule) == ("denied", "pending", "door:pending")
+        assert ruling.message is not None
+        assert await rig.steps(ruling.trace_id) == ["proposed", "decided/pending"]
+        second = asyncio.create_task(rig.door.decide(request("mail.send", session_id="s2", in_session=True)))
+        assert len(await rig.pending(2)) == 2
+        assert (await rig.door.decide(request("fs.read", session_id="s1", in_session=True))).passed
+        await rig.inbox.resolve(PERSON, approval.id, YES)
+        assert (await first).passed
+        second.cancel()

@@ -56,6 +56,15 @@ async def embedded(
         yield made
 
 
+@pytest.fixture
+async def many(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Calls]:
+    """One agent may have as many questions open as it likes."""
+    async with open_calls("sqlite", tmp_path, request, backend, monkeypatch, pending_per_agent=1000) as made:
+        yield made
+
+
 # What passes.
 
 
@@ -158,23 +167,23 @@ async def test_a_call_goes_on_with_the_arguments_that_were_approved(embedded: Ca
 
 
 async def test_200_calls_that_wait_at_once_are_answered_in_any_order_each_with_its_own(
-    embedded: Calls,
+    many: Calls,
 ) -> None:
-    waiting = {n: embedded.start("db.write", {"params": {"n": n}}) for n in range(200)}
-    approvals = [await embedded.waiting() for _ in waiting]
+    waiting = {n: many.start("db.write", {"params": {"n": n}}) for n in range(200)}
+    approvals = [await many.waiting() for _ in waiting]
     random.Random(7).shuffle(approvals)
     refused = {approval.id for approval in approvals[:50]}
     for approval in approvals:
         verb = "deny" if approval.id in refused else "approve"
-        assert (await embedded.answer(approval.id, verb)).status_code == 200
+        assert (await many.answer(approval.id, verb)).status_code == 200
     answers = {n: await asyncio.wait_for(task, LIMIT) for n, task in waiting.items()}
     passed = {n: answer.json() for n, answer in answers.items() if answer.status_code == 200}
     assert len(passed) == 150
     assert all(found["result"] == {"got": {"n": n}} for n, found in passed.items())
     denied = [answer.json() for answer in answers.values() if answer.status_code == 403]
     assert {found["data"]["approval_id"] for found in denied} == refused
-    assert embedded.backend.counts() == {found["approval_id"]: 1 for found in passed.values()}
-    await embedded.must_verify()
+    assert many.backend.counts() == {found["approval_id"]: 1 for found in passed.values()}
+    await many.must_verify()
 
 
 # What does not.
@@ -757,3 +766,49 @@ async def test_b2_the_folder_of_a_question_is_the_one_that_its_path_leads_to(
     for cwd in ("a/b", "/a\0b"):
         bad = await placed.rig.client.post("/decide", json={**body, "cwd": cwd}, headers=placed.agent)
         assert bad.status_code == 400
+
+
+# A flood.
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+async def test_an_agent_has_so_many_questions_open_and_no_more(
+    dialect: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_calls(dialect, tmp_path, request, backend, monkeypatch, pending_per_agent=2) as calls:
+        flood = [calls.start("db.write", {"params": {"n": n}}) for n in range(12)]
+        pending = [await calls.waiting(), await calls.waiting()]
+        done = 0
+        while done < 10:
+            await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED, timeout=LIMIT)
+            done = sum(each.done() for each in flood)
+        refused = [each.result() for each in flood if each.done()]
+        assert {each.status_code for each in refused} == {429}
+        assert {each.headers["retry-after"] for each in refused} == {"30"}
+        problem = refused[0].json()
+        assert "wait until some are answered" in problem["detail"]
+        assert (problem["data"]["limit"], problem["data"]["policy_rule"]) == ("pending", "door:pending")
+        assert await calls.steps(problem["data"]["trace_id"]) == [("proposed", None), ("decided", "pending")]
+        assert calls.asked.empty()
+        other = await calls.agents_token("codex")
+        theirs = calls.start_as(other, "db.write", {"params": {}})  # it is a limit of each agent
+        pending.append(await calls.waiting())
+        assert (await calls.answer(pending[0].id)).status_code == 200
+        await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED, timeout=LIMIT)
+        again = calls.start("db.write", {"params": {"n": 99}})
+        pending.append(await calls.waiting())
+        for approval in pending[1:]:
+            assert (await calls.answer(approval.id)).status_code == 200
+        answers = [each for each in await asyncio.gather(*flood, theirs, again) if each.status_code == 200]
+        assert len(answers) == len(backend.seen) == 4
+
+
+async def test_what_a_grant_covers_is_no_question(embedded: Calls) -> None:
+    grant = {"agent": "claude", "tools": "db.*", "duration": 60}
+    assert (await embedded.rig.client.post("/grants", json=grant, headers=embedded.person)).is_success
+    many = [embedded.start("db.write", {"params": {"n": n}}) for n in range(40)]
+    assert {each.status_code for each in await asyncio.gather(*many)} == {200}

@@ -129,13 +129,14 @@ async def open_calls(
     backend: Backend,
     monkeypatch: pytest.MonkeyPatch,
     policy: str = POLICY,
+    **settings: object,
 ) -> AsyncIterator[Calls]:
     monkeypatch.setenv("TEST_TOOL_KEY", KEY)
     (folder / "policy.yaml").write_text(policy)
     (folder / "tools.yaml").write_text(TOOLS % {"url": backend.url})
     data = folder / "data"
     data.mkdir(mode=0o700)
-    flags = {"policy": folder / "policy.yaml", "tools": folder / "tools.yaml"}
+    flags = {"policy": folder / "policy.yaml", "tools": folder / "tools.yaml", **settings}
     async with open_rig(dialect, data, request, **flags) as rig:
         agent = await token_of(rig, "claude", "agent")
         calls = Calls(rig, backend, agent, await rig.cookie(rig.people["approver"]))

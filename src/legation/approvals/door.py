@@ -70,6 +70,7 @@ class Habits:
 
     timeout: float = TIMEOUT
     most_waiting: int = MOST_WAITING
+    most_pending: int = MOST_WAITING  # of one agent; a server has a setting for it
     supervisor_wait_ms: int = WAIT_MS
     grants: Grants | None = None  # where a person who approves what can only be allowed always gives one
     signal: Signal = nothing
@@ -165,7 +166,9 @@ class Door:
         if self._closing.is_set():
             raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
         judged = await self._judge(request)
-        passage = Passage(self.inbox.life, self.inbox.waiter, acts, self._habits.grants)
+        passage = Passage(
+            self.inbox.life, self.inbox.waiter, acts, self._habits.most_pending, self._habits.grants
+        )
         now = self.inbox.clock.now_ms()
         approval_id = request.approval_id or new_approval_id(now)
         with self._room(judged), self.inbox.waiting(approval_id) as wait:
@@ -279,9 +282,7 @@ class Door:
         policies = self.policies.current
         verdict, seen = await judged_by(policies, request.action, request.facts)
         places = await off_loop(seen.places, request.action.paths)
-        return replace(
-            judged, request=request, policies=policies, verdict=verdict, facts=seen, places=places
-        )
+        return replace(judged, request=request, policies=policies, verdict=verdict, facts=seen, places=places)
 
     async def _moved(self, judged: Judged, approval: Approval) -> Ruling | None:
         """Of one that was approved, where its paths lead elsewhere by now, or to what the rules deny: a link was put

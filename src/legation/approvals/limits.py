@@ -43,6 +43,7 @@ _RULES: Final[dict[LimitName, str]] = {
     "total": "max-total",
     "spend": "spend",
     "loop": "loop",
+    "pending": "pending",
 }
 
 Covering = Sequence[tuple[str, Limits]]

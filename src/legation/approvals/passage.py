@@ -10,7 +10,7 @@ INV-D3  What is `settled` before anything is read needs nothing but its trace, s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from legation.approvals import effects, limits
 from legation.approvals.approval import Approval, Asked, Proposal
@@ -25,12 +25,16 @@ from legation.approvals.policy.verdict import Limits, Verdict
 from legation.approvals.request import LIFTED, ONLY_ALWAYS, POLICY, Request, Ruling
 from legation.approvals.trace import Call, Draft, decided, proposed
 from legation.errors import AlreadyAnswered, LegationError
+from legation.store.database.queries import Queries
 from legation.store.database.transaction import Transaction
 from legation.wire.acp.toolcall import TOOL_KINDS
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
 from legation.wire.principal import Principal
 
+DOOR: Final = "door"  # what a limit of no policy is named after
+PENDING_RETRY: Final = 30.0  # seconds: a person's time to answer some
+_SQL: Final = Queries("approvals")
 GRANTED: Literal["granted"] = "granted"
 PERSON: Literal[2] = 2  # the level of one
 
@@ -102,6 +106,7 @@ class Passage:
     life: Approvals
     waiter: str
     acts: bool
+    most_pending: int  # of one credential for one agent, or of one session
     grants: Grants | None = None  # where a person who approves can be taken to give one
 
     def enter(
@@ -110,8 +115,12 @@ class Passage:
         """Decided at once, or an approval to wait for."""
         if (settled := self.settled(judged)) is not None:
             return (yield from self._record(judged, settled, now_ms))
-        hit = yield from limits.take(
-            judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
+        grant = yield from lifting(judged, now_ms)
+        hit = None if grant else (yield from self._too_many(judged, now_ms))
+        hit = hit or (
+            yield from limits.take(
+                judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
+            )
         )
         if hit is not None:
             return (yield from self._record(judged, _stopped(judged, hit), now_ms))
@@ -123,9 +132,28 @@ class Passage:
                 return (yield from self._passed(judged, None, now_ms))
             case "supervisor" | "human_approval" as asked:
                 asks = asked
-        if (grant := (yield from lifting(judged, now_ms))) is not None:
+        if grant is not None:
             return (yield from self._passed(judged, grant, now_ms))
         return (yield from self.life.propose(_proposal(self, judged, asks, approval_id, expires_at), now_ms))
+
+    def _too_many(self, judged: Judged, now_ms: int) -> Transaction[LimitHit | None]:
+        """Where as many wait as may: an agent that asks without end is not to bury people in questions."""
+        if judged.verdict.action not in ("supervisor", "human_approval"):
+            return None
+        request = judged.request
+        rows = yield _SQL.pending_of(
+            workspace=judged.workspace,
+            kind=request.principal.kind,
+            requester=request.principal.id,
+            agent=request.action.agent,
+            session=request.granted_session,
+            now=now_ms,
+            most=self.most_pending,
+        )
+        if len(rows) < self.most_pending:
+            return None
+        words = f"{self.most_pending} calls of this agent wait for an answer already; wait until some are answered"
+        return LimitHit(DOOR, "pending", words, PENDING_RETRY)
 
     def leave(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Approval]:
         """Right before acting. Raises Conflict where the approval no longer fits, OverLimit where a limit is reached,

@@ -28,7 +28,7 @@ MOST_SHOWN: Final = 1000  # of those that would be decided otherwise; all are co
 
 _SAID: Final = ("params", "context")
 # What the door names in place of a rule, and as the reason, where a limit stopped a call.
-_LIMIT_RULES: Final = frozenset({"max-per-minute", "max-total", "spend", "loop"})
+_LIMIT_RULES: Final = frozenset({"max-per-minute", "max-total", "spend", "loop", "pending"})
 _LIMIT_REASONS: Final = frozenset(get_args(LimitName))
 
 

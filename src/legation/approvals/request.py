@@ -13,7 +13,7 @@ from legation.wire.action import Action
 from legation.wire.ask import Decision, Outcome
 from legation.wire.principal import Principal
 
-LimitName: TypeAlias = Literal["per-minute", "total", "spend", "loop"]
+LimitName: TypeAlias = Literal["per-minute", "total", "spend", "loop", "pending"]
 POLICY: Final = "policy"
 LIFTED: Final = "a grant lets it pass"
 ONLY_ALWAYS: Final = (

@@ -77,6 +77,7 @@ async def approving(
         grants = Grants(database, sealer, clock, most_ms=round(settings.max_grant * 1000))
         habits = Habits(
             timeout=settings.permission_timeout,
+            most_pending=settings.pending_per_agent,
             grants=grants,
             supervisor_wait_ms=round(settings.supervisor_wait * 1000),
             ended=ended,

@@ -11,6 +11,7 @@ from legation.settings.readers import (
     folder,
     folders,
     log_level,
+    number,
     optional,
     port,
     secret,
@@ -207,6 +208,14 @@ FIELDS: Final = (
         "30s",
         duration(0, _WEEK),
         "How long an approval waits for a supervisor to be there before it goes to a person.",
+        flag=False,
+    ),
+    Field(
+        "pending_per_agent",
+        "25",
+        number(1, 1000),
+        "How many questions of one agent (of one credential, or of one session) may wait for an answer at once; further "
+        "ones are refused with 429 until some are answered.",
         flag=False,
     ),
     Field(

@@ -109,6 +109,17 @@ def port(value: object) -> int:
     raise Unusable("is not understood: write a number from 1 to 65535, or 0 for any free one")
 
 
+def number(least: int, most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if isinstance(value, str) and value.isascii() and value.isdigit():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        raise Unusable(f"is not understood: write a number from {least} to {most}")
+
+    return read
+
+
 def truth(value: object) -> bool:
     if isinstance(value, str):
         value = {"true": True, "false": False, "1": True, "0": False}.get(value.lower())

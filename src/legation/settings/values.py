@@ -43,6 +43,7 @@ class Settings:
     tools: Path | None
     expose_content: bool
     supervisor_wait: float
+    pending_per_agent: int
     max_grant: float
     mesh_port: int | None
     mesh_with_agents: bool

@@ -325,3 +325,9 @@ def test_an_unusable_server_is_refused_without_being_shown(url: str) -> None:
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"^cannot use .* in notify_from or notify_to"):
         mail("smtp://127.0.0.1", (address,))
+
+
+def test_a_mail_for_many_says_how_many_and_which_expires_first() -> None:
+    letter = letter_of(notice().with_more(16), "legation@example.com", ("ops@example.com",), NOW)
+    assert letter["Subject"].startswith("[Legation] 17 approvals needed: filesystem.write_file by claude")
+    assert "16 more were asked since the mail before" in letter.get_content()

@@ -27,6 +27,7 @@ def test_a_notice_says_what_waits_for_whom_and_until_when() -> None:
         "remaining": "4m30s",
         "url": "https://legation.example/approvals/apr_01hf7yat00abcdefghjkmnpqrs",
         "reviewers": ["ops", "alice"],
+        "more": 0,
     }
 
 

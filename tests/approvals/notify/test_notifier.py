@@ -13,7 +13,9 @@ from tests.approvals.notify.receiver import dead_port, receiving
 from tests.approvals.office import MINUTE, NOW
 
 from legation.approvals.notify import NotDelivered, Notice, Notifier, channels_of, problems
-from legation.approvals.notify.lane import MOST_WAITING, PAUSES
+from legation.approvals.notify.command import Program
+from legation.approvals.notify.lane import GATHER, MOST_WAITING, PAUSES
+from legation.approvals.notify.mail import Mail
 from legation.approvals.notify.webhook import Webhook
 from legation.errors import ConfigInvalid
 from legation.secret import Secret
@@ -29,6 +31,7 @@ class Recorder:
 
     failures: list[Exception] = field(default_factory=list)
     name: str = "recorder"
+    gathers: bool = False
     attempts: list[Notice] = field(default_factory=list)
     delivered: asyncio.Queue[Notice] = field(default_factory=asyncio.Queue)
 
@@ -42,6 +45,7 @@ class Recorder:
 @dataclass
 class Hanging:
     name: str = "hanging"
+    gathers: bool = False
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
 
@@ -337,3 +341,67 @@ def test_half_a_channel_is_a_problem(
 ) -> None:
     (found,) = problems(settings(**values))
     assert found.startswith(problem)
+
+
+# Many at once, for people.
+
+
+def asked(number: int, left_ms: int = 5 * MINUTE) -> Notice:
+    return notice(id=f"apr_{number:04d}", expires_at=NOW + left_ms)
+
+
+async def test_a_burst_is_one_notice_at_once_and_one_a_minute_later() -> None:
+    clock, channel = FakeClock(NOW), Recorder(gathers=True)
+    async with Notifier([channel], clock, Failures()) as notifier:
+        notifier.notify(asked(0))
+        first = await delivered(channel)
+        assert (first.approval_id, first.more) == ("apr_0000", 0)
+        for number in range(1, 401):
+            notifier.notify(asked(number, (4 if number == 400 else 5) * MINUTE))
+        await clock.until_sleeping()
+        clock.advance(GATHER - 1)
+        assert len(channel.attempts) == 1
+        clock.advance(1)
+        digest = await delivered(channel)
+        assert (digest.approval_id, digest.more) == ("apr_0400", 399)
+        notifier.notify(asked(500))
+        await clock.until_sleeping()
+        clock.advance(GATHER)
+        assert (await delivered(channel)).more == 0
+    assert len(channel.attempts) == 3
+
+
+async def test_one_that_expires_before_goes_earlier() -> None:
+    clock, channel = FakeClock(NOW), Recorder(gathers=True)
+    async with Notifier([channel], clock, Failures()) as notifier:
+        notifier.notify(asked(0))
+        await delivered(channel)
+        notifier.notify(asked(1))
+        await clock.until_sleeping()
+        notifier.notify(asked(2, 40_000))
+        for _ in range(100):
+            await asyncio.sleep(0)  # until it sleeps for less: nothing but turns of the loop is between
+        clock.advance(20)
+        digest = await delivered(channel)
+        assert (digest.approval_id, digest.more) == ("apr_0002", 1)
+
+
+async def test_at_the_end_what_was_gathered_goes_at_once() -> None:
+    clock, channel = FakeClock(NOW), Recorder(gathers=True)
+    async with Notifier([channel], clock, Failures()) as notifier:
+        for number in range(3):
+            notifier.notify(asked(number))
+    assert sum(1 + each.more for each in channel.attempts) == 3
+    assert len(channel.attempts) <= 2
+
+
+async def test_a_programs_channel_hears_of_each() -> None:
+    clock, channel = FakeClock(NOW), Recorder()
+    async with Notifier([channel], clock, Failures()) as notifier:
+        for number in range(20):
+            notifier.notify(asked(number))
+        assert [(await delivered(channel)).more for _ in range(20)] == [0] * 20
+
+
+def test_mails_and_commands_are_gathered_and_webhooks_are_not() -> None:
+    assert (Mail.gathers, Program.gathers, Webhook.gathers) == (True, True, False)

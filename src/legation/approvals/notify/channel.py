@@ -20,5 +20,9 @@ class Channel(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def gathers(self) -> bool:
+        """Whether people read it: what comes in a burst is then told together."""
+
     async def send(self, notice: Notice) -> None:
         """Once, within a bound of its own; raises NotDelivered. A repetition is recognisable as one."""

@@ -36,6 +36,7 @@ class Program:
     """`argv` is run as it is, without a shell, in the root folder, with PATH, HOME and LANG and nothing else of ours."""
 
     name = "command"
+    gathers = True  # it speaks to people, as a rule, and each is a process
 
     def __init__(
         self,

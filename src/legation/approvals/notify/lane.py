@@ -2,13 +2,17 @@
 
 INV-1  What waits is bounded. Of too many the newest stay: the older ones are nearer to their end or answered already,
        and each has a reminder to come.
-INV-2  A notice is tried at most four times, never after its approval has expired, and what is given up is reported.
+INV-2  A channel that people read is used at most once in `GATHER` seconds, whatever an agent does: the first notice goes
+       at once, those that come within that time go together, as one. One that would expire before goes earlier, but
+       never sooner than `LEAST_GAP` after the last.
+INV-3  A notice is tried at most four times, never after its approval has expired, and what is given up is reported.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -23,6 +27,9 @@ OnFailure: TypeAlias = Callable[[str, str], None]
 log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 256
+# The reader's time between two notices, and where one of those that wait is urgent.
+GATHER: Final = 60.0
+LEAST_GAP: Final = 10.0
 # The receiver's time to come back, before each of the three repetitions.
 PAUSES: Final = (1.0, 5.0, 25.0)
 # A channel's time for one attempt. Each has a shorter one of its own: this is for those that have none.
@@ -40,6 +47,9 @@ class Lane:
         self._waiting: deque[Notice] = deque()
         self._current: Notice | None = None
         self._dropped = 0  # since the queue was empty last
+        self._folded = 0  # of a channel that gathers: dropped from the queue, but counted in the next notice
+        self._sent_at: float | None = None  # of a channel that gathers
+        self._due = math.inf  # when half the time is over that the most urgent one had
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
 
@@ -50,12 +60,15 @@ class Lane:
     def put(self, notice: Notice) -> None:
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.popleft()
-            self._dropped += 1
+            self._folded += self._channel.gathers
+            self._dropped += not self._channel.gathers
             if self._dropped == 1:
                 self._report(
                     f"more than {MOST_WAITING} notices wait; the oldest are dropped until it keeps up"
                 )
         self._waiting.append(notice)
+        left = (notice.expires_ms - self._clock.now_ms()) / 1000
+        self._due = min(self._due, self._clock.monotonic() + left / 2)
         self._changed.set()
 
     def close(self) -> None:
@@ -67,7 +80,8 @@ class Lane:
         """Until closed and empty."""
         while True:
             while self._waiting:
-                self._current = self._waiting.popleft()
+                await self._until_due()
+                self._current = self._next()
                 await self._deliver(self._current)
                 self._current = None
             self._report_dropped()
@@ -75,6 +89,30 @@ class Lane:
                 return
             self._changed.clear()
             await self._changed.wait()
+
+    async def _until_due(self) -> None:
+        """Of a channel that gathers: until it may be used again. What comes meanwhile may be urgent."""
+        while (left := self._seconds_left()) > 0 and not self._closing.is_set():
+            self._changed.clear()
+            await self._paused(left, self._changed)
+
+    def _seconds_left(self) -> float:
+        if not self._channel.gathers or self._sent_at is None:
+            return 0
+        due = max(min(self._sent_at + GATHER, self._due), self._sent_at + LEAST_GAP)
+        return due - self._clock.monotonic()
+
+    def _next(self) -> Notice:
+        if not self._channel.gathers:
+            return self._waiting.popleft()
+        now = self._clock.now_ms()
+        waiting = sorted(self._waiting, key=lambda notice: notice.expires_ms)
+        still = [notice for notice in waiting if not notice.expired(now)] or waiting[-1:]
+        more, self._folded = len(still) - 1 + self._folded, 0
+        self._waiting.clear()
+        self._due = math.inf
+        self._sent_at = self._clock.monotonic()
+        return still[0].with_more(more)
 
     def report_unsent(self) -> None:
         """After the end of `run`, however it came."""
@@ -93,7 +131,8 @@ class Lane:
                 return None
             if failure.again and pause is not None and await self._paused(pause):
                 continue
-            return self._tell(f"{failure.message} (approval {notice.approval_id}, attempt {attempt})")
+            others = f" and {notice.more} more" if notice.more else ""
+            return self._tell(f"{failure.message} (approval {notice.approval_id}{others}, attempt {attempt})")
         return None
 
     async def _attempt(self, notice: Notice) -> NotDelivered | None:
@@ -114,11 +153,11 @@ class Lane:
             )
         return None
 
-    async def _paused(self, seconds: float) -> bool:
-        """Whether the pause has passed; not where the end came first."""
+    async def _paused(self, seconds: float, *events: asyncio.Event) -> bool:
+        """Whether the pause, or one of the events, has passed; not where the end came first."""
         waits = [
             asyncio.ensure_future(self._clock.sleep(seconds)),
-            asyncio.ensure_future(self._closing.wait()),
+            *(asyncio.ensure_future(event.wait()) for event in (self._closing, *events)),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -45,6 +45,7 @@ _WHY: Final[dict[Why, str]] = {
 
 class Mail:
     name = "mail"
+    gathers = True
 
     def __init__(
         self,
@@ -155,6 +156,8 @@ def _visible(char: str) -> str:
 def _subject(notice: Notice) -> str:
     tool, agent = shown(notice.tool, LONGEST_IN_SUBJECT), shown(notice.agent, LONGEST_IN_SUBJECT)
     start = "Reminder: approval" if notice.kind == "reminder" else "Approval"
+    if notice.more:
+        return f"[Legation] {notice.more + 1} approvals needed: {tool} by {agent} and {notice.more} more"
     return f"[Legation] {start} needed: {tool} by {agent}, {notice.remaining} left"
 
 
@@ -178,6 +181,7 @@ def _body(notice: Notice) -> str:
     return "\n".join(
         [
             "An agent waits for a person's approval. Without an answer it is refused.",
+            *_others(notice.more),
             "",
             *lines,
             "",
@@ -186,6 +190,15 @@ def _body(notice: Notice) -> str:
             "",
         ]
     )
+
+
+def _others(more: int) -> list[str]:
+    if not more:
+        return []
+    return [
+        f"{more} more were asked since the mail before, or remind of themselves. This one expires first;",
+        "`legation approvals` lists all that wait.",
+    ]
 
 
 def mail_server(url: Secret) -> Address:

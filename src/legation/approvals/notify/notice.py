@@ -31,7 +31,8 @@ _SIMPLE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """One for each approval that reaches a person, and one more before it expires."""
+    """One for each approval that reaches a person, and one more before it expires; where many are gathered, the one that
+    expires first, with their number."""
 
     kind: Kind
     approval_id: str
@@ -49,6 +50,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     remaining: str  # when the notice was made, as Go writes durations: 4m30s
     url: str
     reviewers: tuple[str, ...] = ()
+    more: int = 0  # others that it stands for, where notices are gathered: asked since the one before
 
     @classmethod
     def of(
@@ -98,8 +100,15 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
             return self.approval_id
         return f"sha256-{hashlib.sha256(self.approval_id.encode()).hexdigest()}"
 
+    @property
+    def expires_ms(self) -> float:
+        return datetime.fromisoformat(self.expires_at).timestamp() * 1000
+
     def expired(self, now_ms: int) -> bool:
-        return datetime.fromisoformat(self.expires_at).timestamp() * 1000 <= now_ms
+        return self.expires_ms <= now_ms
+
+    def with_more(self, others: int) -> Notice:
+        return msgspec.structs.replace(self, more=self.more + others)
 
     def encode(self) -> bytes:
         """One line of JSON, without its ending."""

@@ -36,6 +36,7 @@ _RETRIED: Final = frozenset({408, 429})
 
 class Webhook:
     name = "webhook"
+    gathers = False  # a program receives it, which wants to know of each approval
 
     def __init__(
         self,

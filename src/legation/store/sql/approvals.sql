@@ -18,6 +18,13 @@ select * from approval where workspace_id = :workspace and id = :id;
 -- What a person is called.
 select id, name, email from app_user where id = :user;
 
+-- name: pending_of
+-- What one that asks has pending for one agent, or for one session of it.
+select id from approval
+where workspace_id = :workspace and requester = :requester and agent = :agent and status = 'pending'
+and requester_kind = :kind and (cast(:session as text) is null or session_id = :session) and expires_at > :now
+limit :most;
+
 -- name: claim
 -- Of a pending one that nobody holds any more, or that the caller holds, or that somebody of lower level holds.
 update approval set claimed_by = :by, claimed_level = :level, claimed_until = :until
