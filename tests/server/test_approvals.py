@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.rig import BOTH
+from tests.server.rig import BOTH, bearer
 from tests.server.waiting_calls import LIMIT, Desk, open_desk, outcome
 
 from legation.wire.principal import Principal
@@ -451,3 +451,47 @@ async def test_a_supervisor_that_edits_what_is_hidden_from_it_keeps_the_content_
     ruling, _ = await outcome(waiting)
     assert ruling.action.params == {**params, "path": "/w/b"}
     assert [action.params for action, _ in desk.calls.counter.calls] == [{**params, "path": "/w/b"}]
+
+
+# By name.
+
+
+async def test_what_the_local_cli_decides_is_the_owners_by_name(desk: Desk) -> None:
+    rig, cli = desk.rig, bearer(desk.rig.services.own_token.reveal())
+    owner = rig.services.installed.user
+    approval, waiting = await desk.calls.ask()
+    answered = (await desk.post(f"/approvals/{approval.id}/approve", by=cli)).json()
+    assert (answered["resolved_by"], answered["resolved_by_name"]) == (f"user:{owner}", "owner")
+    ruling, _ = await outcome(waiting)
+    assert (ruling.outcome, ruling.by, ruling.by_name) == ("approved", f"user:{owner}", "owner")
+    trace = (await desk.get(f"/traces/{ruling.trace_id}")).json()
+    assert (trace["approved_by"], trace["approved_by_name"]) == (f"user:{owner}", "owner")
+    assert [(step["by"], step["by_name"]) for step in trace["steps"] if step["step"] == "resolved"] == [
+        (f"user:{owner}", "owner")
+    ]
+    grant = (await desk.post("/grants", {"agent": "x", "tools": "y", "duration": 60}, by=cli)).json()
+    assert grant["granted_by"] == f"user:{owner}"
+    audit = (await desk.get("/v1/audit?limit=1", by=cli)).json()["items"]
+    assert [
+        (each["actorKind"], each["actor"], each["actorName"], each["details"]["via"]) for each in audit
+    ] == [("user", owner, "owner", "server")]
+
+
+async def test_a_supervisors_maker_is_not_named_as_the_one_who_decided(desk: Desk) -> None:
+    approval, waiting = await desk.calls.ask()
+    answered = (await desk.post(f"/approvals/{approval.id}/approve", by=desk.supervisor)).json()
+    assert answered["resolved_by"].startswith("token:")
+    assert answered["resolved_by_name"] is None
+    await outcome(waiting)
+
+
+async def test_who_asks_by_the_local_cli_does_not_answer_by_it_but_in_the_browser(desk: Desk) -> None:
+    """The credential that asked never answers, whoever has it; its owner by another credential may, as ever."""
+    rig, owner = desk.rig, desk.rig.services.process_tokens.owner
+    approval, waiting = await desk.calls.ask(by=owner)
+    refused = await desk.post(f"/approvals/{approval.id}/approve", by=bearer(rig.services.own_token.reveal()))
+    assert refused.status_code == 403
+    assert "whoever asks does not answer" in refused.json()["detail"]
+    browser = await rig.cookie(rig.services.installed.user)
+    assert (await desk.post(f"/approvals/{approval.id}/approve", by=browser)).status_code == 200
+    assert (await outcome(waiting))[0].passed

@@ -250,3 +250,17 @@ asyncio.run(main(Path(sys.argv[1])))
         check=True,
     )
     assert done.stdout == "[]\n"
+
+
+async def test_the_owner_answers_by_the_local_cli_what_a_session_asks_and_the_transcript_has_the_name(
+    hosted: Hosted,
+) -> None:
+    approval, prompting = await hosted.asked("ask write a.txt hello")
+    rig = hosted.rig
+    headers = {"authorization": f"Bearer {rig.services.own_token.reveal()}"}
+    answer = await rig.client.post(f"/approvals/{approval.id}/approve", headers=headers)
+    assert answer.status_code == 200, answer.text
+    await prompting
+    [answered] = await hosted.answers()
+    assert (answered["outcome"], answered["by"]) == ("approved", f"user:{rig.services.installed.user}")
+    assert answered["byName"] == "owner"

@@ -227,9 +227,12 @@ async def test_every_change_is_in_the_audit_log_the_newest_first(rig: Rig, admin
         ("member.removed", user),
         ("link.created", rig.people["admin"]),
     ]
-    assert {(row["actorKind"], row["actor"]) for row in rows} == {("process", "server")}
-    assert rows[4]["details"] == {"changed": "name,admin"}
-    assert rows[2]["details"] == {"role": "operator", "before": "viewer"}
+    owner = rig.people["admin"]  # by the token of the process
+    assert {(row["actorKind"], row["actor"], row["details"]["via"]) for row in rows} == {
+        ("user", owner, "server")
+    }
+    assert rows[4]["details"] == {"changed": "name,admin", "via": "server"}
+    assert rows[2]["details"] == {"role": "operator", "before": "viewer", "via": "server"}
     older = (await client.get("/v1/audit", headers=admin, params={"after": page["next"]})).json()
     assert older["items"]
     assert not {row["id"] for row in older["items"]} & {row["id"] for row in rows}

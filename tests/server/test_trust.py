@@ -123,3 +123,12 @@ async def test_a_launch_is_told_whether_its_folder_is_trusted(
     assert [each.definition.env["STANCE"] for each in (before, after)] == ["untrusted", "trusted"]
     assert before.definition.args[-2:] == ("untrusted", f'"{project}"')
     assert after.definition.args[-2:] == ("trusted", f'"{project}"')
+
+
+async def test_what_the_local_cli_trusts_is_the_owners_by_name(rig: Rig, project: Path) -> None:
+    cli = {"authorization": f"Bearer {rig.services.own_token.reveal()}"}
+    _, given = await call(rig, "POST", "/v1/trust", cli, {"folder": str(project)})
+    assert given["trustedBy"] == f"user:{rig.services.installed.user}"
+    assert given["trustedByName"] == "owner"
+    _, listed = await call(rig, "GET", "/v1/trust", cli)
+    assert listed["items"] == [given]

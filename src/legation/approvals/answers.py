@@ -9,6 +9,7 @@ from legation.approvals.approval import Approval, Status
 from legation.approvals.request import LIFTED, POLICY
 from legation.approvals.trace import StepKind
 from legation.approvals.trace_content import Seals, contents_of
+from legation.store.audit import names_of
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Row, Transaction, only
 from legation.store.sealing import Sealer
@@ -34,6 +35,7 @@ class Ending:
     reason: str
     message: str | None  # for the agent, where somebody gave one
     default: str  # what it is told else
+    by_name: str | None = None  # of the person who answered
 
 
 def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
@@ -57,7 +59,11 @@ def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
     if message is None and approval.status is Status.DENIED:
         message = said.get("reasoning")
     default = f"denied by {by}" if approval.status is Status.DENIED else words
-    return Ending(by, words, None if message is None else str(message), default)
+    person = approval.person
+    names = yield from names_of([person] if person else [])
+    return Ending(
+        by, words, None if message is None else str(message), default, names.get(person) if person else None
+    )
 
 
 def _place(step: Row) -> tuple[str, int]:

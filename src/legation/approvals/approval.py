@@ -132,6 +132,11 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         """From the credential, never from what a caller wrote."""
         return None if self.resolver is None else f"{self.resolver_kind}:{self.resolver}"
 
+    @property
+    def person(self) -> str | None:
+        """The user who answered, where a person did."""
+        return self.resolver_user if self.resolver_level == 2 else None
+
     def status_at(self, now_ms: int) -> Status:
         """What it is although nobody has written it down yet."""
         open_still = self.status in (Status.PENDING, Status.APPROVED) and self.consumed_at is None

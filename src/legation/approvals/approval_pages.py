@@ -19,6 +19,7 @@ from legation.approvals.approval_glob import Glob
 from legation.approvals.grants import active_for
 from legation.approvals.trace_content import Seals, contents_of
 from legation.errors import InvalidParams
+from legation.store.audit import names_of
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Rows, Transaction
 from legation.store.identity.page import page_of
@@ -81,10 +82,14 @@ async def views(
 ) -> list[ApprovalView]:
     """With their arguments opened; whoever shows them to a supervisor hides content first where that is set."""
     listed = list(approvals)
-    rows = await database.read(_params, workspace, [approval.trace_id for approval in listed])
+    people = [person for approval in listed if (person := approval.person) is not None]
+    rows, names = await database.read(_params, workspace, [approval.trace_id for approval in listed], people)
     seals = Seals(sealer, workspace)
     params = {said.trace_id: said.value for said in map(seals.open, rows)}
-    return [view(approval, params.get(approval.trace_id), now_ms) for approval in listed]
+    return [
+        view(approval, params.get(approval.trace_id), now_ms, names.get(approval.person or ""))
+        for approval in listed
+    ]
 
 
 async def detail(
@@ -97,7 +102,7 @@ async def detail(
     return ApprovalDetail(**members, recent_traces=recent, active_grants=active)
 
 
-def view(approval: Approval, params: object, now_ms: int) -> ApprovalView:
+def view(approval: Approval, params: object, now_ms: int, by_name: str | None = None) -> ApprovalView:
     status = approval.status_at(now_ms)
     left = approval.expires_at - now_ms if status is Status.PENDING else 0
     return ApprovalView(
@@ -120,6 +125,7 @@ def view(approval: Approval, params: object, now_ms: int) -> ApprovalView:
         resolved_at=None if approval.resolved_at is None else rfc3339(approval.resolved_at),
         replaced_by=approval.replaced_by,
         reviewers=list(approval.reviewers),
+        resolved_by_name=by_name,
     )
 
 
@@ -145,5 +151,6 @@ def _writable(params: Mapping[str, object]) -> Mapping[str, object]:
     return params
 
 
-def _params(workspace: str, traces: list[str]) -> Transaction[Rows]:
-    return (yield from contents_of(workspace, traces, ["params"]))
+def _params(workspace: str, traces: list[str], people: list[str]) -> Transaction[tuple[Rows, dict[str, str]]]:
+    rows = yield from contents_of(workspace, traces, ["params"])
+    return rows, (yield from names_of(people))

@@ -68,4 +68,4 @@ def held(approval: Approval) -> Conflict:
 def _asked(approval: Approval, principal: Principal) -> bool:
     requester = (approval.requester_kind, approval.requester)
     own = principal.agent is not None and principal.agent == approval.agent
-    return own or (principal.kind, principal.id) in (requester, ("agent", approval.agent))
+    return own or principal.asker == requester or (principal.kind, principal.id) == ("agent", approval.agent)

@@ -250,7 +250,8 @@ class Door:
             return ruling_of(judged, "cancelled", POLICY, why, why, ended.call)
         if judged.request.only_always:  # a grant came with it, which may cover what waits besides
             self.inbox.granted(judged.workspace, judged.request.granted_session)
-        return ruling_of(judged, "approved", ending.by, ending.reason, ending.message, consumed.call)
+        ruling = ruling_of(judged, "approved", ending.by, ending.reason, ending.message, consumed.call)
+        return replace(ruling, by_name=ending.by_name)
 
     async def _with_grant(self, request: Request, ruling: Ruling) -> Ruling:
         """By which the agent may be told `always`; whoever revoked it meanwhile has taken that back."""
@@ -343,7 +344,7 @@ class Door:
             yield
             return
         who = judged.request.principal
-        key = who.workspace, who.kind, who.id
+        key = (who.workspace, *who.asker)
         if self._waiting[key] >= self._habits.most_waiting:
             raise RateLimited(
                 f"cannot ask for more than {self._habits.most_waiting} approvals at once; wait until some are answered"
@@ -389,7 +390,8 @@ def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:
     outcome = ended.status.value
     assert outcome not in ("pending", "approved")
     message = ending.message or judged.verdict.message or ending.default
-    return ruling_of(judged, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
+    ruling = ruling_of(judged, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
+    return replace(ruling, by_name=ending.by_name)
 
 
 def _ends_at(request: Request, now_ms: int, lifetime_ms: int) -> int:

@@ -143,8 +143,8 @@ class Passage:
         request = judged.request
         rows = yield _SQL.pending_of(
             workspace=judged.workspace,
-            kind=request.principal.kind,
-            requester=request.principal.id,
+            kind=request.principal.asker[0],
+            requester=request.principal.asker[1],
             agent=request.action.agent,
             session=request.granted_session,
             now=now_ms,
@@ -396,8 +396,8 @@ def _proposal(passage: Passage, judged: Judged, asks: Asked, approval_id: str, e
         trace_id=request.trace_id,
         workspace=judged.workspace,
         waiter=passage.waiter,
-        requester_kind=request.principal.kind,
-        requester=request.principal.id,
+        requester_kind=request.principal.asker[0],
+        requester=request.principal.asker[1],
         requester_version=request.principal.version,
         action=request.action,
         verdict=asks,

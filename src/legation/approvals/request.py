@@ -76,6 +76,7 @@ class Ruling:
     limit: LimitName | None = None
     retry_after: float | None = None  # seconds, where a limit stopped it and time will help
     grant: str | None = None  # of one that passes and that would be told `always`: what covers that
+    by_name: str | None = None  # of the person who decided
 
     @property
     def passed(self) -> bool:
@@ -83,7 +84,14 @@ class Ruling:
 
     @property
     def decision(self) -> Decision:
-        return Decision(self.outcome, self.by, self.why(self.reason), message=self.message, grant=self.grant)
+        return Decision(
+            self.outcome,
+            self.by,
+            self.why(self.reason),
+            message=self.message,
+            grant=self.grant,
+            by_name=self.by_name,
+        )
 
     def why(self, reason: str) -> str:
         covered = f"; its agent offers only always, and {self.grant} grants that" if self.grant else ""

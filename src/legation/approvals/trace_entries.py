@@ -13,6 +13,7 @@ import msgspec
 from legation.approvals.trace import STEP_COLUMNS, Step, StepKind
 from legation.approvals.trace_content import Seals, contents_of
 from legation.errors import InvalidParams, NotFound
+from legation.store.audit import names_of
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Row, Rows, Statement, Transaction
 from legation.store.sealing import Sealer
@@ -54,27 +55,27 @@ async def entries(
 ) -> Page[TraceEntry]:
     """The newest first. `after` is `next` of the page before."""
     limit = max(1, min(limit, MOST))
-    calls, steps, said = await database.read(_page, workspace, wanted, limit, _place(after))
+    calls, steps, said, names = await database.read(_page, workspace, wanted, limit, _place(after))
     words = opened(sealer, workspace, said)
     by_trace = joined(steps)
     shown = calls[:limit]
-    items = [entry(by_trace[call["trace_id"]], words) for call in shown]
+    items = [entry(by_trace[call["trace_id"]], words, names) for call in shown]
     last = shown[-1] if len(calls) > limit else None
     return Page(items=items, next=None if last is None else f"{last['at']}-{last['trace_id']}")
 
 
 async def detail(database: Database, sealer: Sealer, workspace: str, trace_id: str) -> TraceDetail:
     """One call with every step of it, and what the tool answered."""
-    rows, said = await database.read(_one, workspace, trace_id, (*_SHOWN, "result"))
+    rows, said, names = await database.read(_one, workspace, trace_id, (*_SHOWN, "result"))
     if not rows:
         raise NotFound("cannot find the trace; list those of the workspace, and give the whole id")
     words = opened(sealer, workspace, said)
     steps = [read_step(row) for row in rows]
-    shown = entry(steps, words)
+    shown = entry(steps, words, names)
     returned = _said(_last(steps, StepKind.RETURNED), words)
     return TraceDetail(
         **{name: getattr(shown, name) for name in shown.__struct_fields__},
-        steps=[_shown_step(step, row["hash"]) for step, row in zip(steps, rows, strict=True)],
+        steps=[_shown_step(step, row["hash"], names) for step, row in zip(steps, rows, strict=True)],
         result=returned.get("result"),
     )
 
@@ -83,11 +84,11 @@ async def ended(
     database: Database, sealer: Sealer, workspace: str, trace_id: str
 ) -> tuple[TraceEntry, int] | None:
     """One call and the time of its last step; None where there is no such call."""
-    rows, said = await database.read(_one, workspace, trace_id, _SHOWN)
+    rows, said, names = await database.read(_one, workspace, trace_id, _SHOWN)
     if not rows:
         return None
     steps = [read_step(row) for row in rows]
-    return entry(steps, opened(sealer, workspace, said)), max(step.at for step in steps)
+    return entry(steps, opened(sealer, workspace, said), names), max(step.at for step in steps)
 
 
 def opened(sealer: Sealer, workspace: str, said: Rows) -> Words:
@@ -111,7 +112,7 @@ def steps_of(workspace: str, trace_id: str) -> Transaction[list[Step]]:
     return [read_step(row) for row in rows]
 
 
-def entry(steps: Sequence[Step], words: Words) -> TraceEntry:
+def entry(steps: Sequence[Step], words: Words, names: Mapping[str, str] = {}) -> TraceEntry:
     """Of all steps of one call, in their order."""
     first = _last(steps, StepKind.PROPOSED)
     verdict = _last(steps, StepKind.DECIDED)
@@ -144,6 +145,7 @@ def entry(steps: Sequence[Step], words: Words) -> TraceEntry:
         turn_id=head.turn_id,
         tool_call_id=head.tool_call_id,
         reason=next((step.reason for step in reversed(steps) if step.reason), None),
+        approved_by_name=_name(resolved, names),
     )
 
 
@@ -162,16 +164,24 @@ def calls_before(
 
 def _page(
     workspace: str, wanted: Filter, limit: int, place: tuple[int, str]
-) -> Transaction[tuple[Rows, Rows, Rows]]:
+) -> Transaction[tuple[Rows, Rows, Rows, dict[str, str]]]:
     calls = yield _calls(workspace, wanted, limit + 1, place)
     traces = [call["trace_id"] for call in calls[:limit]]
     steps = yield _SQL.steps_of(workspace=workspace, traces=_json(traces))
-    return calls, steps, (yield from contents_of(workspace, traces, _SHOWN))
+    said = yield from contents_of(workspace, traces, _SHOWN)
+    return calls, steps, said, (yield from _people(steps))
 
 
-def _one(workspace: str, trace_id: str, names: Iterable[str]) -> Transaction[tuple[Rows, Rows]]:
+def _one(
+    workspace: str, trace_id: str, names: Iterable[str]
+) -> Transaction[tuple[Rows, Rows, dict[str, str]]]:
     rows = yield _SQL.steps_of(workspace=workspace, traces=_json([trace_id]))
-    return rows, (yield from contents_of(workspace, [trace_id], names))
+    said = yield from contents_of(workspace, [trace_id], names)
+    return rows, said, (yield from _people(rows))
+
+
+def _people(steps: Rows) -> Transaction[dict[str, str]]:
+    return (yield from names_of(row["actor_user"] for row in steps if row["actor_user"] is not None))
 
 
 def _calls(workspace: str, wanted: Filter, limit: int, place: tuple[int, str]) -> Statement:
@@ -230,7 +240,12 @@ def _actor(step: Step | None) -> str | None:
     return None if step is None or step.actor is None else f"{step.actor_kind}:{step.actor}"
 
 
-def _shown_step(step: Step, hash_: str) -> TraceStep:
+def _name(step: Step | None, names: Mapping[str, str]) -> str | None:
+    """Of a person. A supervisor's maker is not who decided."""
+    return names.get(step.actor_user or "") if step is not None and step.actor_level == 2 else None
+
+
+def _shown_step(step: Step, hash_: str, names: Mapping[str, str]) -> TraceStep:
     return TraceStep(
         server=step.server,
         seq=step.seq,
@@ -246,6 +261,7 @@ def _shown_step(step: Step, hash_: str) -> TraceStep:
         level=step.actor_level,
         status_code=step.status_code,
         latency_ms=step.latency_ms,
+        by_name=_name(step, names),
     )
 
 

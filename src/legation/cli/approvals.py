@@ -70,7 +70,11 @@ def list_(
     if wanted == "pending":
         columns |= {"needs": lambda one: one.needs, "left": lambda one: one.remaining, "note": _note}
     else:
-        columns |= {"status": lambda one: one.status, "by": lambda one: one.resolved_by, "note": _note}
+        columns |= {
+            "status": lambda one: one.status,
+            "by": lambda one: one.resolved_by_name or one.resolved_by,
+            "note": _note,
+        }
     empty = "nothing waits for an answer" if wanted == "pending" else "no approvals of that kind"
     with connect(settings) as server:
         rows = server.approvals.list(wanted, tool=tool, agent=agent, limit=page_size(limit))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from legation.cli.table import named
 from legation.cli.terminal import Style, line, plain
 from legation.wire.api.approvals import ApprovalDetail, ApprovalView
 
@@ -36,7 +37,8 @@ def facts(approval: ApprovalView) -> Iterator[Said]:
 
 def outcome(approval: ApprovalView) -> str:
     """How it stands, and by whose word."""
-    by = f" by {line(approval.resolved_by)}" if approval.resolved_by else ""
+    answerer = named(approval.resolved_by, approval.resolved_by_name)
+    by = f" by {line(answerer)}" if answerer else ""
     at = f" at {line(approval.resolved_at)}" if approval.resolved_at else ""
     instead = f"; {line(approval.replaced_by)} took its place" if approval.replaced_by else ""
     return f"{approval.status}{by}{at}{instead}"

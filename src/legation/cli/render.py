@@ -146,7 +146,7 @@ class Renderer:
             self._rule_decided(answered, title)
             return
         why = f": {line(answered.reason)}" if answered.reason else ""
-        self._say(f"{answered.outcome} · {line(answered.by)} · {title}{why}", style)
+        self._say(f"{answered.outcome} · {line(answered.by_name or answered.by)} · {title}{why}", style)
 
     def _rule_decided(self, answered: PermissionAnswered, title: str) -> None:
         """Nobody was asked. What a rule allows is no news, what it denies is, with what the agent was told."""

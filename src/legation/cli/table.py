@@ -43,3 +43,8 @@ def say_json(value: object) -> None:
 def when(ms: int | None) -> str | None:
     """A time as people and scripts read it."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def named(by: str | None, name: str | None) -> str | None:
+    """Who did something: a person by name, with the id that is theirs alone."""
+    return by if name is None else f"{name} ({by})"

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from legation.cli.approvals import SHOWN, Rows, page_size
 from legation.cli.connection import connect
 from legation.cli.flags import Json, PlaceFlags
-from legation.cli.table import say_json, show
+from legation.cli.table import named, say_json, show
 from legation.cli.terminal import Terminal, line, plain
 from legation.errors import NotFound
 from legation.wire.api.approvals import TraceDetail, TraceEntry, TraceStep
@@ -75,7 +75,8 @@ def _answer(entry: TraceEntry) -> str | None:
     """Where somebody was asked; else the reason, where there is more than the rule."""
     if entry.approval_status is None:
         return entry.reason
-    return f"{entry.approval_status} by {entry.approved_by}" if entry.approved_by else entry.approval_status
+    by = entry.approved_by_name or entry.approved_by
+    return f"{entry.approval_status} by {by}" if by else entry.approval_status
 
 
 @app.command(name="show")
@@ -113,7 +114,7 @@ def _explained(trace: str) -> Iterator[None]:
 _STEP_COLUMNS = {
     "step": lambda step: step.step,
     "time": lambda step: step.at,
-    "by": lambda step: step.by,
+    "by": lambda step: step.by_name or step.by,
     "says": lambda step: _says(step),
     "number": lambda step: f"{step.server}:{step.seq}",
     "hash": lambda step: step.hash[:12],
@@ -137,7 +138,7 @@ def _words(trace: TraceDetail) -> Iterator[str]:
         "why": trace.reason,
         "approval": trace.approval_id,
         "answer": trace.approval_status,
-        "by": trace.approved_by,
+        "by": named(trace.approved_by, trace.approved_by_name),
         "supervisor": trace.supervisor_reasoning,
         "confidence": trace.supervisor_confidence,
         "code": trace.status_code,

@@ -55,7 +55,7 @@ def _list(*, json: bool, settings: PlaceFlags | None) -> int:
     columns = {
         "folder": lambda each: each.folder,
         "state": lambda each: each.state,
-        "by": lambda each: each.trusted_by,
+        "by": lambda each: each.trusted_by_name or each.trusted_by,
         "since": lambda each: when(each.created_at),
     }
     with connect(settings) as server:

@@ -12,7 +12,7 @@ A later kind of credential is another `CredentialKind` in the list; no route cha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from starlette.requests import Request
@@ -97,14 +97,7 @@ class TokenCredential:
         there = await self.database.read(standing, own.user, wanted)
         if there is not None and there.welcome:
             scopes = there.scopes | frozenset[Scope]({"instance"})
-            return Principal(
-                kind=own.kind,
-                id=own.id,
-                workspace=wanted,
-                scopes=scopes,
-                level=level_with(scopes, own.level),
-                user=own.user,
-            )
+            return replace(own, workspace=wanted, scopes=scopes, level=level_with(scopes, own.level))
         if named_workspace(request) is None:
             raise _not_there()
         return own  # the route finds no such workspace

@@ -5,7 +5,7 @@ INV-A1  A row never holds a secret or anything that somebody typed: ids, address
 INV-A2  A change and its row are one transaction: there is never one without the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -64,7 +64,8 @@ _CHANGES: Final = frozenset(get_args(Change))
 def record(
     principal: Principal, action: Change, target: str, details: Mapping[str, Detail], now_ms: int
 ) -> Transaction[None]:
-    """A part of the transaction that makes the change: `yield from record(...)`."""
+    """A part of the transaction that makes the change: `yield from record(...)`. The detail `via` says by which credential
+    of the process's a person did it."""
     if action not in _CHANGES:
         raise InternalError("cannot record a change that audit.py does not list; add it there")
     yield _SQL.record(
@@ -75,7 +76,7 @@ def record(
         actor=must_be_plain(principal.id, "an actor in the audit log"),
         action=action,
         target=must_be_plain(target, f"the target of {action}"),
-        details=_encode(action, details),
+        details=_encode(action, details if principal.via is None else {**details, "via": principal.via}),
     )
 
 
@@ -86,10 +87,20 @@ def page(workspace: str, after: str | None, limit: int) -> Transaction[list[Audi
         rows = yield _SQL.newest(workspace=workspace, limit=limit)
     else:
         rows = yield _SQL.older(workspace=workspace, after=after, limit=limit)
-    return [_entry(row) for row in rows]
+    names = yield from names_of(row["actor"] for row in rows if row["actor_kind"] == "user")
+    return [_entry(row, names) for row in rows]
 
 
-def _entry(row: Row) -> AuditEntry:
+def names_of(users: Iterable[str]) -> Transaction[dict[str, str]]:
+    """What people are called now, by their ids: for whoever reads what they did."""
+    ids = sorted(set(users))
+    if not ids:
+        return {}
+    rows = yield _SQL.names_of(users=msgspec.json.encode(ids).decode())
+    return {row["id"]: row["name"] for row in rows}
+
+
+def _entry(row: Row, names: Mapping[str, str]) -> AuditEntry:
     return AuditEntry(
         id=row["id"],
         at=row["at"],
@@ -98,6 +109,7 @@ def _entry(row: Row) -> AuditEntry:
         action=row["action"],
         target=row["target"],
         details=msgspec.json.decode(row["details"], type=dict[str, Detail]),
+        actor_name=names.get(row["actor"]),
     )
 
 

@@ -59,6 +59,7 @@ class Decision(msgspec.Struct, frozen=True):
     message: str | None = None
     params: Mapping[str, object] | None = None
     grant: str | None = None
+    by_name: str | None = None  # of a person, where `by` is an id
 
 
 class Approver(Protocol):

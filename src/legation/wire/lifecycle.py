@@ -93,6 +93,7 @@ class PermissionAnswered(Payload):
     option_id: str | None = None
     reason: str | None = None
     message: str | None = None
+    by_name: str | None = None  # of a person, where `by` is an id
 
     @classmethod
     def from_decision(cls, ask_id: str, decision: Decision, option_id: str | None) -> "PermissionAnswered":
@@ -103,6 +104,7 @@ class PermissionAnswered(Payload):
             option_id=option_id,
             reason=decision.reason,
             message=decision.message,
+            by_name=decision.by_name,
         )
 
 

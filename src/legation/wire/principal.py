@@ -54,4 +54,10 @@ class Principal:
     level: Level
     user: str | None = None  # the person behind it, to whom its work is attributed
     agent: str | None = None  # of an agent's own credential: as which it acts, and it acts as no other
+    via: str | None = None  # of a person who acts by a credential of the process's: which
     version: int | None = None  # of a browser's: the user's number when it signed in, which ends with it
+
+    @property
+    def asker(self) -> tuple[str, str]:
+        """The credential as the one that asks: it never answers. A person who asks by one may answer by another."""
+        return (self.kind, self.id) if self.via is None else ("process", self.via)

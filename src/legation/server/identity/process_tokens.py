@@ -1,10 +1,12 @@
 """Tokens that live as long as the process: the one of `--token`, and the one that the CLI finds in `server.json`.
 
-They are in no table, and only their hashes are in memory. They act in the name of the first workspace's owner.
+They are in no table, and only their hashes are in memory. Whoever has one is the first workspace's owner, and is recorded
+as that person: `via` says by which credential. What the process does by itself is its own.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from legation.secret import Secret
@@ -27,7 +29,8 @@ class ProcessTokens:
             scopes=SCOPES,
             level=2,
             user=installed.user,
-        )  # also for what the process does by itself
+        )  # for what the process does by itself
+        self.owner: Final = replace(self.principal, kind="user", id=installed.user, via=NAME)
 
     def add(self, token: Secret | None = None) -> Secret:
         """The token itself; a new one if none is given."""
@@ -36,4 +39,4 @@ class ProcessTokens:
         return token
 
     def find(self, hash: bytes) -> Principal | None:  # noqa: A002
-        return self.principal if hash in self._known else None
+        return self.owner if hash in self._known else None

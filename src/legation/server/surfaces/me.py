@@ -18,9 +18,10 @@ async def me(call: Call) -> Reply[Me]:
 
     A browser's session that is older than a day gets a new cookie with the answer."""
     principal = call.principal
+    kind, id_ = principal.asker  # the credential; `user` is the person
     answer = Me(
-        kind=principal.kind,
-        id=principal.id,
+        kind=kind,
+        id=id_,
         workspace=principal.workspace,
         scopes=sorted(principal.scopes),
         level=principal.level,

@@ -7,12 +7,14 @@ INV-U6  There is no trust without its row in the audit log: the row is written f
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from legation.errors import Forbidden, NotFound
 from legation.server.http.access import needs
 from legation.server.http.call import Call
 from legation.server.http.routes import Routes
-from legation.store.audit import record
+from legation.store.audit import names_of, record
 from legation.store.trust import TrustedFolder, TrustedFolders
 from legation.wire.api.shape import Page
 from legation.wire.api.trust import NewTrust, TrustView
@@ -20,12 +22,15 @@ from legation.wire.principal import Principal
 
 routes = Routes(tag="trust")
 
+_USER: Final = "user:"  # how a person stands in the file
+
 
 @routes.get("/v1/trust", access=needs("read"))
 async def list_trusted(call: Call) -> Page[TrustView]:
     """Every folder of this machine that the workspace trusts, by path."""
     found = await asyncio.to_thread(_folders(call).all)
-    return Page(items=await asyncio.to_thread(lambda: [_view(each) for each in found]))
+    names = await _names(call, found)
+    return Page(items=await asyncio.to_thread(lambda: [_view(each, names) for each in found]))
 
 
 @routes.post("/v1/trust", access=needs("approve"), status=201, errors=(NotFound,))
@@ -39,7 +44,9 @@ async def trust_folder(call: Call, body: NewTrust) -> TrustView:
     path = str(await services.files.folder(body.folder))
     new = await asyncio.to_thread(folders.checked, path, by=by, now_ms=now)
     await services.database.transact(record, call.principal, "folder.trusted", new.id, {}, now)
-    return await asyncio.to_thread(lambda: _view(folders.add(new)))
+    added = await asyncio.to_thread(folders.add, new)
+    names = await _names(call, [added])
+    return await asyncio.to_thread(_view, added, names)
 
 
 @routes.delete("/v1/trust/{trust}", access=needs("approve"), errors=(NotFound,))
@@ -56,9 +63,19 @@ def _folders(call: Call) -> TrustedFolders:
     return call.services.hosting.trusted(call.principal.workspace)
 
 
-def _view(folder: TrustedFolder) -> TrustView:
+async def _names(call: Call, folders: Iterable[TrustedFolder]) -> dict[str, str]:
+    people = [each.by.removeprefix(_USER) for each in folders if each.by.startswith(_USER)]
+    return await call.services.database.read(names_of, people)
+
+
+def _view(folder: TrustedFolder, names: Mapping[str, str]) -> TrustView:
     return TrustView(
-        id=folder.id, folder=folder.path, state=folder.state, trusted_by=folder.by, created_at=folder.at
+        id=folder.id,
+        folder=folder.path,
+        state=folder.state,
+        trusted_by=folder.by,
+        created_at=folder.at,
+        trusted_by_name=names.get(folder.by.removeprefix(_USER)),
     )
 
 

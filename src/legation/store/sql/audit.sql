@@ -12,3 +12,9 @@ where workspace_id = :workspace order by id desc limit :limit;
 -- A later page: what comes before the last id of the page before.
 select id, at, actor_kind, actor, action, target, details from audit
 where workspace_id = :workspace and id < :after order by id desc limit :limit;
+
+-- name: names_of [sqlite]
+select id, name from app_user where id in (select value from json_each(:users));
+
+-- name: names_of [postgres]
+select id, name from app_user where id = any (array(select json_array_elements_text(cast(:users as json))));

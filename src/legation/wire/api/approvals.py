@@ -48,6 +48,7 @@ class ApprovalView(Shape):
     resolved_at: str | None
     replaced_by: str | None  # the approval of edited arguments
     reviewers: list[str] = []  # who alone may decide it as a person; none: whoever may approve
+    resolved_by_name: str | None = None  # of the person who answered
 
 
 class RecentTrace(Shape):
@@ -147,6 +148,7 @@ class TraceEntry(Shape):
     turn_id: str | None
     tool_call_id: str | None
     reason: str | None  # a fixed word on why it was decided or ended so: granted, loop, outcome-unknown, ...
+    approved_by_name: str | None = None  # of the person who answered
 
 
 class TraceStep(Shape):
@@ -166,9 +168,10 @@ class TraceStep(Shape):
     level: int | None
     status_code: int | None
     latency_ms: int | None
+    by_name: str | None = None  # of a person
 
 
-class TraceDetail(TraceEntry):
+class TraceDetail(TraceEntry, kw_only=True):
     steps: list[TraceStep]
     result: Value  # what the tool answered, where Legation called it; null after it was purged
 

@@ -166,3 +166,4 @@ class AuditEntry(Answer):
     action: str
     target: str
     details: dict[str, str | int | bool | None]
+    actor_name: str | None = None  # of a person

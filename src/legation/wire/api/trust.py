@@ -23,3 +23,4 @@ class TrustView(Answer):
     state: FolderState
     trusted_by: str
     created_at: int
+    trusted_by_name: str | None = None  # of a person
