@@ -173,3 +173,24 @@ async def test_a_session_that_ends_takes_the_calls_in_its_name_along(calls: Call
     response = await running
     assert "session" in response.json()["detail"]
     await must_be_over(calls, response, approval.id, "session-closed")
+
+
+@pytest.mark.parametrize("change", [{"disabled": True}, {"role": "viewer"}])
+async def test_a_grant_of_somebody_who_may_approve_no_more_lifts_nothing(
+    calls: Calls, change: dict[str, object]
+) -> None:
+    client, admin, giver = calls.rig.client, await _admin(calls), calls.rig.people["approver"]
+    grant = {"agent": "*", "tools": "db.*", "duration": 600}
+    assert (await client.post("/grants", json=grant, headers=calls.person)).is_success
+    assert (await calls.call("db.write", {"params": {"n": 1}})).status_code == 200
+    if "role" in change:
+        done = await client.put(f"/v1/workspaces/local/members/{giver}", json=change, headers=admin)
+    else:
+        done = await client.patch(f"/v1/users/{giver}", json=change, headers=admin)
+    assert done.is_success
+    running = calls.start("db.write", {"params": {"n": 2}})
+    approval = await calls.waiting()  # somebody is asked again
+    owner = await calls.rig.cookie(calls.rig.people["owner"])
+    assert (await client.post(f"/approvals/{approval.id}/deny", headers=owner)).is_success
+    assert (await running).status_code == 403
+    assert len(calls.backend.seen) == 1

@@ -5,6 +5,7 @@ INV-G2  Its patterns are well-formed, or it is not given.
 INV-G3  Only a person's credential gives or revokes one, and the audit log has it in the same transaction. A session
         that ends takes its own along.
 INV-G4  A grant of one session covers no call of another, and none that only says that it is of that session.
+INV-G5  It lifts nothing while whoever gave it is disabled, no member, or may not approve any more.
 
 A grant lifts `supervisor` and `human_approval`. Here one is only found: that it never lifts `deny`, nor a rule that names
 its reviewers, and nothing where the injection signal fires, is for the door to decide. Why it was given is people's words: sealed, under a key of its own.
@@ -32,6 +33,7 @@ from legation.store.content import Content
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Dangling, Database, Row, Transaction, only
 from legation.store.identity.page import page_of
+from legation.store.identity.standing import standing
 from legation.store.sealing import Sealer
 from legation.wire import jsontext
 from legation.wire.acp.toolcall import TOOL_KINDS
@@ -242,10 +244,21 @@ def ids_in(workspaces: Iterable[str], now_ms: int) -> Transaction[dict[str, dict
 def matching(
     workspace: str, action: Action, now_ms: int, session: str | None, facts: Facts, *, always: bool = False
 ) -> Transaction[Grant | None]:
-    """The first given that covers the action, if any does; with `always` the tool whatever its arguments."""
-    grants = yield from live_for(workspace, session, now_ms)
-    covering = [grant for grant in grants if grant.covers(action, session, facts)]
-    return next((grant for grant in covering if not always or grant.covers_always(action, session)), None)
+    """The first given that covers the action, if any does, by somebody who could still give it; with `always` the tool
+    whatever its arguments."""
+    for grant in (yield from live_for(workspace, session, now_ms)):
+        covers = grant.covers(action, session, facts)
+        if covers and (not always or grant.covers_always(action, session)) and (yield from _stands(grant)):
+            return grant
+    return None
+
+
+def _stands(grant: Grant) -> Transaction[bool]:
+    """A grant is a person's word: it goes with the person's right to give it."""
+    if grant.granted_user is None:
+        return True
+    giver = yield from standing(grant.granted_user, grant.workspace_id)
+    return giver is not None and "approve" in giver.scopes
 
 
 def _is_inside(action: Action, facts: Facts) -> bool:
