@@ -9,7 +9,17 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.approvals.office import MINUTE, NOW, PERSON, SERVER, SUPERVISOR, Office, write_file
+from tests.approvals.office import (
+    AGENT,
+    MINUTE,
+    NOW,
+    PERSON,
+    SERVER,
+    SUPERVISOR,
+    Office,
+    add_asker,
+    write_file,
+)
 from tests.approvals.test_trace import after, allowed
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces, new_key, new_sealer
@@ -209,6 +219,7 @@ async def test_content_of_a_run_goes_with_the_run(office: Office) -> None:
 async def test_rotation_leaves_content_readable(database: Either) -> None:
     former, current = new_key(), new_key()
     await add_workspaces(database)
+    await add_asker(database, AGENT.id)
     await some_history(Office(database, Sealer(KeyRing(former))))
     await Rewrapper(database, Sealer(KeyRing(current, (former,)))).run(lambda _done: None)
     report = await verify(database, Sealer(KeyRing(current)), "local", SERVER)
