@@ -50,7 +50,7 @@ ATTRIBUTES = {
     "reason": "legation.reason",
 }
 OF_THE_SPAN = {"trace_id", "timestamp"}
-NEVER_SENT = {"params"}
+NEVER_SENT = {"params", "approved_by_name"}
 
 
 class Collector(ThreadingHTTPServer):

@@ -114,6 +114,7 @@ async def test_d6_an_approved_call_has_its_approver_reason_status_and_latency(of
         "turn_id": None,
         "tool_call_id": None,
         "reason": None,
+        "approved_by_name": None,  # a supervisor has none
     }
 
 
