@@ -478,3 +478,24 @@ answer(1); update("lost", "stranger"); done(prompt); stay()
     done = legation(home, *an_agent(home, source), "--yes", cwd=repo)
     assert "agent/unreadable-permission: the agent asked for a permission" in done.stdout
     assert "agent/unknown-session: 1 update(s) came for session stranger" in done.stdout
+
+
+def test_an_agent_that_works_at_home_gets_nothing_of_ours(home: Path) -> None:
+    data, rules = home / ".local/share/legation", home / "rules.yaml"
+    data.mkdir(parents=True)
+    (data / "keys.json").write_text("canary-5f1e\n")
+    rules.write_text('name: p\nagent: "*"\nloop: off\nrules:\n  - {id: canary-5f1e, action: allow}\n')
+    (home / "hard").hardlink_to(data / "keys.json")
+    (home / "soft").symlink_to(rules)
+    before = rules.read_bytes()
+    argv = ("exec", "--agent", "rehearsal", "--yes", "--policy", str(rules))
+    for path in (data / "keys.json", home / "hard", rules):
+        read = legation(home, *argv, rehearse(f"fs-read! {path}"), cwd=home)
+        assert "canary-5f1e" not in read.stdout + read.stderr
+    for path in (rules, home / "soft", home / "hard"):
+        legation(home, *argv, rehearse(f"fs-write! {path} mine"), cwd=home)
+    assert rules.read_bytes() == before
+    assert (data / "keys.json").read_text() == "canary-5f1e\n"
+    for folder in (data, data / "sessions"):
+        refused = legation(home, *argv, "--cwd", str(folder), "hello", cwd=home)
+        assert (refused.returncode, "Legation's own" in refused.stderr) == (4, True), refused.stderr

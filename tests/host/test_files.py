@@ -6,6 +6,7 @@ import pytest
 from legation.agents.rpc import RpcFault
 from legation.host import files
 from legation.host.files import SessionFiles
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import ReadTextFileRequest, WriteTextFileRequest
 
 
@@ -18,11 +19,13 @@ def work(tmp_path: Path) -> Path:
 
 def read(work: Path, path: str | Path, line: int | None = None, limit: int | None = None) -> str:
     request = ReadTextFileRequest(session_id="s", path=str(path), line=line, limit=limit)
-    return SessionFiles([work]).read(request).content
+    return SessionFiles([work], ForbiddenPlaces()).read(request).content
 
 
 def write(work: Path, path: str | Path, content: str = "new") -> None:
-    SessionFiles([work]).write(WriteTextFileRequest(session_id="s", path=str(path), content=content))
+    SessionFiles([work], ForbiddenPlaces()).write(
+        WriteTextFileRequest(session_id="s", path=str(path), content=content)
+    )
 
 
 def refusal(work: Path, path: str | Path, *, writing: bool = False) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from legation.agents.rpc import RpcFault
 from legation.host import fs as fs_module
 from legation.host.files import SessionFiles
 from legation.host.fs import DefaultFs, create_default_fs_handler
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 from legation.wire.acp.rpc import ErrorCode
 
@@ -23,7 +24,9 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fs(place: Path) -> DefaultFs:
-    return create_default_fs_handler({"s1": [place / "one"], "s2": [place / "two"], "none": []}.get)
+    return create_default_fs_handler(
+        {"s1": [place / "one"], "s2": [place / "two"], "none": []}.get, ForbiddenPlaces()
+    )
 
 
 async def read(fs: DefaultFs, session: str, path: Path) -> str:
@@ -55,15 +58,16 @@ async def test_a_link_in_the_place_of_an_inner_folder_does_not_move_the_boundary
     inner = place / "one" / "inner"
     inner.mkdir()
     for folders in ([inner, place / "one"], [place / "one", inner]):
-        fs = create_default_fs_handler({"s": folders}.get)
+        fs = create_default_fs_handler({"s": folders}.get, ForbiddenPlaces())
         await write(fs, "s", inner / "file")
         assert await read(fs, "s", inner / "file") == "new"
         (inner / "file").unlink()
     inner.rmdir()
     inner.symlink_to(place / "outside")
+    fs = create_default_fs_handler({"s": [inner, place / "one"]}.get, ForbiddenPlaces())
     for attempt in (read, write):
         with pytest.raises(RpcFault, match="outside the session's folders"):
-            await attempt(create_default_fs_handler({"s": [inner, place / "one"]}.get), "s", inner / "file")
+            await attempt(fs, "s", inner / "file")
     assert (place / "outside" / "file").read_text() == "outside"
 
 

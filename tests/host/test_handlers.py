@@ -21,6 +21,7 @@ from legation.host.handlers import (
 from legation.host.ownership import OwnedTerminals
 from legation.host.terminals import create_default_terminal_handler
 from legation.proc import ProcessLauncher
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 
@@ -70,7 +71,7 @@ derived: Any = Derived
         (Both(), True, True),
         (derived(), False, True),
         (having(read_text_file="yes", write_text_file=method), False, True),
-        (create_default_fs_handler(lambda _: None), True, True),
+        (create_default_fs_handler(lambda _: None, ForbiddenPlaces()), True, True),
     ],
 )
 def test_inv_6_files_are_offered_method_by_method(fs: object, readable: bool, writable: bool) -> None:
@@ -91,7 +92,7 @@ def test_inv_6_a_terminal_handler_without_one_of_its_methods_is_not_offered(
 
 
 def test_inv_6_a_complete_terminal_handler_is_offered() -> None:
-    default = create_default_terminal_handler(ProcessLauncher(), {})
+    default = create_default_terminal_handler(ProcessLauncher(), {}, forbidden=ForbiddenPlaces())
     for handler in (having(**dict.fromkeys(SIX, method)), default, OwnedTerminals(default)):
         assert is_complete_terminal(handler)
         assert derive_client_capabilities(None, handler).terminal is True

@@ -14,6 +14,7 @@ from tests.host.told import codes
 from legation.host.session import Session
 from legation.host.terminals import DefaultTerminals
 from legation.proc import ProcessLauncher, child_environment
+from legation.store.forbidden import ForbiddenPlaces
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -24,7 +25,7 @@ SCRIPT = "terminal echo $$ > pid; exec sleep 300"
 @asynccontextmanager
 async def with_terminals(place: Path) -> AsyncIterator[Rig]:
     environment = child_environment({}, home=place, tmp=place)
-    terminals = DefaultTerminals(ProcessLauncher(), environment)
+    terminals = DefaultTerminals(ProcessLauncher(), environment, forbidden=ForbiddenPlaces())
     try:
         async with rig(place, terminal=terminals) as made:
             yield made
@@ -115,7 +116,9 @@ class Clumsy(DefaultTerminals):
 
 async def test_a_handler_that_fails_to_clean_up_is_told_and_keeps_nothing_open(tmp_path: Path) -> None:
     environment = child_environment({}, home=tmp_path, tmp=tmp_path)
-    async with rig(tmp_path, terminal=Clumsy(ProcessLauncher(), environment)) as made:
+    async with rig(
+        tmp_path, terminal=Clumsy(ProcessLauncher(), environment, forbidden=ForbiddenPlaces())
+    ) as made:
         session = await made.rehearse()
         await made.host.close_session(session.id)
         assert session.status == "closed"

@@ -15,6 +15,7 @@ from legation.agents.rpc import RpcFault
 from legation.host import terminals as terminals_module
 from legation.host.terminals import DefaultTerminals, create_default_terminal_handler
 from legation.proc import Child, Command, Pipes, ProcessLauncher, child_environment
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.mcp import NameValue
 from legation.wire.acp.reverse import CreateTerminalRequest, TerminalExitStatus
 from legation.wire.acp.rpc import ErrorCode
@@ -57,7 +58,9 @@ def work(tmp_path: Path) -> Path:
 @pytest.fixture
 async def terminals(launcher: Watched, work: Path) -> AsyncIterator[DefaultTerminals]:
     environment = child_environment({}, home=work.parent / "home", tmp=work.parent / "home")
-    made = create_default_terminal_handler(launcher, environment, lambda session: _folders(session, work))
+    made = create_default_terminal_handler(
+        launcher, environment, lambda session: _folders(session, work), forbidden=ForbiddenPlaces()
+    )
     async with asyncio.timeout(LIMIT):
         yield made
         await made.dispose()
@@ -297,7 +300,9 @@ async def test_the_environment_is_the_given_one_with_the_agents_variables_and_no
 ) -> None:
     monkeypatch.setenv("OUR_KEY", "hunter2")
     odd = {"QUOTED": "a 'b' \"c\" $HOME `id` \\ \n=é", "EMPTY": "", "GIVEN": "replaced"}
-    terminals = DefaultTerminals(launcher, lambda session: {"GIVEN": "1", "SESSION": session})
+    terminals = DefaultTerminals(
+        launcher, lambda session: {"GIVEN": "1", "SESSION": session}, forbidden=ForbiddenPlaces()
+    )
     source = "import json, os; print(json.dumps(dict(os.environ)))"
     env = tuple(NameValue(name=name, value=value) for name, value in odd.items())
     async with asyncio.timeout(LIMIT):
@@ -369,7 +374,9 @@ async def test_the_first_folder_is_where_commands_run_even_inside_another(
     launcher: Watched, work: Path
 ) -> None:
     (work / "sub").mkdir()
-    terminals = DefaultTerminals(launcher, {"PATH": os.defpath}, {"s": [work / "sub", work]}.get)
+    terminals = DefaultTerminals(
+        launcher, {"PATH": os.defpath}, {"s": [work / "sub", work]}.get, forbidden=ForbiddenPlaces()
+    )
     async with asyncio.timeout(LIMIT):
         assert await run(terminals, shell("pwd -P")) == (f"{work / 'sub'}\n", False)
         assert await run(terminals, shell("pwd -P", cwd=str(work))) == (f"{work}\n", False)
@@ -395,7 +402,7 @@ async def test_a_place_that_is_not_there_and_a_session_that_is_not_are_refused(
 
 
 async def test_without_folders_the_place_must_be_named(launcher: Watched, work: Path) -> None:
-    terminals = DefaultTerminals(launcher, {"PATH": os.defpath})
+    terminals = DefaultTerminals(launcher, {"PATH": os.defpath}, forbidden=ForbiddenPlaces())
     assert (await refusal(terminals, shell("exit")))[0] == ErrorCode.INVALID_PARAMS
     async with asyncio.timeout(LIMIT):
         assert await run(terminals, shell("pwd -P", cwd=str(work))) == (f"{work}\n", False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from legation.host.turn import PromptResult
 from legation.ids import new_id
 from legation.proc.lines import Redact, unchanged
 from legation.settings import Settings
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.jsonl import JsonlBackend
 from legation.store.subscription import Subscription
 from legation.wire import codec
@@ -94,9 +96,11 @@ class OutputClosed(Exception):
 async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
     policies = Policies(settings.policy)  # first: without its rules nothing starts
     session_id, cancel = job.session_id, Canceller()
+    forbidden = ForbiddenPlaces.in_force(settings, os.environ)
+    forbidden.check_folder(job.cwd)
     _stop_on_hangup()
     with Folders(settings.data_dir).session(session_id) as place:
-        async with await Snapshot.take(job.cwd) as before:
+        async with await Snapshot.take(job.cwd, forbidden) as before:
             door = own_door(
                 policies,
                 AskedInOrder(person, screen),
@@ -110,14 +114,16 @@ async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -
             async with (
                 _shown(screen) as show,
                 door as approver,
-                AcpHost(_options(job, settings, place, approver)) as host,
+                AcpHost(_options(job, settings, place, approver, forbidden)) as host,
             ):
                 host.subscribe(None, 0, _complain)
                 result = await _prompt(host, job, session_id, cancel, show)
             return Done(session_id, result, await before.changes())
 
 
-def _options(job: Job, settings: Settings, place: Path, approver: Approver) -> HostOptions:
+def _options(
+    job: Job, settings: Settings, place: Path, approver: Approver, forbidden: ForbiddenPlaces
+) -> HostOptions:
     return HostOptions(
         storage=JsonlBackend(place),
         approver=approver,
@@ -125,6 +131,7 @@ def _options(job: Job, settings: Settings, place: Path, approver: Approver) -> H
         kill_timeout_ms=settings.stop_grace * 1000,
         max_line=settings.max_line_bytes,
         data_dir=settings.data_dir,
+        forbidden=forbidden,
         redact=job.redact,
         trusts=job.trusts,
     )

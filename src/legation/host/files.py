@@ -2,6 +2,8 @@
 
 INV-H1  No byte is read or written outside the folders, whatever links, `..` or races the agent sets up: a
         path is resolved first, and then opened part by part from the folder down, following no link.
+INV-H4  Nothing of Legation's own is opened, nor of the kernel's, by whatever name: what was opened is looked at before
+        a byte of it is read or cut off (store/forbidden.py).
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from legation.agents.rpc import RpcFault
+from legation.errors import Forbidden
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 from legation.wire.acp.rpc import ErrorCode
 
@@ -31,8 +35,9 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class SessionFiles:
     """Blocks for as long as the disk does: call it off the loop."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], forbidden: ForbiddenPlaces) -> None:
         self._folders = [Path(os.path.realpath(folder)) for folder in folders]
+        self._forbidden = forbidden.of_session(self._folders)
 
     def read(self, request: ReadTextFileRequest) -> ReadTextFileResponse:
         with _told_to_agent(request.path), self._open(request.path, _READ) as fd:
@@ -52,15 +57,18 @@ class SessionFiles:
     @contextmanager
     def _open(self, path: str, flags: int) -> Iterator[int]:
         folder, parts = self._locate(path)
+        self._forbidden.check_name((*folder.parts, *parts))
         at = os.open(folder, _FOLDER)
         try:
+            self._forbidden.check_open(at)
             for part in parts[:-1]:
                 at = _step(at, part, make=bool(flags & os.O_CREAT))
+                self._forbidden.check_open(at)
             fd = os.open(parts[-1], flags, 0o666, dir_fd=at)
         finally:
             os.close(at)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            if not stat.S_ISREG(self._forbidden.check_open(fd).st_mode):
                 raise RpcFault(ErrorCode.INVALID_PARAMS, f"{path} is not a regular file")
             yield fd
         finally:
@@ -100,6 +108,9 @@ def _step(at: int, part: str, *, make: bool) -> int:
 def _told_to_agent(path: str) -> Iterator[None]:
     try:
         yield
+    except Forbidden:
+        what = f"{path} is not for agents: it is Legation's own or the system's"
+        raise RpcFault(ErrorCode.INVALID_PARAMS, what) from None
     except FileNotFoundError:
         raise RpcFault(ErrorCode.RESOURCE_NOT_FOUND, f"{path} does not exist") from None
     except UnicodeError:

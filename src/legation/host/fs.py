@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from legation.agents.rpc import RpcFault
 from legation.host.files import SessionFiles
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 from legation.wire.acp.rpc import ErrorCode
 
@@ -17,20 +18,22 @@ FoldersOf: TypeAlias = Callable[[str], Sequence[Path] | None]
 
 
 class DefaultFs:
-    def __init__(self, folders_of: FoldersOf) -> None:
+    def __init__(self, folders_of: FoldersOf, forbidden: ForbiddenPlaces) -> None:
         self._folders_of = folders_of
+        self._forbidden = forbidden
 
     async def read_text_file(self, request: ReadTextFileRequest) -> ReadTextFileResponse:
         folders = outermost(session_folders(self._folders_of, request.session_id))
-        return await asyncio.to_thread(lambda: SessionFiles(folders).read(request))
+        return await asyncio.to_thread(lambda: SessionFiles(folders, self._forbidden).read(request))
 
     async def write_text_file(self, request: WriteTextFileRequest) -> None:
         folders = outermost(session_folders(self._folders_of, request.session_id))
-        await asyncio.to_thread(lambda: SessionFiles(folders).write(request))
+        await asyncio.to_thread(lambda: SessionFiles(folders, self._forbidden).write(request))
 
 
-def create_default_fs_handler(folders_of: FoldersOf) -> DefaultFs:
-    return DefaultFs(folders_of)
+def create_default_fs_handler(folders_of: FoldersOf, forbidden: ForbiddenPlaces) -> DefaultFs:
+    """`forbidden` is what no agent gets, although it lies in its session's folders."""
+    return DefaultFs(folders_of, forbidden)
 
 
 def session_folders(folders_of: FoldersOf, session_id: str) -> Sequence[Path]:

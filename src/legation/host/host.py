@@ -46,6 +46,7 @@ from legation.host.sessions import Sessions, must_not_be_anothers
 from legation.host.stream import HOST_STREAM, HostStream
 from legation.host.turn import PromptResult
 from legation.proc import ProcessLauncher
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
@@ -91,11 +92,14 @@ class AcpHost:
         except BaseException:
             await asyncio.to_thread(self._places.close)
             raise
+        self._forbidden = self.options.forbidden or ForbiddenPlaces([self._places.data])
         self._stream.open(await self._log_stream(HOST_STREAM))
         self._launcher = self.options.launcher or ProcessLauncher(registry=self._places.registry)
         self._reverse = Reverse(self._fs(), self.options.terminal, self.options.questions)
         self._ending = Ending(self._reverse.terminal, self.limits.start, self._stream)
-        self._openings = Openings(self._sessions, self.log, self.options.workspace, self._around_sessions())
+        self._openings = Openings(
+            self._sessions, self.log, self.options.workspace, self._around_sessions(), self._forbidden
+        )
         self._recovery = Recovery(self._sessions, self._ending, self._openings.again, self._stream)
         self._entered = True
         return self
@@ -113,9 +117,9 @@ class AcpHost:
         return await self.log.stream(name, self.options.workspace)
 
     def _fs(self) -> FsHandler | None:
-        return (
-            create_default_fs_handler(self._folders_of) if self.options.fs == "default" else self.options.fs
-        )
+        if self.options.fs != "default":
+            return self.options.fs
+        return create_default_fs_handler(self._folders_of, self._forbidden)
 
     def _folders_of(self, session_id: str) -> Sequence[Path] | None:
         session = self._sessions.find(session_id)

@@ -24,6 +24,7 @@ from legation.host.session import Session, Surroundings
 from legation.host.sessions import Sessions, must_be_free, new_session
 from legation.host.takeup import TakeUp
 from legation.store.backend import State
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Receipt, Stream
 from legation.wire.acp.mcp import McpServer
@@ -63,7 +64,15 @@ class Place(NamedTuple):
 
 
 class Openings:
-    def __init__(self, sessions: Sessions, log: EventLog, workspace: str, around: Surroundings) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        log: EventLog,
+        workspace: str,
+        around: Surroundings,
+        forbidden: ForbiddenPlaces,
+    ) -> None:
+        self._forbidden = forbidden
         self._sessions = sessions
         self._log = log
         self._workspace = workspace
@@ -81,6 +90,7 @@ class Openings:
         forks: str | None,
     ) -> SessionUpdated:
         place = await place.resolved()
+        await self._must_be_allowed(place)
         live, limit = agent.running(), self._around.limits.start
         meta = place.meta(agent)
         with ExitStack() as claims:
@@ -106,6 +116,11 @@ class Openings:
             await active
         return session.snapshot()
 
+    async def _must_be_allowed(self, place: Place) -> None:
+        """What a session may work in: nothing of Legation's own, but the folder that was made for it."""
+        named = place.directories if place.cwd is None else (place.cwd, *place.directories)
+        await asyncio.to_thread(self._forbidden.check_session, [Path(each) for each in named])
+
     async def _make(
         self,
         agent: Agent,
@@ -126,11 +141,13 @@ class Openings:
 
     async def load(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
         place = await place.resolved()
+        await self._must_be_allowed(place)
         with self._free(agent, session_id, to_load=True):
             return await self._taken_up(agent, session_id, place).load()
 
     async def resume(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
         place = await place.resolved()
+        await self._must_be_allowed(place)
         with self._free(agent, session_id, to_load=False):
             return await self._taken_up(agent, session_id, place).resume()
 

@@ -17,6 +17,7 @@ from legation.host.handlers import FsHandler, QuestionHandler, TerminalHandler
 from legation.proc import Launcher
 from legation.proc.lines import MAX_LINE, Redact, unchanged
 from legation.store.backend import Backend
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.ask import Approver
 
 Restart = Literal["never", "on-crash"]
@@ -56,7 +57,8 @@ class HostOptions:
 
     Without an `approver`, permissions wait for `respond_permission`. Without a `data_dir`, agents' homes are
     temporary. Without `storage`, events live in memory. Streams and homes are those of the `workspace`. `trusts` says
-    of a folder whether an agent's own configuration in it counts.
+    of a folder whether an agent's own configuration in it counts. `forbidden` is what is opened for no agent, wherever
+    it works: the data folder, unless more is said.
     """
 
     restart: Restart = "never"
@@ -72,6 +74,7 @@ class HostOptions:
     max_line: int = MAX_LINE
     redact: Redact = unchanged
     data_dir: Path | None = None
+    forbidden: ForbiddenPlaces | None = None
     workspace: str = "local"
     launcher: Launcher | None = None
     clock: Clock = field(default_factory=SystemClock)
@@ -161,6 +164,8 @@ def _option_problems(given: dict[str, Any]) -> Iterator[str]:
         yield f"fs is {given['fs']!r}, not 'default', None or a handler"
     if given["data_dir"] is not None and not isinstance(given["data_dir"], str | Path):
         yield "data_dir is not a path"
+    if given["forbidden"] is not None and not isinstance(given["forbidden"], ForbiddenPlaces):
+        yield "forbidden is no ForbiddenPlaces"
     if not isinstance(given["workspace"], str) or not _WORKSPACE.fullmatch(given["workspace"]):
         yield "workspace is not a name of letters, digits, `_` and `-`"
 

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from legation.agents.rpc import RpcFault
-from legation.errors import ConfigInvalid, InvalidParams, LegationError
+from legation.errors import ConfigInvalid, Forbidden, InvalidParams, LegationError
 from legation.host.fs import FoldersOf, outermost, session_folders
 from legation.host.shelf import Shelf
 from legation.host.terminal import Terminal
 from legation.ids import new_id
 from legation.proc import Command, Launcher
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import CreateTerminalRequest, TerminalExitStatus, TerminalOutputResponse
 from legation.wire.acp.rpc import ErrorCode
 
@@ -43,8 +44,15 @@ class DefaultTerminals:
     """Give it the launcher that puts the agent's jail around each command."""
 
     def __init__(
-        self, launcher: Launcher, environment: Environment, folders_of: FoldersOf | None = None
+        self,
+        launcher: Launcher,
+        environment: Environment,
+        folders_of: FoldersOf | None = None,
+        *,
+        forbidden: ForbiddenPlaces,
     ) -> None:
+        """`forbidden` is where no command starts, although it lies in the session's folders."""
+        self._forbidden = forbidden
         self._launcher = launcher
         self._environment = environment
         self._folders_of = folders_of
@@ -142,15 +150,17 @@ class DefaultTerminals:
         cwd = str(folders[0]) if folders and request.cwd is None else request.cwd
         if cwd is None or not cwd.startswith("/") or "\0" in cwd:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd must be an absolute path")
-        if folders is None:
-            return Path(cwd)
-        return await asyncio.to_thread(_confined, cwd, outermost(folders))
+        return await asyncio.to_thread(_confined, cwd, folders, self._forbidden)
 
 
 def create_default_terminal_handler(
-    launcher: Launcher, environment: Environment, folders_of: FoldersOf | None = None
+    launcher: Launcher,
+    environment: Environment,
+    folders_of: FoldersOf | None = None,
+    *,
+    forbidden: ForbiddenPlaces,
 ) -> DefaultTerminals:
-    return DefaultTerminals(launcher, environment, folders_of)
+    return DefaultTerminals(launcher, environment, folders_of, forbidden=forbidden)
 
 
 def _argv(request: CreateTerminalRequest) -> tuple[str, ...]:
@@ -181,13 +191,18 @@ def _output_limit(asked: int | None) -> int:
     return min(asked, OUTPUT_CAP)
 
 
-def _confined(cwd: str, folders: Sequence[Path]) -> Path:
+def _confined(cwd: str, folders: Sequence[Path] | None, forbidden: ForbiddenPlaces) -> Path:
     """A courtesy to the agent, not a fence: its command may go wherever the launcher's jail lets it."""
     try:
         place = Path(os.path.realpath(cwd))
+        forbidden.of_session(folders or ()).check_folder(place)
     except UnicodeError:
         raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd is not UTF-8") from None
-    if not any(place.is_relative_to(os.path.realpath(folder)) for folder in folders):
+    except Forbidden as error:
+        raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
+    if folders is None:
+        return Path(cwd)
+    if not any(place.is_relative_to(os.path.realpath(folder)) for folder in outermost(folders)):
         raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd is outside the session's folders")
     return place
 

@@ -22,6 +22,7 @@ from legation.errors import Unavailable
 from legation.redact import Redactor
 from legation.server.acp.clients import Clients
 from legation.settings import Settings
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.trust import TrustedFolders
 from legation.wire.principal import Principal
@@ -44,10 +45,12 @@ class Hosting:
         door: Door,
         first: str,
         redactor: Redactor,
+        forbidden: ForbiddenPlaces,
         clients: Clients | None = None,
     ) -> None:
-        """`redactor` hides in what agents say, before it is stored or seen. `clients` are those of sessions that have
-        some, to serve files and terminals."""
+        """`redactor` hides in what agents say, before it is stored or seen. `forbidden` is opened for none of them.
+        `clients` are those of sessions that have some, to serve files and terminals."""
+        self._forbidden = forbidden
         self._settings = settings
         self._log = log
         self._door = door
@@ -109,7 +112,7 @@ class Hosting:
         options = HostOptions(
             approver=approver,
             questions=Waiting(),
-            fs=ClientFiles(self._clients, workspace, create_default_fs_handler(folders_of)),
+            fs=ClientFiles(self._clients, workspace, create_default_fs_handler(folders_of, self._forbidden)),
             terminal=ClientTerminals(self._clients, workspace),
             workspace=workspace,
             limits=Limits(
@@ -121,6 +124,7 @@ class Hosting:
             max_line=settings.max_line_bytes,
             redact=self._redactor.bytes,
             data_dir=settings.data_dir,
+            forbidden=self._forbidden,
             trusts=self.trusted(workspace).trusts,
         )
         host = AcpHost(options, log=self._log)

@@ -33,10 +33,9 @@ from legation.server.processes.processes import Means, Processes
 from legation.server.services import Mode, Services
 from legation.server.sessions.desk import Desk
 from legation.server.sessions.launching import Launching
-from legation.server.sessions.making import WORK
 from legation.server.streaming.hub import Hub
 from legation.server.sweeper import sweeping
-from legation.settings import Settings, config_file
+from legation.settings import Settings
 from legation.store.archive import forget_broken_backups
 from legation.store.blobs.blobs import open_blobs
 from legation.store.blobs.links import LinkSigner
@@ -45,7 +44,8 @@ from legation.store.database import migrations
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Database
-from legation.store.datafolder import DATABASE, EVENTS, KEYS, close_folders, make_folder
+from legation.store.datafolder import DATABASE, EVENTS, KEYS, WORK, close_folders, make_folder
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.identity.bootstrap import bootstrap
 from legation.store.keychecks import check_keys
 from legation.store.keys import Keys, load_keys
@@ -88,9 +88,9 @@ async def open_instance(
             approving(settings, database, sealer, log, clock, policies, address.browser_url)
         )
         redactor = Redactor((*secrets_of(settings), own_token, *toolbox.secrets))  # of what agents say
-        clients = Clients()
+        clients, forbidden = Clients(), ForbiddenPlaces.in_force(settings, os.environ)
         hosting = await stack.enter_async_context(
-            Hosting(settings, log, door.door, installed.workspace, redactor, clients)
+            Hosting(settings, log, door.door, installed.workspace, redactor, forbidden, clients)
         )
         vault = Vault(database, sealer, clock)
         launching = Launching(
@@ -100,7 +100,7 @@ async def open_instance(
             redactor,
             executes=settings.rehearsal_executes,
         )
-        roots = Roots(settings.folders or [Path.home()], _never_served(settings))
+        roots = Roots(settings.folders or [Path.home()], forbidden)
         files = Files(
             roots,
             lambda session_id, workspace: sessions.folders_of(session_id, workspace),
@@ -118,7 +118,7 @@ async def open_instance(
                 clock=clock,
                 data_dir=settings.data_dir,
                 folder_of=files.folder,
-                may_serve=roots.forbidden.check,
+                forbidden=forbidden,
                 rest_after=settings.agent_rest,
             )
         )
@@ -192,16 +192,6 @@ async def open_instance(
         await stack.enter_async_context(sweeping(database, clock))
         await stack.enter_async_context(living(services, troubles))
         yield services, address
-
-
-def _never_served(settings: Settings) -> list[Path]:
-    """Whoever may use files must not decide by them what agents may do, or what the server is."""
-    named = (settings.policy, settings.tools, settings.agents, settings.tls_cert, settings.tls_key)
-    config = config_file(os.environ)
-    return [
-        settings.data_dir,
-        *[path for path in (config, *named) if path is not None and path.is_absolute()],
-    ]
 
 
 def prepare_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ INV-3  Either every value is good, or one error lists all that is wrong, each wi
 """
 
 from legation.settings.fields import FIELDS, Field, flag, variable
-from legation.settings.loading import BIN_VARIABLE, CONFIG_VARIABLE, config_file, load
+from legation.settings.loading import BIN_VARIABLE, CONFIG_VARIABLE, config_file, default_data_folder, load
 from legation.settings.page import reference
 from legation.settings.readers import LogLevel
 from legation.settings.values import Settings
@@ -19,6 +19,7 @@ __all__ = [
     "LogLevel",
     "Settings",
     "config_file",
+    "default_data_folder",
     "flag",
     "load",
     "reference",

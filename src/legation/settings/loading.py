@@ -103,10 +103,15 @@ def _parsed(path: Path) -> Mapping[str, object]:
 
 def _defaults(environ: Mapping[str, str]) -> _Layer:
     defaults: dict[str, object] = {field.name: field.default for field in FIELDS}
-    defaults["data_dir"] = folder = _xdg_folder(environ, "XDG_DATA_HOME", ".local/share")
+    defaults["data_dir"] = folder = default_data_folder(environ)
     if not folder.is_absolute():
         del defaults["data_dir"]
     return _Layer(defaults, "default", lambda _: "")
+
+
+def default_data_folder(environ: Mapping[str, str]) -> Path:
+    """Where the data is unless somebody says otherwise; relative where there is no such folder."""
+    return _xdg_folder(environ, "XDG_DATA_HOME", ".local/share")
 
 
 def _xdg_folder(environ: Mapping[str, str], base: str, below_home: str) -> Path:

@@ -14,6 +14,9 @@ BLOBS: Final = "blobs"
 SESSIONS: Final = "sessions"  # of `legation exec`
 LOGS: Final = "logs"
 SERVER: Final = "server-id"  # which server this is among those of one database: not part of a backup
+WORK: Final = "work"  # folders of sessions that were given none, by workspace and id
+REPLACED: Final = "replaced"  # what was there before a restore, by the time of that; with the keys of then
+
 
 _OWN: Final = 0o700
 # How far down the folders are of Legation's own making; below that they are an agent's, or somebody's work.
@@ -50,3 +53,21 @@ def _close(path: Path, depth: int) -> None:
         os.close(fd)
     for name in below:
         _close(path / name, depth - 1)
+
+
+def restore_prefix(folder: Path) -> str:
+    """Of the names of new data folders that are on their way into the place of `folder`."""
+    return f".{folder.name}-restore-"
+
+
+def is_left_beside(name: str, folder: Path) -> bool:
+    """Whether a restore into `folder` made what has this name beside it. Earlier releases moved the old data there."""
+    return name.startswith((restore_prefix(folder), f"{folder.name}.before-restore-"))
+
+
+def left_beside(folder: Path) -> list[Path]:
+    try:
+        names = os.listdir(folder.parent)  # noqa: PTH208 - a Path for each of a home's entries takes too long
+    except OSError:
+        return []
+    return [folder.with_name(name) for name in sorted(names) if is_left_beside(name, folder)]

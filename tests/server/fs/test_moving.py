@@ -11,6 +11,7 @@ from tests.server.toy import Got
 from legation.errors import Forbidden
 from legation.server.fs import moving
 from legation.server.fs.roots import Roots
+from legation.store.forbidden import ForbiddenPlaces
 
 
 async def move(drive: Drive, source: str, target: str, overwrite: bool | None = None) -> Got:
@@ -158,7 +159,7 @@ def test_nothing_is_moved_to_where_it_would_hold_what_is_never_served(tmp_path: 
     """A configuration that is not there yet must not be put there with the folder around it."""
     (tmp_path / "mine/legation").mkdir(parents=True)
     (tmp_path / "mine/legation/legation.toml").write_text("processes = true")
-    where = Roots([tmp_path], [tmp_path / ".config/legation/legation.toml"]).everywhere()
+    where = Roots([tmp_path], ForbiddenPlaces([], [tmp_path / ".config/legation/legation.toml"])).everywhere()
     for source, target in (
         ("mine", ".config"),
         ("mine/legation", ".config/legation"),

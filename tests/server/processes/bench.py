@@ -26,6 +26,7 @@ from legation.server.processes.processes import Means, Processes
 from legation.server.processes.upgrades import Upgrades
 from legation.server.serving import Serving
 from legation.server.surfaces.processes import TERMINALS, routes
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.principal import Principal
 
 LIMIT = 60.0  # seconds: a loaded machine's time for anything that should happen at once
@@ -156,7 +157,7 @@ async def open_bench(
     work.mkdir()
     recorded, children = Recorded(), data / "children"
     async with open_rig("sqlite", data, request, cors_origins="https://listed.test") as rig:
-        files = Files(Roots([work], [data]), lambda _session, _workspace: None)
+        files = Files(Roots([work], ForbiddenPlaces([data])), lambda _session, _workspace: None)
         means = Means(
             launcher=ProcessLauncher(registry=Registry(children)),
             folder=files.folder,

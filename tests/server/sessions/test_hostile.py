@@ -1,6 +1,7 @@
 """Sessions in the hands of somebody who means harm: an operator of any workspace, and an agent's own credential."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -297,3 +298,50 @@ async def test_who_may_use_files_changes_no_rules(open_house: Talk, tmp_path: Pa
         await open_house.call("DELETE", f"/v1/fs/entry?path={settings.policy}", None, theirs)
     ).status_code == 403
     assert settings.policy.read_text() == rules
+
+
+ALLOW = 'name: p\nagent: "*"\nloop: off\nrules:\n  - {id: all, action: allow}\n'
+
+
+async def test_an_agent_gets_nothing_of_ours_from_the_server(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Neither the keys into its stream nor a word into the policy, by whatever name, and whatever the rules allow."""
+    rules, keys = tmp_path / "rules.yaml", tmp_path / "data/keys.json"
+    rules.write_text(ALLOW)
+    opened = open_talk(tmp_path, request, folders=[str(tmp_path)], policy=rules)
+    async with asyncio.timeout(110), opened as talk:
+        await talk.created("s", directory=str(tmp_path))
+        (tmp_path / "soft").symlink_to(keys)
+        (tmp_path / "hard").hardlink_to(keys)
+        (tmp_path / "softly").symlink_to(rules)
+        (tmp_path / "hardly").hardlink_to(rules)
+        for path in (keys, tmp_path / "soft", tmp_path / "hard", tmp_path / "data/server.json", rules):
+            await talk.played("s", f"fs-read! {path}")
+        for path in (rules, tmp_path / "softly", tmp_path / "hardly", tmp_path / "data/keys.json"):
+            await talk.played("s", f"fs-write! {path} mine")
+        stream = await talk.rig.services.log.stream("s")
+        told = b"".join([event.raw async for event in stream.subscribe(follow=False)])
+        kept = json.loads(keys.read_text())
+        assert not [word for word in (*kept["vault"], kept["cookie"], "id: all") if word.encode() in told]
+        assert rules.read_text() == ALLOW
+        await talk.played("s", f"fs-write! {tmp_path}/mine.txt mine", f"fs-read! {tmp_path}/mine.txt")
+        assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder", ["data", "data/work", "data/blobs", "data.before-restore-1", "link"])
+async def test_no_session_begins_in_a_folder_of_ours(open_house: Talk, tmp_path: Path, folder: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    answer = await open_house.create("s", directory=str(tmp_path / folder))
+    assert answer.status_code == 403, answer.text
+
+
+async def test_a_file_of_ours_is_not_attached(open_house: Talk, tmp_path: Path) -> None:
+    await open_house.created("s", directory=str(tmp_path))
+    (tmp_path / "hard").hardlink_to(tmp_path / "data/keys.json")
+    for path in ("data/keys.json", "hard", "policy.yaml"):
+        body = {"message": "look", "attachments": [{"path": path}]}
+        answer = await open_house.call("POST", "/v1/sessions/s/messages", body)
+        assert answer.status_code == 400, answer.text
+        assert "Legation's own" in answer.json()["detail"]

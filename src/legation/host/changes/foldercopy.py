@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from legation.host.changes.patch import (
     LINK_MODE,
+    OURS,
     Changes,
     FileChange,
     Side,
@@ -23,6 +24,7 @@ from legation.host.changes.patch import (
     shown,
     told,
 )
+from legation.store.forbidden import ForbiddenPlaces, Looked, identity
 
 COPIED_FILES: Final = 5_000
 COPIED_BYTES: Final = 64 * 1024 * 1024
@@ -33,7 +35,7 @@ SKIPPED: Final = frozenset({b".git", b".venv", b"node_modules", b"__pycache__"})
 
 
 class _Copy(NamedTuple):
-    """`content` is None for what was too large or unreadable; `mark` still tells whether it changed."""
+    """`content` is None for what was too large, unreadable or Legation's own; `mark` still tells whether it changed."""
 
     mode: int
     content: bytes | None
@@ -45,6 +47,7 @@ class _Scan:
     """One walk over the folder, and what of it was left out."""
 
     folder: Path
+    forbidden: Looked
     budget: int = COPIED_BYTES
     notes: set[str] = field(default_factory=set)
 
@@ -53,7 +56,7 @@ class _Scan:
         count = 0
         for here, folders, names, descriptor in os.fwalk(base, follow_symlinks=False):
             relative = here[len(base) :].lstrip(b"/")
-            self._prune(relative, folders)
+            self._prune(relative, folders, descriptor)
             links = [name for name in folders if _is_link(name, descriptor)]
             for name in sorted([*names, *links]):
                 copy = self._copy(name, descriptor)
@@ -65,12 +68,22 @@ class _Scan:
                 count += 1
                 yield (relative + b"/" + name if relative else name), copy
 
-    def _prune(self, relative: bytes, folders: list[bytes]) -> None:
+    def _prune(self, relative: bytes, folders: list[bytes], descriptor: int) -> None:
         self.notes.update(f"not looked into: {shown(name)}" for name in SKIPPED.intersection(folders))
-        folders[:] = sorted(set(folders) - SKIPPED)
+        folders[:] = [name for name in sorted(set(folders) - SKIPPED) if not self._is_ours(name, descriptor)]
         if folders and relative.count(b"/") >= DEPTH:
             self.notes.add(f"not looked into: folders more than {DEPTH} deep")
             folders.clear()
+
+    def _is_ours(self, name: bytes, descriptor: int) -> bool:
+        try:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except OSError:
+            return False
+        if identity(status) not in self.forbidden.identities:
+            return False
+        self.notes.add(OURS)
+        return True
 
     def _copy(self, name: bytes, descriptor: int) -> _Copy | None:
         try:
@@ -96,20 +109,24 @@ class _Scan:
             self.notes.add("compared by size and time only: files that cannot be read")
             return None
         with os.fdopen(opened, "rb") as file:
+            if self.forbidden.refuses(os.fstat(opened)):
+                self.notes.add(OURS)
+                return None
             content = file.read(FILE_BYTES)
         self.budget -= len(content)
         return content
 
 
 class FolderCopy:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, forbidden: ForbiddenPlaces) -> None:
         self._folder = folder
-        scan = _Scan(folder)
+        self._forbidden = forbidden
+        scan = _Scan(folder, forbidden.look())
         self._before = dict(scan.files())
         self._notes = scan.notes
 
     def changes(self) -> Changes:
-        scan = _Scan(self._folder)
+        scan = _Scan(self._folder, self._forbidden.look())
         pairs: dict[bytes, tuple[_Copy | None, _Copy | None]] = {}
         missing = dict(self._before)
         for path, after in scan.files():

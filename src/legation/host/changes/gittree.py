@@ -2,7 +2,7 @@
 
 The first index starts from what can be believed of the repository's (see gitindex.py) and is brought up to
 date with the files; a copy of it, brought up to date again, is the later side. What git should not read, for
-its size or because it cannot, stands in the index as a stand-in: a small binary blob made of the file's
+its size, because it cannot, or because it is Legation's own, stands in the index as a stand-in: a small binary blob made of the file's
 status, so that a change still shows.
 
 An ignored file is not watched, and neither is the inside of a nested repository.
@@ -23,6 +23,7 @@ from legation.host.changes.patch import Changes, FileChange, Status, as_text, co
 from legation.host.changes.repository import INDEX_BYTES, Repository, find_git, find_repository, read_regular
 from legation.host.changes.scratch import Scratch
 from legation.host.changes.worktree import COPIED_BYTES, LARGE_BYTES, Sorting
+from legation.store.forbidden import ForbiddenPlaces
 
 # How much of a diff is kept.
 DIFF_BYTES: Final = 16 * 1024 * 1024
@@ -51,7 +52,7 @@ class _Raw(NamedTuple):
 
 class GitTree:
     @classmethod
-    def take(cls, folder: Path) -> GitTree | None:
+    def take(cls, folder: Path, forbidden: ForbiddenPlaces) -> GitTree | None:
         """None where git cannot serve: there is none, no repository, or all of the folder is ignored."""
         repository = find_repository(folder)
         program = find_git(repository.root) if repository else None
@@ -59,7 +60,7 @@ class GitTree:
             return None
         scratch = Scratch()
         try:
-            tree = cls(Git(program, repository, scratch.path), repository, folder, scratch)
+            tree = cls(Git(program, repository, scratch.path), repository, folder, scratch, forbidden)
             if tree._is_watched():
                 return tree
         except (GitFailed, OSError):  # the plain copy may still manage
@@ -67,7 +68,10 @@ class GitTree:
         scratch.close()
         return None
 
-    def __init__(self, git: Git, repository: Repository, folder: Path, scratch: Scratch) -> None:
+    def __init__(
+        self, git: Git, repository: Repository, folder: Path, scratch: Scratch, forbidden: ForbiddenPlaces
+    ) -> None:
+        self._forbidden = forbidden
         self._git = git
         self._root = repository.root
         self._prefix = os.fsencode(folder.relative_to(self._root)) + b"/" if folder != self._root else b""
@@ -134,7 +138,7 @@ class GitTree:
     def _update(self, index: Path) -> set[str]:
         """Brings the index up to date with the files; gives back what was left out."""
         gone, present = self._differing(index)
-        files = Sorting(self._root, self._name, COPIED_BYTES, gone)
+        files = Sorting(self._root, self._name, COPIED_BYTES, gone, self._forbidden.look())
         files.add(present)
         edits = [_edit("0", "0" * self._oid_length, path) for path in files.gone]
         edits += [_edit(mode, self._git.write_blob(text), path) for path, mode, text in files.opaque]

@@ -14,6 +14,7 @@ LINK_MODE: Final = 0o120000
 # difflib is quadratic at its worst and cannot be interrupted: longer files are shown as replaced as a whole.
 COMPARED_LINES: Final = 10_000
 TOLD_NOTES: Final = 5
+OURS: Final = "not looked into: Legation's own files"
 
 _ESCAPES: Final = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _DELETE: Final = 127

@@ -19,6 +19,7 @@ from legation.host.changes.foldercopy import FolderCopy
 from legation.host.changes.git import GitFailed
 from legation.host.changes.gittree import GitTree
 from legation.host.changes.patch import Changes
+from legation.store.forbidden import ForbiddenPlaces
 
 _FOLDER_GONE: Final = "cannot compare the folder: it was removed or replaced by a link"
 _FAILED: Final = "cannot compare the folder: git failed or took too long; look at it with git status"
@@ -33,8 +34,9 @@ class Snapshot:
     """A folder as it was; `changes` may be asked for as often as wanted until it is closed."""
 
     @classmethod
-    async def take(cls, folder: Path) -> Self:
-        return cls(*await asyncio.to_thread(_take, folder))
+    async def take(cls, folder: Path, forbidden: ForbiddenPlaces | None = None) -> Self:
+        """Nothing of `forbidden` is read: that it changed is told, and not how."""
+        return cls(*await asyncio.to_thread(_take, folder, forbidden or ForbiddenPlaces()))
 
     def __init__(self, folder: Path, taken: _Taken) -> None:
         self._folder = folder
@@ -62,11 +64,11 @@ class Snapshot:
         await self.close()
 
 
-def _take(folder: Path) -> tuple[Path, _Taken]:
+def _take(folder: Path, forbidden: ForbiddenPlaces) -> tuple[Path, _Taken]:
     folder = folder.resolve()
     if not folder.is_dir():
         raise NotFound(f"cannot watch {folder}: it is not a folder; name one that is there")
-    return folder, GitTree.take(folder) or FolderCopy(folder)
+    return folder, GitTree.take(folder, forbidden) or FolderCopy(folder, forbidden)
 
 
 def _changes(folder: Path, taken: _Taken) -> Changes:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from legation.host.changes.gitindex import is_plain_path
+from legation.host.changes.patch import OURS
+from legation.store.forbidden import Looked
 
 LARGE_BYTES: Final = 50 * 1024 * 1024
 # What one comparison may copy into the temporary folder.
@@ -32,14 +34,18 @@ class Sorting:
     named: Callable[[bytes], str]
     budget: int
     gone: list[bytes]
+    forbidden: Looked
     readable: list[bytes] = field(default_factory=list)
     opaque: list[StandIn] = field(default_factory=list)
     notes: set[str] = field(default_factory=set)
 
     def add(self, paths: Iterable[bytes]) -> None:
         root = os.fsencode(self.root) + b"/"
+        ours = tuple(os.fsencode(each) + b"/" for each in self.forbidden.data)
         for path in paths:
-            if path.endswith(b"/"):
+            if (root + path).startswith(ours):
+                self.notes.add(OURS)
+            elif path.endswith(b"/"):
                 self.notes.add(f"not looked into: nested repository {self.named(path)}")
             elif (status := _status(root + path)) is not None:
                 self._add(path, root + path, status)
@@ -58,6 +64,8 @@ class Sorting:
 
     def _obstacle(self, full: bytes, status: os.stat_result) -> str | None:
         """Why git should not read it: None when it may, and nothing to say of a file that is just large."""
+        if self.forbidden.refuses(status):
+            return OURS
         if status.st_size > LARGE_BYTES:
             return ""
         if status.st_size > self.budget:

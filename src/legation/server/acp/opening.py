@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from legation.server.acp.answers import InboxAnswers
 from legation.server.acp.clients import Clients
 from legation.server.acp.connections import Connections, SessionOpened
 from legation.server.acp.facade import FolderOf
 from legation.server.sessions.launching import Launching
-from legation.store.datafolder import make_folder
+from legation.store.datafolder import WORK, make_folder
 
 if TYPE_CHECKING:
     from legation.approvals.attendance import Attendance
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from legation.server.hosting import Hosting
     from legation.settings import Settings
     from legation.store.log import EventLog
-
-WORK: Final = "work"  # of the data folder
 
 
 async def open_connections(

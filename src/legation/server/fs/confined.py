@@ -17,8 +17,8 @@ from typing import Final
 
 from legation.errors import Forbidden
 from legation.server.fs.failures import shown
-from legation.server.fs.forbidden import ForbiddenPlaces, Parts
 from legation.server.fs.roots import MOST_PARTS, Confinement, text
+from legation.store.forbidden import ForbiddenPlaces, Looked, Parts
 
 MOST_TURNS: Final = 64  # links, and ways up in them, of one path; the kernel follows 40
 
@@ -51,7 +51,7 @@ class Spot:
 
     def open_folder(self) -> int:
         fd = os.open(self.name, _FOLDER, dir_fd=self.at)
-        return _checked(fd, self.forbidden)
+        return _checked(fd, self.forbidden.look())
 
 
 @contextmanager
@@ -76,10 +76,11 @@ class _Walk:
 
     def __init__(self, confinement: Confinement, wanted: Parts, *, make: bool) -> None:
         self._forbidden = confinement.forbidden
+        self._looked = confinement.forbidden.look()  # once for the way: it is short
         self._wanted = wanted
         self._make = make
         self._done = confinement.root_of(wanted)
-        self.at = _checked(os.open(text(self._done), _FOLDER), self._forbidden)
+        self.at = _checked(os.open(text(self._done), _FOLDER), self._looked)
 
     def to_end(self, *, follow: bool) -> Parts | None:
         """Where to go instead, if there is a link."""
@@ -111,7 +112,7 @@ class _Walk:
         os.close(self.at)
         self.at = below
         self._done = (*self._done, name)
-        _check(below, self._forbidden)
+        _check(below, self._looked)
         return True
 
     def _open(self, name: str) -> int:
@@ -151,7 +152,7 @@ def _without_leading_ups(start: Parts, rest: Parts) -> Parts:
     return start + rest
 
 
-def _checked(fd: int, forbidden: ForbiddenPlaces) -> int:
+def _checked(fd: int, forbidden: Looked) -> int:
     try:
         _check(fd, forbidden)
     except BaseException:
@@ -160,7 +161,7 @@ def _checked(fd: int, forbidden: ForbiddenPlaces) -> int:
     return fd
 
 
-def _check(fd: int, forbidden: ForbiddenPlaces) -> None:
+def _check(fd: int, forbidden: Looked) -> None:
     status = os.fstat(fd)
     if not stat.S_ISDIR(status.st_mode):
         raise Forbidden("cannot use this path: it changed while it was looked at; try again")

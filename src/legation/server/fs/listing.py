@@ -12,8 +12,8 @@ from typing import Final
 from legation.errors import Conflict, TooLarge
 from legation.server.fs.confined import Spot, walk
 from legation.server.fs.failures import shown, told
-from legation.server.fs.forbidden import ForbiddenPlaces
 from legation.server.fs.roots import Confinement
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.api.fs import EntryType, FsEntry, FsStat
 
 MOST_ENTRIES: Final = 100_000  # of one folder: the answer is one array, kept in memory
@@ -64,7 +64,7 @@ def _described(spot: Spot) -> FsStat:
 
 def _children(at: int, folder: str, forbidden: ForbiddenPlaces) -> list[FsEntry]:
     found: list[FsEntry] = []
-    own = forbidden.identities()
+    own = forbidden.look().identities
     with os.scandir(at) as there:
         for entry in there:
             with suppress(FileNotFoundError):  # deleted meanwhile

@@ -14,10 +14,10 @@ from typing import Final
 from legation.errors import Conflict, InvalidParams
 from legation.server.fs.confined import Spot, walk
 from legation.server.fs.failures import shown, told
-from legation.server.fs.forbidden import identity
 from legation.server.fs.removing import may_go, remove_tree
 from legation.server.fs.roots import Confinement
 from legation.server.fs.writing import new_name
+from legation.store.forbidden import identity
 
 _NO_REPLACE: Final = 1  # RENAME_NOREPLACE of renameat2
 _NOT_KNOWN: Final = (errno.ENOSYS, errno.EINVAL)  # of a kernel or file system without it
@@ -103,6 +103,6 @@ def _swap(confinement: Confinement, here: Spot, there: Spot, old: os.stat_result
         os.rename(aside, there.name, src_dir_fd=there.at, dst_dir_fd=there.at)
         raise
     if stat.S_ISDIR(old.st_mode):
-        remove_tree(there.at, aside, old.st_dev, confinement.forbidden)
+        remove_tree(there.at, aside, old.st_dev, confinement.forbidden.look())
     else:
         os.unlink(aside, dir_fd=there.at)

@@ -54,9 +54,8 @@ class OpenFile:
         self.close()  # whoever was cancelled while it was opened never had it
 
     def _size(self, spot: Spot) -> int:
-        status = os.fstat(self._fd)
+        status = spot.forbidden.check_open(self._fd)
         must_be_regular(status, self._path)
-        spot.forbidden.check(status)
         return status.st_size
 
 

@@ -11,8 +11,8 @@ from typing import Final
 from legation.errors import Conflict, Forbidden
 from legation.server.fs.confined import Spot, walk
 from legation.server.fs.failures import shown, told
-from legation.server.fs.forbidden import ForbiddenPlaces
 from legation.server.fs.roots import Confinement
+from legation.store.forbidden import Looked
 
 DEEPEST: Final = 128  # folders in folders, each of which is held open while what is in it goes
 BATCH: Final = 1000  # names read at a time
@@ -29,7 +29,7 @@ def remove(confinement: Confinement, path: str, *, recursive: bool) -> str:
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(spot.name, dir_fd=spot.at)
         elif recursive:
-            remove_tree(spot.at, spot.name, status.st_dev, confinement.forbidden)
+            remove_tree(spot.at, spot.name, status.st_dev, confinement.forbidden.look())
         else:
             os.rmdir(spot.name, dir_fd=spot.at)
         return spot.path
@@ -44,10 +44,12 @@ def may_go(confinement: Confinement, spot: Spot) -> os.stat_result:
     status = spot.look()
     if stat.S_ISDIR(status.st_mode):
         confinement.forbidden.check_tree(status)
+    else:
+        confinement.forbidden.check_above(spot.parts)  # it may be a link on the way to one of ours
     return status
 
 
-def remove_tree(at: int, name: str, device: int, forbidden: ForbiddenPlaces, depth: int = 0) -> None:
+def remove_tree(at: int, name: str, device: int, forbidden: Looked, depth: int = 0) -> None:
     if depth > DEEPEST:
         raise Conflict(
             f"cannot delete folders that are nested more than {DEEPEST} deep; delete the innermost first"
@@ -65,16 +67,14 @@ def remove_tree(at: int, name: str, device: int, forbidden: ForbiddenPlaces, dep
         os.rmdir(name, dir_fd=at)
 
 
-def _empty(at: int, device: int, forbidden: ForbiddenPlaces, depth: int) -> None:
+def _empty(at: int, device: int, forbidden: Looked, depth: int) -> None:
     vain = 0
     while (names := _some_names(at)) and vain < VAIN_PASSES:
         gone = [_remove_one(at, name, is_folder, device, forbidden, depth) for name, is_folder in names]
         vain = 0 if any(gone) else vain + 1
 
 
-def _remove_one(
-    at: int, name: str, is_folder: bool, device: int, forbidden: ForbiddenPlaces, depth: int
-) -> bool:
+def _remove_one(at: int, name: str, is_folder: bool, device: int, forbidden: Looked, depth: int) -> bool:
     """False if it was replaced since it was listed, a folder by a link or the other way: then it is looked at again."""
     try:
         if is_folder:

@@ -14,7 +14,7 @@ from typing import Final
 
 from legation.errors import Forbidden, InvalidParams
 from legation.server.fs.failures import shown
-from legation.server.fs.forbidden import ForbiddenPlaces, Parts
+from legation.store.forbidden import ForbiddenPlaces, Parts
 
 MOST_PARTS: Final = 256  # of one path; nobody nests deeper in earnest
 
@@ -30,11 +30,11 @@ class Root:
 class Roots:
     """`folders` are the owner's words and trusted; `forbidden` is never served, although it lies in one of them."""
 
-    def __init__(self, folders: Sequence[Path], forbidden: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], forbidden: ForbiddenPlaces) -> None:
         if not folders:
             raise ValueError("cannot serve files without a folder: name one")
         self._roots = tuple(_root(folder) for folder in folders)
-        self.forbidden = ForbiddenPlaces(forbidden)
+        self.forbidden = forbidden
 
     def everywhere(self) -> Confinement:
         return Confinement(self._roots, tuple(root.parts for root in self._roots), self.forbidden)
@@ -44,7 +44,7 @@ class Roots:
         the folder that Legation made for it: served, although it lies in what is never served."""
         if own is not None and own in folders:
             root = Root(own.parts, own.parts)
-            return Confinement((root,), (root.parts,), self.forbidden.but(root.parts))
+            return Confinement((root,), (root.parts,), self.forbidden.but(own))
         allowed = tuple(
             parts for folder in folders if (parts := _real(self._roots, Path(folder).parts)) is not None
         )

@@ -10,21 +10,27 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from legation.errors import InvalidParams
+from legation.errors import Forbidden, InvalidParams
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.content import ResourceLink
 from legation.wire.api.sessions import Attachment
 
 MOST: Final = 100  # of one message
 
 
-def links_to(attachments: Sequence[Attachment], folders: Sequence[Path]) -> tuple[ResourceLink, ...]:
+def links_to(
+    attachments: Sequence[Attachment], folders: Sequence[Path], forbidden: ForbiddenPlaces
+) -> tuple[ResourceLink, ...]:
     """Blocks for as long as the disk does: call it off the loop. A relative path begins in the first folder."""
+    forbidden = forbidden.of_session(folders)
     if len(attachments) > MOST:
         raise InvalidParams(f"cannot attach more than {MOST} files; leave some out")
-    return tuple(_link(number, each, folders) for number, each in enumerate(attachments))
+    return tuple(_link(number, each, folders, forbidden) for number, each in enumerate(attachments))
 
 
-def _link(number: int, given: Attachment, folders: Sequence[Path]) -> ResourceLink:
+def _link(
+    number: int, given: Attachment, folders: Sequence[Path], forbidden: ForbiddenPlaces
+) -> ResourceLink:
     where = f"attachments[{number}]"
     if "\0" in given.path:
         raise _refusal(where, "its path holds the character NUL")
@@ -32,7 +38,11 @@ def _link(number: int, given: Attachment, folders: Sequence[Path]) -> ResourceLi
     if not any(path.is_relative_to(folder) for folder in folders):
         raise _refusal(where, "it is, or leads, outside the session's folders")
     try:
+        forbidden.check_name(path.parts)
         status = path.stat()
+        forbidden.check(status)
+    except Forbidden:
+        raise _refusal(where, "it is Legation's own or the system's") from None
     except (OSError, ValueError):
         raise _refusal(where, "there is no such file") from None
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):

@@ -40,11 +40,11 @@ from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.server.sessions.resting import Resting
 from legation.server.sessions.sealing import Sealing
-from legation.server.sessions.skills import MayServe
 from legation.server.sessions.turns import Turns
 from legation.server.sessions.unsettled import Unsettled
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Transaction
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.vault import Vault
 from legation.wire.api.agents import Liveness
@@ -85,10 +85,11 @@ class Desk:
         clock: Clock,
         data_dir: Path,
         folder_of: FolderOf,
-        may_serve: MayServe,
+        forbidden: ForbiddenPlaces,
         rest_after: float = 0,
     ) -> None:
         """`rest_after`: seconds after which an idle agent is stopped until the next message; 0: never."""
+        self._forbidden = forbidden
         self._log = log
         self._database = database
         self._vault = vault
@@ -107,7 +108,7 @@ class Desk:
             clock=clock,
             data_dir=data_dir,
             folder_of=folder_of,
-            may_serve=may_serve,
+            forbidden=forbidden,
         )
         self._inbox = inbox
         self._mode_grants = ModeGrants(inbox, grants, self._records, clock)
@@ -218,12 +219,12 @@ class Desk:
         """Accepted when this returns. What it returns resolves when its turn begins: to what the log has by then."""
         record = self._records.get(workspace, session_id)
         message_id = message.message_id or new_id("msg", now_ms=self._clock.now_ms())
-        return await self._turns.send(record, await _read(record, message, message_id))
+        return await self._turns.send(record, await self._read(record, message, message_id))
 
     async def steer(self, workspace: str, session_id: str, message: Words) -> None:
         """To the turn that runs, where its agent takes something in meanwhile."""
         record = self._records.get(workspace, session_id)
-        await self._turns.steer(record, await _read(record, message))
+        await self._turns.steer(record, await self._read(record, message))
 
     async def cancel(self, workspace: str, session_id: str) -> None:
         await self._turns.cancel(self._records.get(workspace, session_id))
@@ -312,6 +313,13 @@ class Desk:
         await self._mode_grants.end(principal, record)
         await self._sealing.destroy(record.workspace, record.details.sealed)
 
+    async def _read(self, record: Record, message: Words, message_id: str = "") -> Message:
+        must_be_open(record)
+        if not message.message.strip() and not message.attachments:
+            raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
+        links = await asyncio.to_thread(links_to, message.attachments, record.folders, self._forbidden)
+        return Message(id=message_id, text=message.message, links=links)
+
     async def _ended_elsewhere(self, record: Record, agent_id: str | None) -> None:
         """By a client of ACP, when that agent had it. One may have opened it again since: what is said to it then
         counts."""
@@ -326,14 +334,6 @@ class Desk:
 def _host_of(workspace: str) -> Principal:
     """Who ends what nobody's credential ended here."""
     return Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
-
-
-async def _read(record: Record, message: Words, message_id: str = "") -> Message:
-    must_be_open(record)
-    if not message.message.strip() and not message.attachments:
-        raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
-    links = await asyncio.to_thread(links_to, message.attachments, record.folders)
-    return Message(id=message_id, text=message.message, links=links)
 
 
 def _workspaces() -> Transaction[list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -21,8 +21,8 @@ from legation.server.sessions.names import must_be_session_id
 from legation.server.sessions.record import Record
 from legation.server.sessions.records import Records
 from legation.server.sessions.sealing import Sealing
-from legation.server.sessions.skills import MayServe
-from legation.store.datafolder import make_folder
+from legation.store.datafolder import WORK, make_folder
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.mcp import McpServer
 from legation.wire.api.sessions import NewSession
 from legation.wire.universal.facts import Metadata
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
 """The real path of a folder that somebody named, if sessions may work there."""
-
-WORK: Final = "work"  # of the data folder: folders of sessions that were given none
 
 
 class Making:
@@ -47,9 +45,9 @@ class Making:
         clock: Clock,
         data_dir: Path,
         folder_of: FolderOf,
-        may_serve: MayServe,
+        forbidden: ForbiddenPlaces,
     ) -> None:
-        """`may_serve` raises for what is never served, wherever it lies."""
+        """`forbidden` is never read for anybody, wherever it lies."""
         self._launching = launching
         self._attaching = attaching
         self._records = records
@@ -57,7 +55,7 @@ class Making:
         self._clock = clock
         self._data_dir = data_dir
         self._folder_of = folder_of
-        self._may_serve = may_serve
+        self._forbidden = forbidden
 
     async def create(self, workspace: str, session_id: str, new: NewSession) -> Record:
         must_be_session_id(session_id)
@@ -67,7 +65,7 @@ class Making:
             former = self._forked(workspace, agent, new.fork)
             cwd, own = await self._place(workspace, session_id, new.directory, former)
             try:
-                skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of, self._may_serve)
+                skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of, self._forbidden)
                 details = self._details(new, agent, skills, servers)
                 return await self._create(workspace, session_id, new, details, cwd, servers, former)
             except BaseException:

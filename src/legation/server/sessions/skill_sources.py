@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from legation.errors import InvalidParams, Unavailable
 from legation.server.sessions import skills
+from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.api.sessions import Skills, SkillSource
 
 MOST: Final = 32  # sources of one session
@@ -29,7 +30,7 @@ Folder: TypeAlias = Callable[[str], Awaitable[Path]]
 
 
 async def put_in_place(
-    given: Skills | None, work: Path, folder: Folder, may_serve: skills.MayServe
+    given: Skills | None, work: Path, folder: Folder, forbidden: ForbiddenPlaces
 ) -> tuple[str, ...]:
     """The names of the skills that the session has then."""
     if given is None or not given.sources:
@@ -42,7 +43,7 @@ async def put_in_place(
             found = await asyncio.to_thread(skills.find, root, source.subpath, source.skills)
             for skill in found if source.type == "local" else ():
                 await folder(str(skill.folder))  # a subpath may lead to what is not served
-            await asyncio.to_thread(skills.place, found, work, may_serve)
+            await asyncio.to_thread(skills.place, found, work, forbidden)
         names += [skill.name for skill in found]
     return tuple(dict.fromkeys(names))
 

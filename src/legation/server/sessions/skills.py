@@ -2,7 +2,8 @@
 
 INV-K1  Nothing outside the named source is copied: links are left out, and whatever is no regular file.
 INV-K2  What stands in the session's folder already is left as it is.
-INV-K3  Nothing is copied that the file routes would not serve: a folder above the data folder is no skill.
+INV-K3  Nothing is copied that Legation opens for nobody (store/forbidden.py): what was opened is looked at, whatever
+        took the place of a skill's file meanwhile. A folder above the data folder is no skill.
 
 Every function blocks for as long as the disk does: call it off the loop.
 """
@@ -13,12 +14,13 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from legation.errors import InvalidParams, StorageFailed, TooLarge
+from legation.store.forbidden import ForbiddenPlaces
 
 MARK: Final = "SKILL.md"
 # Where Claude, OpenCode and the others look.
@@ -27,8 +29,7 @@ MOST_FILES: Final = 2_000  # of all skills of a session
 MOST_BYTES: Final = 64 * 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 
-MayServe: TypeAlias = Callable[[os.stat_result], None]
-"""Raises for what is Legation's own."""
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us up
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,13 @@ def _named(folder: Path) -> Skill:
     return Skill(name, folder)
 
 
-def place(skills: Sequence[Skill], work: Path, may_serve: MayServe) -> None:
+def place(skills: Sequence[Skill], work: Path, forbidden: ForbiddenPlaces) -> None:
     """Into the session's folder. What is too much, or must not be read, is found before anything is copied."""
     try:
-        _must_fit(skills, work, may_serve)
+        _must_fit(skills, work, forbidden)
         for where in PLACES:
             for skill in skills:
-                _copy(skill.folder, _made(work, where) / skill.name)
+                _copy(skill.folder, _made(work, where) / skill.name, forbidden)
     except OSError as error:
         raise StorageFailed(f"cannot put the skills in place: {error.strerror}; mend that") from error
 
@@ -110,7 +111,7 @@ def _made(work: Path, where: str) -> Path:
     return folder
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path, forbidden: ForbiddenPlaces) -> None:
     if os.path.lexists(target):
         return
     target.mkdir()
@@ -119,21 +120,32 @@ def _copy(source: Path, target: Path) -> None:
         into.mkdir(exist_ok=True)
         for name in files:
             if stat.S_ISREG((folder / name).lstat().st_mode):
-                shutil.copy(folder / name, into / name, follow_symlinks=False)
+                _copy_file(folder / name, into / name, forbidden)
 
 
-def _must_fit(skills: Sequence[Skill], work: Path, may_serve: MayServe) -> None:
-    files = size = 0
+def _copy_file(source: Path, target: Path, forbidden: ForbiddenPlaces) -> None:
+    with os.fdopen(os.open(source, _READ), "rb") as file:
+        status = forbidden.check_open(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return  # another thing took its place
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with os.fdopen(made, "wb") as copy:
+            shutil.copyfileobj(file, copy)
+
+
+def _must_fit(skills: Sequence[Skill], work: Path, forbidden: ForbiddenPlaces) -> None:
+    files, size, looked = 0, 0, forbidden.look()
     for skill in skills:
         for folder, found in _tree(skill.folder):
-            may_serve(folder.stat())
+            looked.check(folder.stat())
             if folder.samefile(work):
                 raise InvalidParams(
                     "cannot use a skill that holds the session's own folder: it would hold itself; move one of them"
                 )
             for name in found:
                 status = (folder / name).lstat()
-                may_serve(status)
+                looked.check(status)
                 files, size = files + 1, size + status.st_size
             if files > MOST_FILES or size > MOST_BYTES:
                 raise TooLarge(
