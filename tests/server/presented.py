@@ -105,6 +105,9 @@ async def _right(rig: Rig) -> AsyncIterator[Presented]:
     yield Presented("token of an admin", await rig.bearer(admin, *SCOPES), Standing(SCOPES, True))
     modest = await rig.bearer(admin)
     yield Presented("token of an admin without instance", modest, Standing(ROLE_SCOPES["owner"], True, False))
+    managing = frozenset({*ROLE_SCOPES["owner"], "instance"})
+    each = await rig.bearer(admin, *managing)
+    yield Presented("token of an admin without backup", each, Standing(managing, True, False))
     yield Presented("process token", bearer(rig.services.own_token.reveal()), Standing(SCOPES, True))
 
     theirs = Standing(ROLE_SCOPES["owner"], True, foreign=True)

@@ -61,7 +61,7 @@ DECIDED: dict[Route, str] = {
     ("GET", "/v1/stream"): "read",
     ("GET", "/v1/blobs"): "open",
     ("POST", "/v1/keys/rotate"): "instance",
-    ("GET", "/v1/backup"): "instance",
+    ("GET", "/v1/backup"): "backup",
     ("GET", "/approvals"): "read",
     ("GET", "/approvals/{approval}"): "read",
     ("POST", "/approvals/{approval}/approve"): "approve",

@@ -32,7 +32,7 @@ async def test_the_first_start_makes_a_workspace_and_its_owner(database: Either)
     assert (installed.workspace, installed.user, installed.created) == ("local", "usr_first", True)
     found = await database.read(standing, "usr_first", "local")
     assert found is not None
-    assert found.scopes == {"read", "call", "operate", "approve", "manage", "instance"}
+    assert found.scopes == {"read", "call", "operate", "approve", "manage", "instance", "backup"}
     assert await actions(database) == ["workspace.created", "user.created"]
 
 

@@ -102,13 +102,15 @@ async def test_the_kind_decides_the_level(database: Either, kind: TokenKind, lev
         assert found.level == expected
 
 
-async def test_instance_must_be_asked_for(database: Either) -> None:
+@pytest.mark.parametrize("scope", ["instance", "backup"])
+async def test_what_an_admin_has_must_be_asked_for(database: Either, scope: Scope) -> None:
+    """Each by itself: a token for users and workspaces takes no backups."""
     server = await install(database)
-    assert "instance" not in (await make(database, server))[0].scopes
-    _, secret = await make(database, server, "instance")
+    assert scope not in (await make(database, server))[0].scopes
+    _, secret = await make(database, server, scope)
     found = await whom(database, secret)
     assert found is not None
-    assert found.scopes == {"instance"}
+    assert found.scopes == {scope}
 
 
 async def test_no_token_has_more_than_its_maker(database: Either) -> None:

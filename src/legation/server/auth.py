@@ -28,7 +28,7 @@ from legation.store.database.transaction import Database
 from legation.store.identity import tokens
 from legation.store.identity.credential import CredentialHash
 from legation.store.identity.standing import Standing, level_with, standing
-from legation.wire.principal import Principal, Scope
+from legation.wire.principal import ADMIN_SCOPES, Principal
 
 if TYPE_CHECKING:
     from legation.server.services import Services
@@ -96,7 +96,7 @@ class TokenCredential:
             return own
         there = await self.database.read(standing, own.user, wanted)
         if there is not None and there.welcome:
-            scopes = there.scopes | frozenset[Scope]({"instance"})
+            scopes = there.scopes | ADMIN_SCOPES
             return replace(own, workspace=wanted, scopes=scopes, level=level_with(scopes, own.level))
         if named_workspace(request) is None:
             raise _not_there()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 Role = Literal["owner", "operator", "approver", "viewer"]
-Scope = Literal["read", "call", "operate", "approve", "manage", "instance"]
+Scope = Literal["read", "call", "operate", "approve", "manage", "instance", "backup"]
 Level = Literal[0, 1, 2]  # what it may decide as: nothing, a supervisor, a person
 
 SCOPES: Final[frozenset[Scope]] = frozenset(get_args(Scope))
@@ -18,7 +18,9 @@ SCOPE_MEANINGS: Final[dict[Scope, str]] = {
     "operate": "start, steer and stop sessions and runs",
     "approve": "decide approvals and give grants",
     "manage": "members, tokens, the audit log and the workspace itself",
-    "instance": "users, workspaces, keys and backups of the whole installation",
+    "instance": "users, workspaces and keys of the whole installation",
+    # Apart from `instance`: whoever makes users need not read what is said in every workspace.
+    "backup": "take a copy of the whole installation, in which prompts and agents' answers can be read",
 }
 
 ROLE_SCOPES: Final[dict[Role, frozenset[Scope]]] = {
@@ -28,9 +30,12 @@ ROLE_SCOPES: Final[dict[Role, frozenset[Scope]]] = {
     "viewer": frozenset({"read"}),
 }
 
+# Of an admin of the installation, beside those of their role. A token has them only if they are named.
+ADMIN_SCOPES: Final[frozenset[Scope]] = frozenset({"instance", "backup"})
+
 # Of an agent's token: what it has unless more is asked for, and what it never has, whoever makes it.
 AGENT_SCOPES: Final[frozenset[Scope]] = frozenset({"call"})
-NEVER_AN_AGENTS: Final[frozenset[Scope]] = frozenset({"manage", "instance"})
+NEVER_AN_AGENTS: Final[frozenset[Scope]] = frozenset({"manage", *ADMIN_SCOPES})
 
 _AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}", re.ASCII)
 AGENT_NAME_RULE: Final = (

@@ -19,11 +19,12 @@ from legation.store.audit import record
 routes = Routes(tag="server")
 
 
-@routes.get("/v1/backup", access=needs("instance"), media="application/x-tar", errors=(Conflict,))
+@routes.get("/v1/backup", access=needs("backup"), media="application/x-tar", errors=(Conflict,))
 async def backup(call: Call, *, keys: bool = False) -> Response:
     """A copy of the data folder as a tar; `legation restore` takes it.
 
-    `keys=true` puts the keys in as well: whoever has the file can then open everything in it. A tar that broke off
+    Prompts and agents' answers of all workspaces can be read in it: `legation backup --passphrase-file` seals it on its
+    way into a file. `keys=true` puts the keys in as well: whoever has the file can then open everything in it. A tar that broke off
     has no manifest at its end and is refused. With Postgres, back up the database with its own tools.
     """
     services = call.services

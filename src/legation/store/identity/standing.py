@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from legation.errors import Forbidden
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Row, Transaction, only
-from legation.wire.principal import ROLE_SCOPES, Level, Principal, Role, Scope
+from legation.wire.principal import ADMIN_SCOPES, ROLE_SCOPES, Level, Principal, Role, Scope
 
 SQL = Queries("users")
 
@@ -29,7 +29,7 @@ class Standing:
         """None at all for who is disabled or no member: an admin of the installation is a member somewhere."""
         if self.role is None or self.disabled:
             return frozenset()
-        return ROLE_SCOPES[self.role] | (frozenset[Scope]({"instance"}) if self.admin else frozenset())
+        return ROLE_SCOPES[self.role] | (ADMIN_SCOPES if self.admin else frozenset())
 
 
 def standing(user: str, workspace: str) -> Transaction[Standing | None]:

@@ -18,6 +18,7 @@ from legation.store.identity.standing import level_with, read_standing
 from legation.wire.api.identity import TOKEN_LEVELS, NewToken, Token
 from legation.wire.api.shape import Page
 from legation.wire.principal import (
+    ADMIN_SCOPES,
     AGENT_NAME_RULE,
     AGENT_SCOPES,
     NEVER_AN_AGENTS,
@@ -141,7 +142,7 @@ def _must_fit_an_agent(new: NewToken) -> None:
 
 
 def _granted(principal: Principal, new: NewToken) -> frozenset[Scope]:
-    unless_said = AGENT_SCOPES if new.kind == "agent" else principal.scopes - {"instance"}
+    unless_said = AGENT_SCOPES if new.kind == "agent" else principal.scopes - ADMIN_SCOPES
     scopes = frozenset(new.scopes) if new.scopes is not None else unless_said
     if not scopes:
         raise InvalidParams("cannot create a token without any scope; name at least one")
