@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -329,6 +330,84 @@ def test_backup_and_restore(tmp_path: Path) -> None:
         up.line()
         headers = {"Authorization": f"Bearer {secret}"}
         assert httpx2.get(f"{up.server_file().url}/v1/me", headers=headers).status_code == 200
+
+
+def test_a_restore_leaves_nothing_that_is_served(tmp_path: Path) -> None:
+    """The old data, with keys that are in use: not in a listing, not in a file, and named by `doctor`."""
+    with running(tmp_path) as up:
+        up.line()
+        assert legation(tmp_path, "backup", "copy.tar").returncode == 0
+        up.stop()
+    keys = (tmp_path / ".local/share/legation/keys.json").read_bytes()
+    restored = legation(tmp_path, "restore", "copy.tar", "--replace")
+    assert restored.returncode == 0, restored.stderr
+    left = [path for path in tmp_path.rglob("keys.json") if path.read_bytes() == keys]
+    assert len(left) == 2
+    older = tmp_path / ".local/share/legation.before-restore-1"  # where an earlier release left it
+    older.mkdir()
+    (older / "keys.json").write_bytes(keys)
+    with running(tmp_path) as up:
+        up.line()
+        url, headers = up.server_file().url, {"Authorization": f"Bearer {up.server_file().token}"}
+        for path in (*left, older / "keys.json"):
+            answer = httpx2.get(f"{url}/v1/fs/file", params={"path": str(path)}, headers=headers)
+            assert answer.status_code == 403, path
+        answer = httpx2.get(f"{url}/v1/fs/entries", params={"path": str(older.parent)}, headers=headers)
+        assert answer.json() == []
+    told = legation(tmp_path, "doctor").stdout
+    assert "limited old data: a restore or a backup left" in " ".join(told.split())
+    assert "legation/replaced/" in told
+    assert str(older) in told
+    assert "still in use" in restored.stdout
+
+
+def test_a_restore_makes_new_keys_if_asked(tmp_path: Path) -> None:
+    data = tmp_path / ".local/share/legation"
+    with running(tmp_path) as up:
+        up.line()
+        secret = legation(tmp_path, "tokens", "new", "of the backup").stdout.strip()
+        assert legation(tmp_path, "backup", "copy.tar", "--with-keys").returncode == 0
+        up.stop()
+    before = json.loads((data / "keys.json").read_text())
+    refused = legation(
+        tmp_path, "restore", "copy.tar", "--replace", "--new-keys", LEGATION_COOKIE_KEY=before["cookie"]
+    )
+    assert "given as settings" in refused.stderr
+    restored = legation(tmp_path, "restore", "copy.tar", "--replace", "--new-keys")
+    assert restored.returncode == 0, restored.stderr
+    assert "new keys" in restored.stdout
+    after = json.loads((data / "keys.json").read_text())
+    assert not {*before["vault"], before["cookie"]} & {*after["vault"], after["cookie"]}
+    with running(tmp_path) as up:
+        up.line()
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert httpx2.get(f"{up.server_file().url}/v1/me", headers=headers).status_code == 200
+
+
+def test_a_backup_is_sealed_with_a_passphrase(tmp_path: Path) -> None:
+    phrase = tmp_path / "phrase"
+    phrase.write_text("correct horse battery staple\n")
+    phrase.chmod(0o600)
+    with running(tmp_path) as up:
+        up.line()
+        plain = legation(tmp_path, "backup", "plain.tar")
+        assert "prompts" in plain.stdout
+        assert "--passphrase-file" in plain.stdout
+        done = legation(tmp_path, "backup", "sealed", "--passphrase-file", "phrase")
+        assert done.returncode == 0, done.stderr
+        up.stop()
+    assert b"SQLite format" in (tmp_path / "plain.tar").read_bytes()
+    assert b"SQLite format" not in (tmp_path / "sealed").read_bytes()
+    assert (tmp_path / "sealed").stat().st_mode & 0o777 == 0o600
+    assert "--passphrase-file" in legation(tmp_path, "restore", "sealed", "--replace").stderr
+    phrase.write_text("correct horse battery stable\n")
+    wrong = legation(tmp_path, "restore", "sealed", "--replace", "--passphrase-file", "phrase")
+    assert "passphrase is not the one" in wrong.stderr
+    phrase.write_text("correct horse battery staple\n")
+    restored = legation(tmp_path, "restore", "sealed", "--replace", "--passphrase-file", "phrase")
+    assert restored.returncode == 0, restored.stderr
+    with running(tmp_path) as up:
+        assert "is up" in up.line()
 
 
 def test_keys_are_rotated(tmp_path: Path) -> None:

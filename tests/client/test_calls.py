@@ -1,6 +1,7 @@
 """Calls against a real socket that misbehaves: the same table with the sync and the async client."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from tests.client.drivers import TOKEN, Driver, both
 from tests.client.faults import Asked, Cut, FaultServer, answer, html, in_turn, ok, problem, serving
 
 from legation.client import Timeouts
+from legation.client.part_file import PartFile
 from legation.errors import (
     Conflict,
     Forbidden,
@@ -334,6 +336,23 @@ def test_a_backup_is_one_private_file(driver: Driver, tmp_path: Path) -> None:
         backup(server, driver, tmp_path / "b.tar")
     assert server.asked[0].query == {}
     assert (tmp_path / "b.tar").read_bytes() == data
+    assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
+
+
+def test_a_file_on_its_way_has_no_name_that_a_kill_could_leave(tmp_path: Path) -> None:
+    try:
+        os.close(os.open(tmp_path, os.O_WRONLY | os.O_TMPFILE, 0o600))
+    except OSError:
+        pytest.skip(
+            "this file system has no files without a name: run the tests on ext4, xfs, btrfs or tmpfs"
+        )
+    with PartFile(tmp_path / "b.tar") as part:
+        part.write(b"half")
+        assert list(tmp_path.iterdir()) == []
+        part.write(b" and half")
+        part.finish()
+    assert (tmp_path / "b.tar").read_bytes() == b"half and half"
     assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
 

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,13 +19,18 @@ import uvloop
 
 from legation.clock import SystemClock
 from legation.errors import Conflict, InvalidParams, LegationError
+from legation.secret import Secret
+from legation.server.instance import prepare_folder
 from legation.store.archive import archive
 from legation.store.database.queries import parse
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Transaction
 from legation.store.identity.bootstrap import bootstrap
+from legation.store.keychecks import check_keys
+from legation.store.keyfile import open_file
 from legation.store.keys import new_key_text, ring_of
 from legation.store.log import EventLog
+from legation.store.passphrase import Seal
 from legation.store.restore import restore
 from legation.store.sealing import Sealer
 from legation.store.sqlite import SqliteBackend
@@ -115,6 +122,168 @@ async def test_data_that_is_there_is_moved_aside_only_if_asked(tmp_path: Path) -
     done = restore(copy, tmp_path / "data", replace=True, now_ms=7)
     assert done.moved_aside is not None
     assert (done.moved_aside / "blobs/old").read_text() == "old"
+
+
+async def test_what_was_there_stays_in_the_private_folder(tmp_path: Path) -> None:
+    """And does not hide deeper with every restore."""
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    for number in (1, 2, 3):
+        (tmp_path / "data/keys.json").write_text(f"keys of {number}")
+        (tmp_path / "data/blobs/old").write_text(str(number))
+        copy = await copy_of(tmp_path / "data", tmp_path / f"{number}.tar")
+        restore(copy, tmp_path / "data", replace=True, now_ms=number)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.tar", "2.tar", "3.tar", "data"]
+    replaced = tmp_path / "data/replaced"
+    assert sorted(
+        str(path.relative_to(replaced)) for path in replaced.rglob("*") if path.name == "keys.json"
+    ) == [
+        "1/keys.json",
+        "2/keys.json",
+        "3/keys.json",
+    ]
+    assert replaced.stat().st_mode & 0o077 == 0
+    assert (replaced / "3/blobs/old").read_text() == "3"
+
+
+MOVES = ("rename of the old", "rename of the new")
+
+
+@pytest.mark.parametrize("killed_before", MOVES)
+async def test_a_restore_that_is_killed_between_its_moves_loses_nothing(
+    tmp_path: Path, killed_before: str
+) -> None:
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    (tmp_path / "data/blobs/old").write_text("of the copy")
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    (tmp_path / "data/blobs/old").write_text("precious")
+    program = f"""
+import os, pathlib, sys
+from legation.store.passphrase import Seal
+from legation.store.restore import restore
+done, left = pathlib.Path.rename, [{MOVES.index(killed_before)}]
+def rename(self, target):
+    if not left[0]:
+        os.kill(os.getpid(), 9)
+    left[0] -= 1
+    return done(self, target)
+pathlib.Path.rename = rename
+restore(pathlib.Path({str(copy)!r}), pathlib.Path({str(tmp_path / "data")!r}), replace=True, now_ms=5)
+"""
+    killed = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], check=False)
+    assert killed.returncode == -9
+    if killed_before == "rename of the new":
+        assert not (tmp_path / "data").exists()
+        with pytest.raises(Conflict, match="a restore was cut off"):
+            prepare_folder(tmp_path / "data")
+    (tmp_path / "bad.tar").write_bytes(b"no copy")
+    with pytest.raises(InvalidParams):
+        restore(tmp_path / "bad.tar", tmp_path / "data", replace=True, now_ms=6)
+    assert (tmp_path / "data/blobs/old").read_text() == "precious"
+    done = restore(copy, tmp_path / "data", replace=True, now_ms=7)
+    assert done.moved_aside == tmp_path / "data/replaced/7"
+    assert (done.moved_aside / "blobs/old").read_text() == "precious"
+    assert (tmp_path / "data/blobs/old").read_text() == "of the copy"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.tar", "copy.tar", "data"]
+
+
+async def test_a_restore_that_is_interrupted_between_its_moves_puts_the_old_data_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    (tmp_path / "data/blobs/old").write_text("precious")
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if target == tmp_path / "data" and self.name.startswith(".data-restore-"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        restore(copy, tmp_path / "data", replace=True, now_ms=5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.tar", "data"]
+    assert (tmp_path / "data/blobs/old").read_text() == "precious"
+
+
+async def test_new_keys_open_what_was_sealed_and_the_old_ones_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    before = open_file(folder / "keys.json")
+    async with SqliteDatabase(folder / "legation.db") as database:
+        await database.migrate()
+        await check_keys(database, before, 0)
+        await database.transact(bootstrap, "usr_1", now_ms=0)
+        bundle = await Vault(database, Sealer(before.vault), SystemClock()).put("local", "run_1", b"secret")
+    copy = await copy_of(folder, tmp_path / "copy.tar", with_keys=True)
+    await asyncio.to_thread(lambda: restore(copy, tmp_path / "again", replace=False, now_ms=1, new_keys=True))
+    after = open_file(tmp_path / "again/keys.json")
+    assert before.vault.current.id not in {after.vault.current.id, *(key.id for key in after.vault.older)}
+    assert before.cookie.reveal() != after.cookie.reveal()
+    assert before.pepper.reveal() == after.pepper.reveal()  # tokens stay good
+    async with SqliteDatabase(tmp_path / "again/legation.db") as database:
+        await check_keys(database, after, 2)
+        opening = Vault(database, Sealer(after.vault), SystemClock()).open_bytes("local", "run_1", bundle)
+        assert await opening == b"secret"
+        with pytest.raises(LegationError):
+            await Vault(database, Sealer(before.vault), SystemClock()).open_bytes("local", "run_1", bundle)
+
+
+async def test_new_keys_without_the_old_ones_are_refused_and_nothing_changes(tmp_path: Path) -> None:
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    with pytest.raises(Conflict, match="cannot make new keys"):
+        restore(copy, tmp_path / "again", replace=False, now_ms=1, new_keys=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.tar", "data"]
+
+
+# Sealed with a passphrase.
+
+PHRASE = Secret("correct horse battery staple", "passphrase")
+
+
+async def sealed_copy_of(folder: Path, target: Path) -> Path:
+    plain = await copy_of(folder, target.with_suffix(".plain"))
+    seal = Seal(PHRASE)
+    target.write_bytes(seal.update(plain.read_bytes()) + seal.finish())
+    plain.unlink()
+    return target
+
+
+async def test_a_sealed_copy_shows_nothing_and_is_restored_with_its_passphrase(tmp_path: Path) -> None:
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    (tmp_path / "data/blobs/a").write_bytes(b"canary-5f1e" * 20_000)
+    copy = await sealed_copy_of(tmp_path / "data", tmp_path / "copy")
+    assert b"canary" not in copy.read_bytes()
+    assert b"manifest" not in copy.read_bytes()
+    restore(copy, tmp_path / "again", replace=False, now_ms=1, passphrase=PHRASE)
+    assert (tmp_path / "again/blobs/a").read_bytes() == b"canary-5f1e" * 20_000
+
+
+async def test_a_sealed_copy_without_its_passphrase_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data/blobs").mkdir(parents=True)
+    (tmp_path / "data/blobs/a").write_bytes(bytes(300_000))
+    copy = await sealed_copy_of(tmp_path / "data", tmp_path / "copy")
+    whole = copy.read_bytes()
+    cases: list[tuple[bytes, Secret | None, str]] = [
+        (whole, None, "--passphrase-file"),
+        (whole, Secret("another passphrase", "passphrase"), "not the one"),
+        (whole[:-70_000], PHRASE, "damaged or cut off"),
+        (whole[: 42 + 16 + 64 * 1024], PHRASE, "not the one|cut off"),
+        (whole[:30], PHRASE, "damaged"),
+        (b"garbage" * 1000, PHRASE, "not sealed"),
+        (b"garbage" * 1000, None, "not a whole backup"),
+        ((await copy_of(tmp_path / "data", tmp_path / "plain")).read_bytes(), PHRASE, "not sealed"),
+    ]
+    (tmp_path / "plain").unlink()
+    for content, phrase, told in cases:
+        copy.write_bytes(content)
+        with pytest.raises(InvalidParams, match=told):
+            restore(copy, tmp_path / "data", replace=True, now_ms=1, passphrase=phrase)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "data"]
+        assert [path.name for path in (tmp_path / "data").rglob("*") if path.suffix != ".lock"] == [
+            "blobs",
+            "a",
+        ]
 
 
 async def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Final, Self, TextIO
 
 from cyclopts import Parameter
 
 from legation.cli.connection import connect
 from legation.cli.flags import LocalFlags, PlaceFlags, settings_of
 from legation.cli.table import when
-from legation.cli.terminal import Terminal
-from legation.errors import Conflict, NotFound
+from legation.cli.terminal import Terminal, line
+from legation.errors import Conflict, InvalidParams, NotFound
 
 if TYPE_CHECKING:
     from legation.settings import Settings
+    from legation.store.passphrase import Seal
+
+PERIOD: Final = 0.1  # seconds between two looks at how far it is: the reader's eye
+_MEGABYTE: Final = 1_000_000
+
+Passphrase = Annotated[
+    Path | None,
+    Parameter(help="A file with one line, that only you can read: the passphrase that seals the backup."),
+]
 
 
 def backup(
@@ -24,14 +36,25 @@ def backup(
     *,
     with_keys: Annotated[
         bool,
-        Parameter(negative="", help="Put the keys in, too: whoever has the file can then open all of it."),
+        Parameter(negative="", help="Put the keys in, too: whoever can read the file can open all of it."),
     ] = False,
+    passphrase_file: Passphrase = None,
     settings: PlaceFlags | None = None,
 ) -> int:
     """Copy everything that the running Legation has into one file, while it goes on.
 
-    Without the keys the copy is safe to store anywhere and of no use alone: keep `keys.json` of the data folder, or
-    the LEGATION_VAULT_KEY, LEGATION_TOKEN_PEPPER and LEGATION_COOKIE_KEY that you set, in another place.
+    Whoever gets the file can read in it what was said to agents and what they answered, of all workspaces, who did what,
+    and the files of runs. The vault's secrets and the sealed contents of traces open only with the keys, which are not in
+    it unless you say --with-keys: keep `keys.json` of the data folder, or the LEGATION_VAULT_KEY,
+    LEGATION_TOKEN_PEPPER and LEGATION_COOKIE_KEY that you set, in another place.
+
+    With --passphrase-file nothing can be read without the passphrase. If that is lost, so is the backup:
+
+        (umask 077; legation keys new > ~/backup.passphrase)
+        legation backup --passphrase-file ~/backup.passphrase monday.legation
+
+    It takes the scope `backup`, which the machine's owner and admins who signed in have, and tokens only if they were
+    made with it.
 
     Parameters
     ----------
@@ -40,10 +63,18 @@ def backup(
     """
     if file.exists():
         raise Conflict(f"cannot back up to {file}: it exists; choose another name")
-    with connect(settings) as server:
-        server.backup(file, keys=with_keys)
+    seal = _seal(passphrase_file)
+    with connect(settings) as server, _Counted(file.name, sys.stderr) as counted:
+        server.backup(file, keys=with_keys, through=lambda: _Through(counted, seal()))
     out = Terminal()
     out.say(f"{file}: {file.stat().st_size} bytes")
+    if passphrase_file is not None:
+        out.say("it is sealed: without the passphrase nobody can read it, nor can you", "dim")
+    else:
+        out.say(
+            "not sealed: prompts, agents' answers and names can be read in it; seal it with --passphrase-file",
+            "yellow",
+        )
     if not with_keys:
         out.say("the keys are not in it; keep keys.json of the data folder in another place", "dim")
     return 0
@@ -54,35 +85,123 @@ def restore(
     /,
     *,
     replace: Annotated[
-        bool, Parameter(negative="", help="Move what is in the data folder aside, instead of refusing.")
+        bool,
+        Parameter(negative="", help="Move what is there into the new data folder, instead of refusing."),
+    ] = False,
+    passphrase_file: Passphrase = None,
+    new_keys: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Make new keys: what is sealed opens with them alone, and everybody signs in again. Tokens stay.",
+        ),
     ] = False,
     settings: LocalFlags | None = None,
 ) -> int:
     """Make the data folder from a backup. Legation must be down.
 
-    Keys that are in the data folder stay, unless the backup has its own; one that they cannot open is refused.
+    Keys that are in the data folder stay, unless the backup has its own; one that they cannot open is refused. Give
+    --new-keys if somebody else may have the backup or the old data: with the keys of then they could sign in as you.
+    With --replace the old data stay in `replaced/` of the data folder until you delete them; `legation doctor` names them.
 
     Parameters
     ----------
     file
         What `legation backup` made.
     """
+    from legation.store.passphrase import read_passphrase
     from legation.store.restore import restore as restore_folder
 
     if not file.is_file():
         raise NotFound(f"cannot restore {file}: there is no such file")
     place = settings_of(settings)
+    if new_keys and any((place.vault_key, place.cookie_key)):
+        raise InvalidParams(
+            "cannot make new keys: they are given as settings; restore without --new-keys, and change them there"
+        )
     folder, now_ms = place.data_dir, time.time_ns() // 1_000_000
-    done = restore_folder(file, folder, replace=replace, now_ms=now_ms, known_keys=_known_keys(place))
+    with _Counted(file.name, sys.stderr, file.stat().st_size) as counted:
+        done = restore_folder(
+            file,
+            folder,
+            replace=replace,
+            now_ms=now_ms,
+            known_keys=_known_keys(place),
+            passphrase=read_passphrase(passphrase_file) if passphrase_file else None,
+            new_keys=new_keys,
+            progress=counted,
+        )
     out = Terminal()
     out.say(f"restored {done.files} file(s) of {when(done.made_at)} to {folder}")
     if done.moved_aside is not None:
-        out.say(f"what was there is in {done.moved_aside}")
+        out.say(
+            f"what was there, with its keys, is in {done.moved_aside}; delete it when you no longer need it"
+        )
     if not done.with_keys:
         out.say(
             "it has no keys: put keys.json there, or set the LEGATION_ keys, before `legation up`", "yellow"
         )
+    elif new_keys:
+        out.say("it has new keys: keep a copy of keys.json, and sign in again with `legation up`")
+    else:
+        out.say(
+            "the keys of before are still in use; if somebody else may have them, restore again with --new-keys",
+            "yellow",
+        )
     return 0
+
+
+def _seal(passphrase_file: Path | None) -> Callable[[], Seal | None]:
+    """Read at once: a mistake is told before anything is copied."""
+    if passphrase_file is None:
+        return lambda: None
+    from legation.store.passphrase import Seal, read_passphrase
+
+    passphrase = read_passphrase(passphrase_file)
+    return lambda: Seal(passphrase)
+
+
+class _Through:
+    """What comes from the server, counted and perhaps sealed, on its way into the file."""
+
+    def __init__(self, counted: _Counted, seal: Seal | None) -> None:
+        self._counted, self._seal, self._count = counted, seal, 0
+
+    def update(self, data: bytes) -> bytes:
+        self._count += len(data)
+        self._counted(self._count)
+        return data if self._seal is None else self._seal.update(data)
+
+    def finish(self) -> bytes:
+        return b"" if self._seal is None else self._seal.finish()
+
+
+class _Counted:
+    """How far it is: one line that is written over, where somebody looks at it, and nothing elsewhere."""
+
+    def __init__(self, name: str, out: TextIO, total: int | None = None) -> None:
+        self._name, self._out = name, out
+        self._total = "" if total is None else f" of {total // _MEGABYTE}"
+        self._shown, self._width = 0.0, 0
+
+    def __call__(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._shown < PERIOD or not self._out.isatty():
+            return
+        text = f"{line(self._name)}: {done // _MEGABYTE}{self._total} MB"
+        self._shown, self._width = now, max(self._width, len(text))
+        self._out.write(f"\r{text.ljust(self._width)}")
+        self._out.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._width:
+            self._out.write("\r" + " " * self._width + "\r")
+            self._out.flush()
 
 
 def _known_keys(settings: Settings) -> set[str] | None:

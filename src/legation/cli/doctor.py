@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -20,10 +21,10 @@ from cyclopts import Parameter
 import legation
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
-from legation.cli.terminal import Style, Terminal
+from legation.cli.terminal import Style, Terminal, line
 from legation.errors import ConfigInvalid, LegationError
 from legation.settings import FIELDS, Settings
-from legation.store.datafolder import KEYS
+from legation.store.datafolder import COPIES, KEYS, REPLACED, left_beside
 from legation.store.lock import owner_alive
 from legation.wire.api.server import OWNER_LOCK
 
@@ -74,6 +75,7 @@ def _examine(flags: SettingsFlags | None) -> Iterator[Finding]:
         lambda: _shell_parser(),
         lambda: _subreaper(),
         lambda: _leftovers(settings),
+        lambda: _old_data(settings.data_dir),
         lambda: _server(settings),
         lambda: _keys(settings),
         lambda: _database(settings),
@@ -179,6 +181,17 @@ def _leftovers(settings: Settings) -> Finding:
         return Finding("limited", "agents", says, 'legation exec --agent rehearsal "say hello"')
     running = ", ".join(f"{entry.name} (pid {entry.pid}, of {entry.owner})" for entry in entries)
     return Finding("ok", "agents", f"running: {running}" if running else "none running, none left behind")
+
+
+def _old_data(folder: Path) -> Finding:
+    """What restores and backups left: prompts, answers and keys that may still be in use."""
+    broken_off = [] if owner_alive(folder / OWNER_LOCK) else folder.glob(f"{COPIES}*")
+    found = [*left_beside(folder), *sorted((folder / REPLACED).glob("*")), *sorted(broken_off)]
+    if not found:
+        return Finding("ok", "old data", "none left by a restore or a backup")
+    names = ", ".join(line(str(each)) for each in found)
+    says = f"a restore or a backup left {names}, with the keys of then; no agent and no caller can reach it"
+    return Finding("limited", "old data", says, line(shlex.join(["rm", "-r", *map(str, found)])))
 
 
 def _server(settings: Settings) -> Finding:

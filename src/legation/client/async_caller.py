@@ -16,7 +16,7 @@ from legation.client.follow import Follow
 from legation.client.lines import Lines
 from legation.client.operation import Operation
 from legation.client.pages import AsyncPages
-from legation.client.part_file import PartFile
+from legation.client.part_file import Filter, PartFile, Unchanged
 from legation.client.repeat import Tries
 from legation.client.target import Target
 from legation.client.timeouts import BACKUP_READ, Timeouts
@@ -86,18 +86,22 @@ class AsyncCaller:
             return failure(what, error)
         return received(operation, what, response.status_code, response.headers, response.content)
 
-    async def download(self, operation: Operation[None], to: Path) -> None:
+    async def download(
+        self, operation: Operation[None], to: Path, through: Callable[[], Filter] = Unchanged
+    ) -> None:
         """The whole body as a file that is there completely or not at all."""
         tries = Tries(operation.method, self._repeats)
         while True:
             self._refuse_if_closed()
             with PartFile(to) as part:
-                failed = await self._try_download(operation, part)
+                failed = await self._try_download(operation, part, through())
                 if failed is None:
                     return await asyncio.to_thread(part.finish)
             await self.pause(tries.pause_after(failed))
 
-    async def _try_download(self, operation: Operation[None], part: PartFile) -> Failure | None:
+    async def _try_download(
+        self, operation: Operation[None], part: PartFile, through: Filter
+    ) -> Failure | None:
         what = name(self._target, operation.method, operation.path)
         timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
         url = self._target.url(operation.path, operation.query)
@@ -106,7 +110,8 @@ class AsyncCaller:
                 if response.status_code != 200:
                     return refused(what, response.status_code, response.headers, await response.aread())
                 async for chunk in response.aiter_bytes(CHUNK):
-                    await asyncio.to_thread(part.write, chunk)
+                    await asyncio.to_thread(lambda chunk: part.write(through.update(chunk)), chunk)
+                await asyncio.to_thread(lambda: part.write(through.finish()))
         except TRANSPORT_ERRORS as error:
             return failure(what, error)
         return None

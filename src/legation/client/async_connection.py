@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from legation.client import operations
 from legation.client.connection import How
 from legation.client.find import find
+from legation.client.part_file import Filter, Unchanged
 from legation.client.repeat import REPEATS
 from legation.client.spawn import Spawn
 from legation.client.surface import Surface
@@ -73,12 +74,15 @@ class AsyncLegation(_Surface):
         made._child = child
         return made
 
-    async def backup(self, path: str | Path, *, keys: bool = False) -> None:
-        """A copy of everything the server keeps, as one file readable by its owner alone.
+    async def backup(
+        self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged
+    ) -> None:
+        """A copy of everything the server keeps, as one file readable by its owner alone. It takes the scope `backup`.
 
-        Without `keys` it cannot be opened without those of the server; with them, by whoever has it.
+        Prompts and what agents said can be read in it; the vault's secrets only with `keys`, or with those of the
+        server. `through` makes what the bytes go through on their way into the file.
         """
-        await self.caller.download(operations.backup(keys), Path(path))
+        await self.caller.download(operations.backup(keys), Path(path), through)
 
     async def close(self) -> None:
         await self.caller.close()

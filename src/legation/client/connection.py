@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from legation.client import operations
 from legation.client.find import find
+from legation.client.part_file import Filter, Unchanged
 from legation.client.repeat import REPEATS
 from legation.client.spawn import Spawn
 from legation.client.surface import Surface
@@ -78,12 +80,15 @@ class Legation(_Surface):
         child.start()
         return made
 
-    def backup(self, path: str | Path, *, keys: bool = False) -> None:
-        """A copy of everything the server keeps, as one file readable by its owner alone.
+    def backup(
+        self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged
+    ) -> None:
+        """A copy of everything the server keeps, as one file readable by its owner alone. It takes the scope `backup`.
 
-        Without `keys` it cannot be opened without those of the server; with them, by whoever has it.
+        Prompts and what agents said can be read in it; the vault's secrets only with `keys`, or with those of the
+        server. `through` makes what the bytes go through on their way into the file.
         """
-        self.caller.download(operations.backup(keys), Path(path))
+        self.caller.download(operations.backup(keys), Path(path), through)
 
     def close(self) -> None:
         self.caller.close()

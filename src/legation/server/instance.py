@@ -44,7 +44,7 @@ from legation.store.database import migrations
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Database
-from legation.store.datafolder import DATABASE, EVENTS, KEYS, WORK, close_folders, make_folder
+from legation.store.datafolder import DATABASE, EVENTS, KEYS, WORK, close_folders, cut_off, make_folder
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.identity.bootstrap import bootstrap
 from legation.store.keychecks import check_keys
@@ -196,10 +196,9 @@ async def open_instance(
 
 def prepare_folder(folder: Path) -> None:
     """Private to its owner, and writable: told here, before anything is opened in it."""
-    cut_off = not folder.exists() and any(folder.parent.glob(f".{folder.name}-restore-*"))
-    if cut_off and (aside := sorted(folder.parent.glob(f"{folder.name}.before-restore-*"))):
+    if (aside := cut_off(folder)) is not None:
         raise Conflict(
-            f"cannot start on {folder}: a restore was cut off, and what was there is in {aside[-1]}; "
+            f"cannot start on {folder}: a restore was cut off, and what was there is in {aside}; "
             "restore again, or give that its name back"
         )
     try:

@@ -25,14 +25,13 @@ import msgspec
 
 from legation.errors import StorageFailed
 from legation.store.database import migrations
-from legation.store.datafolder import BLOBS, DATABASE, EVENTS, KEYS, SESSIONS
+from legation.store.datafolder import BLOBS, COPIES, DATABASE, EVENTS, KEYS, SESSIONS
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 DATABASES: Final = (DATABASE, EVENTS)
 FOLDERS: Final = (BLOBS, SESSIONS)
 _PIECE: Final = 256 * 1024
-_COPIES: Final = ".backup-"  # folders of databases that are on their way into an archive
 
 
 class File(msgspec.Struct, frozen=True):
@@ -92,7 +91,7 @@ async def _read(descriptor: int) -> bytes:
 
 def _write(folder: Path, out: BinaryIO, *, with_keys: bool, made_at: int, legation: str) -> None:
     files: dict[str, File] = {}
-    copies = Path(tempfile.mkdtemp(prefix=_COPIES, dir=folder))
+    copies = Path(tempfile.mkdtemp(prefix=COPIES, dir=folder))
     try:
         with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for name, path in _members(folder, copies, with_keys=with_keys):
@@ -107,7 +106,7 @@ def _write(folder: Path, out: BinaryIO, *, with_keys: bool, made_at: int, legati
 
 def forget_broken_backups(folder: Path) -> None:
     """What a killed server left of one: copies of what may have been destroyed since. Only by the folder's owner."""
-    for copies in folder.glob(f"{_COPIES}*"):
+    for copies in folder.glob(f"{COPIES}*"):
         shutil.rmtree(copies, ignore_errors=True)
 
 

@@ -15,6 +15,7 @@ SESSIONS: Final = "sessions"  # of `legation exec`
 LOGS: Final = "logs"
 SERVER: Final = "server-id"  # which server this is among those of one database: not part of a backup
 WORK: Final = "work"  # folders of sessions that were given none, by workspace and id
+COPIES: Final = ".backup-"  # folders of databases that are on their way into an archive
 REPLACED: Final = "replaced"  # what was there before a restore, by the time of that; with the keys of then
 
 
@@ -71,3 +72,21 @@ def left_beside(folder: Path) -> list[Path]:
     except OSError:
         return []
     return [folder.with_name(name) for name in sorted(names) if is_left_beside(name, folder)]
+
+
+def old_in(fresh: Path) -> Path | None:
+    """The data folder that a new one is about to replace, which moves into it first."""
+    with suppress(OSError):
+        return next(iter(sorted((fresh / REPLACED).iterdir())), None)
+    return None
+
+
+def cut_off(folder: Path) -> Path | None:
+    """The old data of a restore into `folder` that was killed between its two moves."""
+    if folder.exists():
+        return None
+    left = left_beside(folder)
+    fresh = [each for each in left if each.name.startswith(restore_prefix(folder))]
+    # Earlier releases moved the old data beside it.
+    beside = [each for each in left if fresh and each not in fresh]
+    return next((old for each in fresh if (old := old_in(each))), beside[-1] if beside else None)

@@ -50,6 +50,16 @@ def rotate_file(path: Path) -> Key:
         return _keys(path, file).vault.current
 
 
+def renew_file(path: Path) -> None:
+    """As `rotate_file`, with a new cookie key: every sign-in and every signed link ends. The pepper stays, for with another
+    no token would be known; by itself it opens nothing."""
+    with ownfile.alone(path):
+        file = _existing(path)
+        _write(
+            path, msgspec.structs.replace(file, vault=[new_key_text(), *file.vault], cookie=new_key_text())
+        )
+
+
 def drop_older(path: Path) -> tuple[str, ...]:
     """The ids of the keys that are gone now; what is still sealed with one of them can never be opened."""
     with ownfile.alone(path):

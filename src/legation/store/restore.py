@@ -1,26 +1,39 @@
-"""Makes a data folder from a copy. The old one is moved aside, never written into; nothing is kept by halves."""
+"""Makes a data folder from a copy. Nothing is kept by halves.
+
+INV-A3  What was there is never written into: it moves into the new folder as a whole, under `replaced/`, before that
+        takes its place. So nothing of it ever lies where others could be served it, and a restore that is cut off has
+        either not begun to move anything, or left one folder in which all of it is.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import io
 import os
 import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
 from legation.errors import Conflict, InvalidParams, StorageFailed
 from legation.store.archive import DATABASES, FOLDERS, FORMAT, MANIFEST, File, Manifest
 from legation.store.database import migrations
-from legation.store.datafolder import DATABASE, KEYS, PORT
+from legation.store.datafolder import DATABASE, KEYS, PORT, REPLACED, cut_off, old_in, restore_prefix
+from legation.store.linefile import sync_folder
 from legation.store.lock import FolderLock
+from legation.store.passphrase import MAGIC, Unsealing, is_sealed
+
+if TYPE_CHECKING:
+    from legation.secret import Secret
+    from legation.store.keys import Keys
 
 _PIECE: Final = 1024 * 1024
 _DEEPEST: Final = 32  # folders; the keys of blobs have fewer parts
@@ -29,8 +42,14 @@ _KEYS_USED: Final = "select key_id from vault_bundle union select key_id from co
 _NOT_A_COPY: Final = "is not a whole backup of Legation; make it again, or choose another file"
 
 
+Progress = Callable[[int], None]
+"""Hears how many bytes of the copy were read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
+    """`moved_aside` is where the old data are: in the new folder."""
+
     files: int
     made_at: int
     with_keys: bool
@@ -38,12 +57,42 @@ class Restored:
 
 
 def restore(
-    copy: Path, folder: Path, *, replace: bool, now_ms: int, known_keys: Collection[str] | None = None
+    copy: Path,
+    folder: Path,
+    *,
+    replace: bool,
+    now_ms: int,
+    known_keys: Collection[str] | None = None,
+    passphrase: Secret | None = None,
+    new_keys: bool = False,
+    progress: Progress = lambda _: None,
 ) -> Restored:
     """`known_keys` are the ids of the vault keys that will be there; what they cannot open is refused. None: unknown,
-    or the copy brings its own."""
+    or the copy brings its own. `new_keys`: what is sealed is wrapped under a new one, and all sign-ins end."""
+    _undo_cut_off(folder)
     with _owned(folder):
-        return _restore(copy, folder, replace=replace, now_ms=now_ms, known_keys=known_keys)
+        _must_be_free(folder, replace=replace)
+        there = folder.exists()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(f"{restore_prefix(folder)}*"):
+            shutil.rmtree(left, ignore_errors=True)  # of one that was killed
+        fresh = Path(tempfile.mkdtemp(prefix=restore_prefix(folder), dir=folder.parent))
+        try:
+            manifest = _unpack(copy, fresh, passphrase, progress)
+            _check_databases(copy, fresh)
+            if KEYS not in manifest.files:
+                _check_keys(copy, fresh, known_keys)
+            for kept in (KEYS, PORT):  # they belong to the place, not to the copy
+                if kept not in manifest.files and (folder / kept).exists():
+                    shutil.copy2(folder / kept, fresh / kept)
+            if new_keys:
+                _renew_keys(copy, fresh, now_ms)
+            aside = _swap(fresh, folder, now_ms if there else None)
+        except BaseException:
+            if old_in(fresh) is None:
+                shutil.rmtree(fresh, ignore_errors=True)
+            raise
+    return Restored(len(manifest.files), manifest.made_at, (folder / KEYS).exists(), aside)
 
 
 @contextmanager
@@ -62,28 +111,9 @@ def _owned(folder: Path) -> Iterator[None]:
         yield
 
 
-def _restore(
-    copy: Path, folder: Path, *, replace: bool, now_ms: int, known_keys: Collection[str] | None
-) -> Restored:
-    _must_be_free(folder, replace=replace)
-    there = folder.exists()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f".{folder.name}-restore-*"):
-        shutil.rmtree(left, ignore_errors=True)  # of one that was killed
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-restore-", dir=folder.parent))
-    try:
-        manifest = _unpack(copy, fresh)
-        _check_databases(copy, fresh)
-        if KEYS not in manifest.files:
-            _check_keys(copy, fresh, known_keys)
-        for kept in (KEYS, PORT):  # they belong to the place, not to the copy
-            if kept not in manifest.files and (folder / kept).exists():
-                shutil.copy2(folder / kept, fresh / kept)
-        aside = _swap(fresh, folder, now_ms if there else None)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    return Restored(len(manifest.files), manifest.made_at, (folder / KEYS).exists(), aside)
+def _undo_cut_off(folder: Path) -> None:
+    if (old := cut_off(folder)) is not None:
+        old.rename(folder)
 
 
 def _must_be_free(folder: Path, *, replace: bool) -> None:
@@ -94,20 +124,24 @@ def _must_be_free(folder: Path, *, replace: bool) -> None:
         )
 
 
-def _unpack(copy: Path, fresh: Path) -> Manifest:
+def _unpack(copy: Path, fresh: Path, passphrase: Secret | None, progress: Progress) -> Manifest:
     found: dict[str, File] = {}
     manifest: Manifest | None = None
     try:
-        with tarfile.open(copy, mode="r|") as tar:
-            for member in tar:
-                if manifest is not None or not _is_ours(member):
-                    raise InvalidParams(f"cannot restore {copy}: it {_NOT_A_COPY}")
-                source = tar.extractfile(member)
-                assert source is not None  # a regular file
-                if member.name == MANIFEST:
-                    manifest = msgspec.json.decode(source.read(), type=Manifest)
-                else:
-                    found[member.name] = _store(source, fresh / member.name)
+        with copy.open("rb") as file:
+            content = _content(copy, file, passphrase, progress)
+            with tarfile.open(fileobj=content, mode="r|") as tar:
+                for member in tar:
+                    if manifest is not None or not _is_ours(member):
+                        raise InvalidParams(f"cannot restore {copy}: it {_NOT_A_COPY}")
+                    source = tar.extractfile(member)
+                    assert source is not None  # a regular file
+                    if member.name == MANIFEST:
+                        manifest = msgspec.json.decode(source.read(), type=Manifest)
+                    else:
+                        found[member.name] = _store(source, fresh / member.name)
+            while content.read(_PIECE):  # a sealed one is genuine only to its end
+                pass
     except (tarfile.TarError, EOFError, msgspec.MsgspecError) as error:
         raise InvalidParams(f"cannot restore {copy}: it {_NOT_A_COPY}") from error
     except OSError as error:
@@ -117,6 +151,38 @@ def _unpack(copy: Path, fresh: Path) -> Manifest:
     if manifest is None or manifest.format != FORMAT or manifest.files != found:
         raise InvalidParams(f"cannot restore {copy}: it {_NOT_A_COPY}")
     return manifest
+
+
+def _content(copy: Path, file: IO[bytes], passphrase: Secret | None, progress: Progress) -> io.RawIOBase:
+    """The tar, opened if it is sealed. It may come through a pipe, and is read once."""
+    beginning = file.read(len(MAGIC))
+    source = _Counting(beginning, file, progress)
+    if not is_sealed(beginning):
+        if passphrase is not None:
+            raise InvalidParams(
+                f"cannot restore {copy}: it is not sealed with a passphrase; leave --passphrase-file out"
+            )
+        return source
+    if passphrase is None:
+        raise InvalidParams(
+            f"cannot restore {copy}: it is sealed with a passphrase; give it with --passphrase-file"
+        )
+    return Unsealing(source, passphrase, str(copy))
+
+
+class _Counting(io.RawIOBase):
+    """A file whose first bytes were read already."""
+
+    def __init__(self, beginning: bytes, file: IO[bytes], progress: Progress) -> None:
+        self._beginning, self._file, self._progress = beginning, file, progress
+        self._count = 0
+
+    def read(self, size: int = _PIECE, /) -> bytes:
+        piece, self._beginning = self._beginning[:size], self._beginning[size:]
+        piece += self._file.read(size - len(piece))
+        self._count += len(piece)
+        self._progress(self._count)
+        return piece
 
 
 def _is_ours(member: tarfile.TarInfo) -> bool:
@@ -186,20 +252,60 @@ def _schema(connection: sqlite3.Connection) -> int:
     return int(connection.execute("select coalesce(max(number), 0) from migration").fetchone()[0])
 
 
+def _renew_keys(copy: Path, fresh: Path, now_ms: int) -> None:
+    """Before it takes its place: whoever is cut off has the keys of then, or the new ones and all that they open."""
+    from legation.store.keyfile import drop_older, open_file, renew_file
+
+    if not (fresh / KEYS).exists():
+        raise Conflict(
+            f"cannot make new keys for {copy}: those that it is sealed with are not here; put back their {KEYS} first"
+        )
+    renew_file(fresh / KEYS)
+    if (fresh / DATABASE).exists():
+        asyncio.run(_rewrap(fresh, open_file(fresh / KEYS), now_ms))
+    drop_older(fresh / KEYS)
+
+
+async def _rewrap(fresh: Path, keys: Keys, now_ms: int) -> None:
+    from legation.store.database.sqlite import SqliteDatabase
+    from legation.store.keychecks import check_keys
+    from legation.store.rewrapping import Rewrapper
+    from legation.store.sealing import Sealer
+
+    async with SqliteDatabase(fresh / DATABASE) as database:
+        await database.migrate()
+        await check_keys(database, keys, now_ms)
+        await Rewrapper(database, Sealer(keys.vault)).run(lambda _: None)
+
+
 def _swap(fresh: Path, folder: Path, now_ms: int | None) -> Path | None:
-    aside: Path | None = None
+    old = fresh / REPLACED / str(now_ms)
     try:
         if now_ms is not None:
-            aside = folder.with_name(f"{folder.name}.before-restore-{now_ms}")
-            folder.rename(aside)
+            old.parent.mkdir(mode=0o700)
+            folder.rename(old)
         fresh.rename(folder)
-    except OSError as error:
-        if aside is not None and not folder.exists():
-            aside.rename(folder)
+    except BaseException as error:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        if not isinstance(error, OSError):
+            raise
         raise StorageFailed(
             f"cannot move the restored data to {folder}: {error.strerror}; is it a mount? choose another --data-dir"
         ) from error
-    if aside is not None and all(entry.suffix == ".lock" for entry in aside.iterdir()):
-        shutil.rmtree(aside)
-        return None
-    return aside
+    sync_folder(folder.parent)
+    return None if now_ms is None else _tidied(folder / REPLACED / str(now_ms))
+
+
+def _tidied(old: Path) -> Path | None:
+    """What earlier restores replaced goes beside it; of a folder in which nothing was, nothing is kept."""
+    with suppress(OSError):
+        for older in sorted((old / REPLACED).iterdir()):
+            older.rename(old.with_name(older.name))
+        (old / REPLACED).rmdir()
+    if any(entry.suffix != ".lock" for entry in old.iterdir()):
+        return old
+    shutil.rmtree(old)
+    with suppress(OSError):  # it has those of earlier restores
+        old.parent.rmdir()
+    return None
