@@ -538,6 +538,12 @@ async def test_what_the_kernel_tells_is_refused_to_whoever_works_in_the_root_fol
         files.read(request)
 
 
+@pytest.mark.parametrize("folder", ["/proc", "/proc/self", "/proc/self/task", "/sys", "/dev"])
+def test_no_session_works_in_what_is_the_kernels(house: House, folder: str) -> None:
+    with pytest.raises(Forbidden):
+        house.forbidden.check_session([Path(folder)])
+
+
 async def test_a_sessions_own_folder_in_the_data_folder_is_open_to_it_alone(house: House) -> None:
     own, other = house.data / "work/ws/mine", house.data / "work/ws/s"
     own.mkdir()
@@ -554,6 +560,9 @@ async def test_a_sessions_own_folder_in_the_data_folder_is_open_to_it_alone(hous
     for name in ("keys", "other", "up/keys.json"):
         with pytest.raises(RpcFault):
             files.read(ReadTextFileRequest(session_id="s", path=str(own / name)))
+    with pytest.raises(Forbidden):
+        house.forbidden.in_workspace("other").check_session([own])
+    house.forbidden.in_workspace("ws").check_session([own])
     for folders in ([house.data], [house.data / "work"], [house.data / "work/ws"]):
         with pytest.raises(Forbidden):
             house.forbidden.check_session(folders)

@@ -93,3 +93,14 @@ def test_a_database_that_cannot_be_reached_is_told_without_its_password(home: Pa
     found = about(home, "database", LEGATION_DATABASE_URL="postgresql://u:canary-pw@127.0.0.1:1/x")
     assert found["verdict"] == "broken"
     assert "canary" not in str(found)
+
+
+def test_a_restore_that_was_cut_off_is_broken_and_nothing_is_to_be_deleted(home: Path) -> None:
+    old = home / ".local/share/.legation-restore-x/replaced/1"
+    old.mkdir(parents=True)
+    done = legation(home, "doctor", "--json")
+    (found,) = [each for each in json_lines(done.stdout) if each["about"] == "old data"]
+    assert (found["verdict"], str(old) in found["says"]) == ("broken", True)
+    assert "rm" not in found["next"].split()
+    assert str(old) in legation(home, "up", "--port", "0").stderr
+    assert old.exists()

@@ -145,6 +145,19 @@ async def test_what_was_there_stays_in_the_private_folder(tmp_path: Path) -> Non
     assert (replaced / "3/blobs/old").read_text() == "3"
 
 
+async def test_a_data_folder_that_is_a_link_stays_one_and_nothing_is_left_where_it_leads(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "disk/real/blobs").mkdir(parents=True)
+    (tmp_path / "disk/real/keys.json").write_text("old keys")
+    (tmp_path / "data").symlink_to("disk/real")
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    restore(copy, tmp_path / "data", replace=True, now_ms=4)
+    assert (tmp_path / "data").readlink() == Path("disk/real")
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["real"]
+    assert (tmp_path / "disk/real/replaced/4/keys.json").read_text() == "old keys"
+
+
 MOVES = ("rename of the old", "rename of the new")
 
 

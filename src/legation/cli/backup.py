@@ -111,6 +111,7 @@ def restore(
     """
     from legation.store.passphrase import read_passphrase
     from legation.store.restore import restore as restore_folder
+    from legation.store.restore import undo_cut_off
 
     if not file.is_file():
         raise NotFound(f"cannot restore {file}: there is no such file")
@@ -120,6 +121,7 @@ def restore(
             "cannot make new keys: they are given as settings; restore without --new-keys, and change them there"
         )
     folder, now_ms = place.data_dir, time.time_ns() // 1_000_000
+    undo_cut_off(folder)  # its keys count
     with _Counted(file.name, sys.stderr, file.stat().st_size) as counted:
         done = restore_folder(
             file,

@@ -24,7 +24,7 @@ from legation.cli.folders import Folders
 from legation.cli.terminal import Style, Terminal, line
 from legation.errors import ConfigInvalid, LegationError
 from legation.settings import FIELDS, Settings
-from legation.store.datafolder import COPIES, KEYS, REPLACED, left_beside
+from legation.store.datafolder import COPIES, KEYS, REPLACED, cut_off, left_beside
 from legation.store.lock import owner_alive
 from legation.wire.api.server import OWNER_LOCK
 
@@ -185,6 +185,11 @@ def _leftovers(settings: Settings) -> Finding:
 
 def _old_data(folder: Path) -> Finding:
     """What restores and backups left: prompts, answers and keys that may still be in use."""
+    if (old := cut_off(folder)) is not None:
+        says = f"a restore was cut off, and what was there is in {line(str(old))}"
+        return Finding(
+            "broken", "old data", says, "legation restore FILE --replace, or give that its name back"
+        )
     broken_off = [] if owner_alive(folder / OWNER_LOCK) else folder.glob(f"{COPIES}*")
     found = [*left_beside(folder), *sorted((folder / REPLACED).glob("*")), *sorted(broken_off)]
     if not found:

@@ -58,12 +58,14 @@ class SessionFiles:
     def _open(self, path: str, flags: int) -> Iterator[int]:
         folder, parts = self._locate(path)
         self._forbidden.check_name((*folder.parts, *parts))
+        looked = self._forbidden.look()
         at = os.open(folder, _FOLDER)
         try:
-            self._forbidden.check_open(at)
+            looked.check(os.fstat(at))
             for part in parts[:-1]:
                 at = _step(at, part, make=bool(flags & os.O_CREAT))
-                self._forbidden.check_open(at)
+                looked.check(os.fstat(at))
+            self._forbidden.check_open(at)  # a folder above the session's may have been replaced by a link
             fd = os.open(parts[-1], flags, 0o666, dir_fd=at)
         finally:
             os.close(at)

@@ -97,7 +97,7 @@ class Hosting:
         from legation.server.acp.client_handlers import ClientFiles, ClientTerminals
         from legation.server.sessions.questions import Waiting
 
-        settings = self._settings
+        settings, forbidden = self._settings, self._forbidden.in_workspace(workspace)
         # Not the credential of whoever started a session: that one may answer what its agent asks.
         requester = Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
         approver = DoorApprover(
@@ -112,7 +112,7 @@ class Hosting:
         options = HostOptions(
             approver=approver,
             questions=Waiting(),
-            fs=ClientFiles(self._clients, workspace, create_default_fs_handler(folders_of, self._forbidden)),
+            fs=ClientFiles(self._clients, workspace, create_default_fs_handler(folders_of, forbidden)),
             terminal=ClientTerminals(self._clients, workspace),
             workspace=workspace,
             limits=Limits(
@@ -124,7 +124,7 @@ class Hosting:
             max_line=settings.max_line_bytes,
             redact=self._redactor.bytes,
             data_dir=settings.data_dir,
-            forbidden=self._forbidden,
+            forbidden=forbidden,
             trusts=self.trusted(workspace).trusts,
         )
         host = AcpHost(options, log=self._log)

@@ -83,6 +83,7 @@ def old_in(fresh: Path) -> Path | None:
 
 def cut_off(folder: Path) -> Path | None:
     """The old data of a restore into `folder` that was killed between its two moves."""
+    folder = Path(os.path.realpath(folder))
     if folder.exists():
         return None
     left = left_beside(folder)

@@ -38,10 +38,16 @@ class ForbiddenPlaces:
     """Blocks: call it off the loop."""
 
     def __init__(
-        self, folders: Sequence[Path] = (), files: Sequence[Path] = (), *, but: Sequence[Path] = ()
+        self,
+        folders: Sequence[Path] = (),
+        files: Sequence[Path] = (),
+        *,
+        but: Sequence[Path] = (),
+        workspace: str | None = None,
     ) -> None:
         """`folders` are data folders, `files` whatever else, of which some may be folders. `but` are folders in them that
-        may be used all the same."""
+        may be used all the same. Of a `workspace`, only its own sessions' folders may become such ones."""
+        self._workspace = workspace
         self._folders = tuple(map(_absolute, folders))
         self._files = tuple(map(_absolute, files))
         self._but = tuple(each.parts for each in but)
@@ -69,19 +75,22 @@ class ForbiddenPlaces:
         )
 
     def but(self, *folders: Path) -> ForbiddenPlaces:
-        return ForbiddenPlaces(self._folders, self._files, but=folders)
+        return ForbiddenPlaces(self._folders, self._files, but=folders, workspace=self._workspace)
+
+    def in_workspace(self, workspace: str) -> ForbiddenPlaces:
+        return ForbiddenPlaces(self._folders, self._files, workspace=workspace)
 
     def of_session(self, folders: Iterable[Path]) -> ForbiddenPlaces:
         """For a session that works in these, links resolved: one that Legation made for it lies in the data folder."""
         works = [Path(os.path.realpath(each)) / WORK for each in self._folders]
-        own = [
-            folder
-            for folder in folders
-            for work in works
-            if folder.is_relative_to(work)
-            and len(folder.relative_to(work).parts) > 1  # of a workspace, by id
-        ]
+        own = [folder for folder in folders for work in works if self._is_own(folder, work)]
         return self.but(*own) if own else self
+
+    def _is_own(self, folder: Path, work: Path) -> bool:
+        if not folder.is_relative_to(work):
+            return False
+        workspace, *session = folder.relative_to(work).parts or ("",)
+        return bool(session) and self._workspace in (None, workspace)
 
     def check_name(self, parts: Parts) -> None:
         """Of an absolute path, whether something is there or not."""
@@ -108,15 +117,16 @@ class ForbiddenPlaces:
     def check_folder(self, folder: Path) -> None:
         """Of a folder that somebody wants to work in: neither one of ours, nor in one, by any name."""
         real = Path(os.path.realpath(folder))
-        if any(real.is_relative_to(place) for place in KERNEL):
-            raise _refusal()
         self.check_name(real.parts)
-        if any(_begins(real.parts, own) for own in self._but):
-            return
         looked = self.look()
-        for each in (real, *real.parents):
-            if (status := _look(each)) is not None:
-                looked.check(status)
+        if (status := _look(real)) is not None:
+            looked.check(status)
+        if self._is_open(real.parts):
+            return
+        # Not by device: a folder of memory that is mounted in /dev is as good as any.
+        above = (identity(found) for each in real.parents if (found := _look(each)))
+        if not looked.identities.isdisjoint(above):
+            raise _refusal()
 
     def check_session(self, folders: Iterable[Path]) -> None:
         """Of the folders that a session is to work in."""

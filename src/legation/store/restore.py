@@ -69,7 +69,8 @@ def restore(
 ) -> Restored:
     """`known_keys` are the ids of the vault keys that will be there; what they cannot open is refused. None: unknown,
     or the copy brings its own. `new_keys`: what is sealed is wrapped under a new one, and all sign-ins end."""
-    _undo_cut_off(folder)
+    folder = Path(os.path.realpath(folder))  # a link stays, and what it leads to is replaced
+    undo_cut_off(folder)
     with _owned(folder):
         _must_be_free(folder, replace=replace)
         there = folder.exists()
@@ -111,7 +112,9 @@ def _owned(folder: Path) -> Iterator[None]:
         yield
 
 
-def _undo_cut_off(folder: Path) -> None:
+def undo_cut_off(folder: Path) -> None:
+    """What a restore was about to replace when it was killed is back in its place."""
+    folder = Path(os.path.realpath(folder))
     if (old := cut_off(folder)) is not None:
         old.rename(folder)
 

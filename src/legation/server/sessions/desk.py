@@ -317,7 +317,8 @@ class Desk:
         must_be_open(record)
         if not message.message.strip() and not message.attachments:
             raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
-        links = await asyncio.to_thread(links_to, message.attachments, record.folders, self._forbidden)
+        forbidden = self._forbidden.in_workspace(record.workspace)
+        links = await asyncio.to_thread(links_to, message.attachments, record.folders, forbidden)
         return Message(id=message_id, text=message.message, links=links)
 
     async def _ended_elsewhere(self, record: Record, agent_id: str | None) -> None:
