@@ -30,7 +30,9 @@ def fix(turn: Turn) -> None:
 
 
 def run_tests(turn: Turn) -> TestRun | None:
-    outcome = run_command(turn, fixer.TEST_COMMAND, COMMAND)
+    # It has no model: it thinks by trying the tests, and asks about what changes the folder. A script's `run` is
+    # an execution like any agent's.
+    outcome = run_command(turn, fixer.TEST_COMMAND, COMMAND, kind="think")
     return None if outcome is None else TestRun.of(outcome)
 
 
@@ -53,7 +55,7 @@ def _look_into(turn: Turn, tests: TestRun) -> None:
 
 def _search(turn: Turn, tests: TestRun) -> Fix | None:
     folder = turn.session.cwd
-    with ToolCall(turn, "execute", "Try one-line changes in a scratch copy", raw_input={}) as call:
+    with ToolCall(turn, "think", "Try one-line changes in a scratch copy", raw_input={}) as call:
         call.begin()
         if not fixer.small_enough(folder):
             raise StepFailedError("the folder has too many files to copy")

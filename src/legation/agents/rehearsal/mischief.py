@@ -164,8 +164,8 @@ def unknown_update(turn: Turn, _: Args) -> None:
 
 def out_of_order(turn: Turn, _: Args) -> None:
     call = {"toolCallId": new_id("call")}
-    start = {"sessionUpdate": "tool_call", **call, "title": "Late to start", "kind": "other"}
-    turn.send_update({"sessionUpdate": "tool_call_update", **call, "status": "completed"})
+    start = {"sessionUpdate": "tool_call", **call, "title": "Late to start", "kind": "think"}
+    turn.send_update({"sessionUpdate": "tool_call_update", **call, "kind": "think", "status": "completed"})
     turn.send_update({**start, "status": "pending"})
     turn.send_update({**start, "status": "in_progress"})
     turn.send_update({"sessionUpdate": "tool_call_update", **call, "status": "pending"})

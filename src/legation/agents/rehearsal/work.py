@@ -6,7 +6,7 @@ from pathlib import Path
 from legation.agents.rehearsal import command, permission
 from legation.agents.rehearsal.reverse import read_text, write_text
 from legation.agents.rehearsal.script import Args, StepSpec
-from legation.agents.rehearsal.toolcall import ToolCall, diff_content, text_content
+from legation.agents.rehearsal.toolcall import Kind, ToolCall, diff_content, text_content
 from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError
 
 ANYWHERE = "leaves the working folder too (a hostile agent)"
@@ -100,10 +100,10 @@ def ask_run(turn: Turn, args: Args) -> None:
 
 
 def run_command(
-    turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool = False
+    turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool = False, kind: Kind = "execute"
 ) -> command.Outcome | None:
     raw = {"command": title}
-    with ToolCall(turn, "execute", f"Run {title}", raw_input=raw) as call:
+    with ToolCall(turn, kind, f"Run {title}", raw_input=raw) as call:
         if ask:
             permission.ask(call)
         call.begin()
