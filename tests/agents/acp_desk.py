@@ -113,7 +113,6 @@ def _opencode(model: ScriptedModel) -> dict[str, object]:
         "model": f"scripted/{MODEL}",
         "small_model": f"scripted/{MODEL}",
         "enabled_providers": ["scripted"],
-        "permission": {"edit": "ask", "bash": "ask"},
         "provider": {"scripted": provider},
     }
 

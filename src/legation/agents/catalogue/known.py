@@ -41,6 +41,8 @@ _CODEX_ACP_TRUSTED: Final = Stance(args=("-c", 'projects={{folder}={trust_level=
 _OPENCODE_UNTRUSTED: Final = Stance(env={"OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_PURE": "1"})
 _GEMINI_UNTRUSTED: Final = Stance(env={"GEMINI_CLI_TRUST_WORKSPACE": "false"})
 _GEMINI_TRUSTED: Final = Stance(env={"GEMINI_CLI_TRUST_WORKSPACE": "true"})
+# Of itself OpenCode asks about next to nothing, in any of its modes. What touches nothing is free.
+_OPENCODE_ASKS: Final = '{"*":"ask","todowrite":"allow","question":"allow"}'
 _OPENCODE_OBEYS: Final = (
     "opencode.json",
     "opencode.jsonc",
@@ -164,6 +166,7 @@ KNOWN: Final = (
                 "OPENCODE_DISABLE_AUTOUPDATE": "1",
                 "OPENCODE_DISABLE_SHARE": "1",
                 "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+                "OPENCODE_PERMISSION": _OPENCODE_ASKS,
             },
             untrusted=_OPENCODE_UNTRUSTED,
             obeys=_OPENCODE_OBEYS,
