@@ -8,8 +8,10 @@ from legation.wire import codec
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import Content, ToolCall
 from legation.wire.acp.updates import AgentMessageChunk, Notice
+from legation.wire.action import Action
 from legation.wire.codec import Known
 from legation.wire.events import Event
+from legation.wire.lifecycle import UnaskedEffect, UnaskingMode
 
 PLAN = "1. look\n2. leap"
 PROPOSED = ToolCall(
@@ -45,3 +47,14 @@ def test_what_a_notice_is_about_is_told_apart_from_it() -> None:
         == "warning: Asked again: 1 of 5\n"
     )
     assert shown(Notice(severity="error", title="Too long")) == "error: Too long\n"
+
+
+def test_what_was_done_unasked_is_loud() -> None:
+    action = Action(agent="a", tool="edit")
+    effect = UnaskedEffect(title="Write\x1b[2J a", action=action, policy="deny", rule="p:no", ends_turn=True)
+    told = shown(effect)
+    assert told.startswith("! UNASKED · Write")
+    assert "\x1b" not in told
+    assert told.endswith("done, and nobody was asked; p:no would have denied it; the turn is ended\n")
+    mode = UnaskingMode(mode="yolo", found="left", reason="it insists")
+    assert shown(mode) == "! UNASKING · it went to mode yolo, in which it asks nobody: it insists\n"

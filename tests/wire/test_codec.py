@@ -32,6 +32,8 @@ from legation.wire.lifecycle import (
     SessionReset,
     SessionStatus,
     TurnState,
+    UnaskedEffect,
+    UnaskingMode,
 )
 from legation.wire.payload import Payload
 
@@ -57,6 +59,8 @@ PAYLOADS: list[tuple[str, Payload]] = [
     ("prompt-finished", PromptFinished(turn="t", stop_reason="end_turn", error=ERROR, usage=Usage())),
     ("permission-asked", ASKED),
     ("permission-answered", PermissionAnswered(id="perm_1", outcome="expired", by="clock")),
+    ("unasked-effect", UnaskedEffect(title="Write a.py", action=ASK.action, rule="p:edits", ends_turn=True)),
+    ("unasking-mode", UnaskingMode(mode="yolo", found="left", put_into="default")),
     ("question-asked", QuestionAsked(id="q", message="which?", mode="form", requested_schema={"a": 1})),
     ("question-answered", QuestionAnswered(id="q", outcome="accepted", by="me", content={"a": 1})),
     ("agent-exited", AgentExited(signal=9, stderr_tail="boom")),

@@ -17,6 +17,15 @@ REPOSITORY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
+class AskingModes:
+    """Modes of one agent, by what it calls them: in which it asks, the best first, and in which it does not. For names
+    that do not say it themselves (`host/modes.py` knows those that do)."""
+
+    asking: tuple[str, ...] = ()
+    unasking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Beginning:
     """Of sessions by ACP.
 

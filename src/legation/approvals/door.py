@@ -24,6 +24,7 @@ from legation.approvals.answers import Ending, ending_of
 from legation.approvals.approval import Approval, Status, new_approval_id
 from legation.approvals.approval_endings import Reason, Revoked, get
 from legation.approvals.attendance import Attendance
+from legation.approvals.call_context import context_of
 from legation.approvals.considering import considered
 from legation.approvals.editing import edited, edited_params
 from legation.approvals.grants import Grants
@@ -34,7 +35,7 @@ from legation.approvals.passage import Judged, NoGrant, OverLimit, Passage, cove
 from legation.approvals.policies import Policies, judged_by, off_loop
 from legation.approvals.policy.facts import normal
 from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.verdict import Verdict
+from legation.approvals.policy.verdict import UnaskedWord, Verdict
 from legation.approvals.recheck import Recheck
 from legation.approvals.request import (
     ONLY_ALWAYS,
@@ -47,7 +48,7 @@ from legation.approvals.request import (
     Ruling,
     unheard,
 )
-from legation.approvals.trace import StepKind
+from legation.approvals.trace import Call, StepKind, proposed, unasked
 from legation.approvals.vigil import AWAY, AWAY_MS, WAIT_MS, Notify, Vigil, first_of, nobody
 from legation.errors import Conflict, LegationError, RateLimited, Unavailable
 
@@ -159,6 +160,32 @@ class Door:
         facts = replace(request.facts, resolve=normal)
         verdict = self.policies.current.decide(request.action, facts)
         return asked_at + self._lifetime_ms(verdict, request)
+
+    async def witness(self, request: Request, default: UnaskedWord) -> tuple[Consideration, bool]:
+        """Something was done that nobody was asked about: what would have happened, traced unless it would have passed,
+        and whether the turn is to end for it. `default` counts where no policy says so."""
+        found = await self.consider(request)
+        if found.policy == "allow" or found.grant is not None:
+            return found, False
+        policies, action = self.policies.current, request.action
+        ends = (policies.unasked(action.agent) or default) == "stop"
+        call = Call(
+            trace_id=request.trace_id,
+            agent=action.agent,
+            tool=action.tool,
+            session_id=request.session_id,
+            turn_id=request.turn_id,
+            tool_call_id=request.tool_call_id,
+        )
+        digest, context = action.digest(found.version), context_of(action, request.facts)
+        steps = [
+            proposed(call, action, digest, owner=request.content_owner, context=context),
+            unasked(call, found.policy, found.rule, found.version, ended=ends),
+        ]
+        workspace, now = request.principal.workspace, self.inbox.clock.now_ms()
+        await self.inbox.ledger.append(workspace, steps, now)
+        self._habits.ended(workspace, request.trace_id)
+        return found, ends
 
     # One request.
 

@@ -20,7 +20,7 @@ INTERVAL: Final = 0.5  # seconds: as late as an answer given at another server m
 _DOOR: Final = Queries("door")
 _APPROVALS: Final = Queries("approvals")
 # An effect is no change of an approval.
-_TOLD: Final = frozenset(StepKind) - {StepKind.EXECUTED, StepKind.RETURNED}
+_TOLD: Final = frozenset(StepKind) - {StepKind.EXECUTED, StepKind.RETURNED, StepKind.UNASKED}
 
 
 class Elsewhere:

@@ -45,6 +45,7 @@ class StepKind(StrEnum):
     RETURNED = "returned"  # the tool answered
     CANCELLED = "cancelled"  # whoever asked has gone
     EXPIRED = "expired"  # nobody answered in time, or nobody used the answer
+    UNASKED = "unasked"  # it was done, and nobody was asked: `policy` is what the rules would have said
     SUPERSEDED = "superseded"  # whoever waited is dead, or another approval stands in its place
 
 
@@ -188,6 +189,19 @@ def decided(
         policy_version=must_be_name(version, "a policy's version") if version else "",
         reason=reason,
         by=by,
+    )
+
+
+def unasked(call: Call, verdict: Verdict, rule: str, version: str, *, ended: bool) -> Draft:
+    """Of something that was done already. `ended`: the turn was ended for it."""
+    return Draft(
+        step=StepKind.UNASKED,
+        call=call,
+        policy=verdict,
+        policy_rule=must_be_name(rule, "a rule's name"),
+        policy_version=version,
+        status="stopped" if ended else "warned",
+        reason=StepKind.UNASKED,
     )
 
 

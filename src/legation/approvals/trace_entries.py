@@ -115,7 +115,7 @@ def steps_of(workspace: str, trace_id: str) -> Transaction[list[Step]]:
 def entry(steps: Sequence[Step], words: Words, names: Mapping[str, str] = {}) -> TraceEntry:
     """Of all steps of one call, in their order."""
     first = _last(steps, StepKind.PROPOSED)
-    verdict = _last(steps, StepKind.DECIDED)
+    verdict = _last(steps, StepKind.DECIDED) or _last(steps, StepKind.UNASKED)
     resolved = _last(steps, StepKind.RESOLVED)
     supervised = resolved is not None and resolved.actor_level == 1
     said = _said(resolved, words)
@@ -213,7 +213,7 @@ def joined(rows: Rows) -> dict[str, list[Step]]:
 
 
 def _recent(steps: Sequence[Step]) -> RecentTrace:
-    verdict = _last(steps, StepKind.DECIDED)
+    verdict = _last(steps, StepKind.DECIDED) or _last(steps, StepKind.UNASKED)
     return RecentTrace(
         trace_id=steps[0].trace_id,
         tool=steps[0].tool,

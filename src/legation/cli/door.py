@@ -38,7 +38,7 @@ from legation.store.keys import new_key_text, ring_of
 from legation.store.sealing import Sealer
 from legation.store.steadyclock import SteadyClock
 from legation.wire.api.identity import NewUser
-from legation.wire.ask import Approver, Ask, Decision
+from legation.wire.ask import Approver, Ask, Decision, Unasked
 from legation.wire.principal import Principal
 
 TRACE: Final = "trace.jsonl"  # in the session's folder
@@ -57,11 +57,15 @@ async def own_door(
     where: Callable[[str], Where | None],
     cancel_turn: Callable[[], None],
     timeout: float,
+    watched: bool = False,
+    approves: bool = False,
     clock: Clock | None = None,
     grants: bool = False,
 ) -> AsyncIterator[Approver]:
     """Which of the host's approvers it is. `timeout` is the person's time, unless a rule gives less. With `grants` the
-    person can grant a tool for the session, by a yes to an agent that offers only `always`."""
+    person can grant a tool for the session, by a yes to an agent that offers only `always`. `watched`: somebody sees what
+    happens, and need not be protected from what an agent does unasked unless a policy says so; `approves`: whoever would
+    be asked has said yes beforehand."""
     clock = SteadyClock(clock or SystemClock())
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(MemoryDatabase(clock=clock))
@@ -76,7 +80,14 @@ async def own_door(
         given = Grants(database, sealer, clock) if grants else None
         habits = Habits(timeout=timeout, supervisor_wait_ms=0, notify=here.notify, grants=given)
         door = await stack.enter_async_context(Door(inbox, policies, Attendance(database, clock), habits))
-        rules = DoorApprover(door, where=where, requester_of=lambda _: EXEC, timeout=timeout)
+        rules = DoorApprover(
+            door,
+            where=where,
+            requester_of=lambda _: EXEC,
+            timeout=timeout,
+            unasked="warn" if watched else "stop",
+            approves=approves,
+        )
         yield RulesFirst(rules, here, cancel_turn)
 
 
@@ -181,6 +192,9 @@ class RulesFirst:
         if decision.outcome == "cancelled" and question.said is not None:
             self._cancel_turn()  # last, so that whoever ends the turn finds who cancelled it
         return decision
+
+    async def unasked(self, ask: Ask) -> Unasked:
+        return await self._rules.unasked(ask)
 
 
 def _either(*futures: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:

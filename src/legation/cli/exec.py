@@ -35,6 +35,9 @@ def exec_(
     agent: Annotated[str | None, Parameter(help="A known agent, by name.")] = None,
     command: Annotated[str | None, Parameter(help="Any ACP agent, as a command line.")] = None,
     cwd: Annotated[Path, Parameter(help="The folder to work in.")] = Path(),
+    mode: Annotated[
+        str | None, Parameter(help="A mode of the agent's, like plan; none in which it does not ask.")
+    ] = None,
     yes: Annotated[
         bool, Parameter(negative="", help="Approve what would be asked. What a rule denies stays denied.")
     ] = False,
@@ -85,6 +88,8 @@ def exec_(
         },
         driver=start.driver,
         beginning=start.beginning,
+        modes=start.modes,
+        mode=mode,
         trusts=trusts,
         redact=_redactor(hidden).bytes,
     )

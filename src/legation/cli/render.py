@@ -25,9 +25,12 @@ from legation.wire.lifecycle import (
     PermissionAsked,
     PromptFinished,
     PromptStarted,
+    UnaskedEffect,
+    UnaskingMode,
 )
 
 OUTPUT_LINES = 8  # of a tool's output that are shown
+_WOULD = {"deny": "denied it", "supervisor": "asked a supervisor", "human_approval": "asked a person"}
 _MARKS = {"completed": "✓", "failed": "✗", "in_progress": "▸", "pending": "·"}
 
 
@@ -50,6 +53,8 @@ class Renderer:
             Notice: self._notice,
             PermissionAsked: self._ask,
             PermissionAnswered: self._answer,
+            UnaskedEffect: self._unasked,
+            UnaskingMode: self._unasking,
             PromptFinished: self._finished,
             AgentExited: self._exited,
             Diagnostic: self._diagnostic,
@@ -156,6 +161,28 @@ class Renderer:
         else:
             told = answered.message or why
             self._say(f"denied by {line(rule)} · {title}{f': {line(told)}' if told else ''}", "red")
+
+    def _unasked(self, effect: UnaskedEffect) -> None:
+        would = (
+            f"{effect.rule} would have {_WOULD.get(effect.policy or '', 'judged it')}" if effect.rule else ""
+        )
+        end = "the turn is ended" if effect.ends_turn else ""
+        why = "; ".join(part for part in (would, end) if part)
+        self._say(
+            f"! UNASKED · {line(effect.title)}: done, and nobody was asked{f'; {line(why)}' if why else ''}",
+            "red",
+        )
+
+    def _unasking(self, found: UnaskingMode) -> None:
+        how = "it went to" if found.found == "left" else "it began in"
+        if found.put_into is not None:
+            self._say(
+                f"{how} mode {line(found.mode)}, which does not ask: put into {line(found.put_into)}",
+                "yellow",
+            )
+            return
+        why = f": {line(found.reason)}" if found.reason else ""
+        self._say(f"! UNASKING · {how} mode {line(found.mode)}, in which it asks nobody{why}", "red")
 
     def _finished(self, finished: PromptFinished) -> None:
         if finished.error:

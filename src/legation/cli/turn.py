@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from legation.agents.beginning import Beginning
-from legation.agents.driver import DriverName
+from legation.agents.beginning import AskingModes, Beginning
+from legation.agents.driver import Driver, DriverName
 from legation.approvals.policies import Policies
 from legation.cli.approver import TerminalApprover
 from legation.cli.door import TRACE, own_door
@@ -23,6 +23,8 @@ from legation.cli.view import AskedInOrder, Screen
 from legation.errors import Cancelled
 from legation.host.changes import Changes, Snapshot
 from legation.host.host import AcpHost
+from legation.host.modes import Opening, choose_mode
+from legation.host.offers import Offers
 from legation.host.options import AgentDefinition, HostOptions, Limits, trusts_nothing
 from legation.host.session import Session
 from legation.host.turn import PromptResult
@@ -34,7 +36,8 @@ from legation.store.jsonl import JsonlBackend
 from legation.store.subscription import Subscription
 from legation.wire import codec
 from legation.wire.acp.content import Text
-from legation.wire.ask import Approver
+from legation.wire.acp.sessions import NewSessionResponse
+from legation.wire.ask import ApproveAll, Approver
 from legation.wire.diagnostic import Diagnostic
 from legation.wire.events import Event
 
@@ -53,6 +56,8 @@ class Job:
     driver: DriverName = "acp"
     trusts: Callable[[str], bool] = trusts_nothing
     beginning: Beginning = field(default_factory=Beginning)
+    modes: AskingModes = field(default_factory=AskingModes)
+    mode: str | None = None  # one of the agent's, to work in
     redact: Redact = unchanged
     session_id: str = field(default_factory=partial(new_id, "ses"))
 
@@ -110,6 +115,8 @@ async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -
                 cancel_turn=cancel,
                 timeout=settings.permission_timeout,
                 grants=isinstance(person, TerminalApprover),  # what was said beforehand grants nothing
+                watched=isinstance(person, TerminalApprover),
+                approves=isinstance(person, ApproveAll),
             )
             async with (
                 _shown(screen) as show,
@@ -182,9 +189,16 @@ async def _prompt(
         env=job.env,
         driver=job.driver,
         beginning=job.beginning,
+        modes=job.modes,
     )
     agent = await host.spawn_agent(definition)
-    await host.create_session(agent.agent_id, cwd=job.cwd, session_id=session_id, title=job.prompt[:SUMMARY])
+    await host.create_session(
+        agent.agent_id,
+        cwd=job.cwd,
+        session_id=session_id,
+        title=job.prompt[:SUMMARY],
+        prepare=partial(_in_mode, job, host.limits.start) if job.mode is not None else None,
+    )
     show(host.events(session_id))
     cancel.session = host.session(session_id)
     try:
@@ -195,6 +209,13 @@ async def _prompt(
         raise
     finally:
         await asyncio.shield(host.close_session(session_id))
+
+
+async def _in_mode(job: Job, limit: float, agent: Driver, opened: NewSessionResponse) -> NewSessionResponse:
+    """In the mode that was asked for, or there is no session."""
+    opening = Opening(agent, opened.session_id, Offers.of(opened), limit, job.modes)
+    await choose_mode(opening, job.mode or "", job.modes)
+    return opening.offers.told_in(opened)
 
 
 @contextmanager

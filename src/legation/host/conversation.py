@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from legation.agents.driver import Driver
 from legation.agents.rpc import AgentRefused, RpcFault
@@ -25,28 +26,40 @@ from legation.host.meta import SessionMeta
 from legation.host.options import Limits
 from legation.host.permissions import Permissions
 from legation.host.questions import Questions
-from legation.host.toolcalls import ToolCalls
+from legation.host.reverse import Service
+from legation.host.toolcalls import EFFECTLESS, Decided, ToolCalls, real_path
 from legation.host.turn import CANCEL_GRACE, End, PromptResult, Turn
 from legation.ids import new_id
 from legation.store.stream import Receipt
 from legation.wire import codec
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.acp.permission import RequestPermissionRequest, RequestPermissionResponse
+from legation.wire.acp.permission import PermissionOption, RequestPermissionRequest, RequestPermissionResponse
+from legation.wire.acp.reverse import CreateTerminalResponse
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.sessions import PromptResponse
 from legation.wire.acp.toolcall import Diff
 from legation.wire.acp.updates import UserMessageChunk
-from legation.wire.action import Action
-from legation.wire.ask import Approver, Ask
+from legation.wire.action import Action, canonical_path
+from legation.wire.ask import ApproveAll, Approver, Ask, Decision, RuledApprover, Unasked
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
-from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState
+from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState, UnaskedEffect
 from legation.wire.lifecycle import Turn as TurnName
 from legation.wire.payload import Payload
 
+JUDGE_LIMIT = 30.0  # seconds to judge what was done unasked: the store's time
 TOOL_PATIENCE = 6  # times the idle limit that an agent may be silent while a tool of its works
 SETTLE_LIMIT = 5.0  # seconds from the end of an agent to that of its turn: the loop's time
+
+# What whoever decides what Legation does for an agent can say: these are no options of the agent's.
+SERVICE_OPTIONS: Final = (
+    PermissionOption(option_id="allow_once", name="Allow", kind="allow_once"),
+    PermissionOption(option_id="reject_once", name="Refuse", kind="reject_once"),
+)
+_OPEN: Final = frozenset(("policy", "legation", "timeout", "client", "agent", "unattended"))
+
+_log = logging.getLogger(__name__)
 
 
 class Place(Protocol):
@@ -79,6 +92,9 @@ class Conversation:
         limits: Limits,
     ) -> None:
         self.tool_calls = ToolCalls()
+        self._decided = Decided(self.tool_calls)
+        self._judging: set[asyncio.Task[None]] = set()  # of what was done unasked
+        self._approver = approver
         self._session = session
         self._clock = clock
         self._limits = limits
@@ -88,6 +104,7 @@ class Conversation:
             clock=clock,
             limit=limits.permission,
             changed=self._go_on,
+            decided=self._decided.settle,
         )
         self._questions = self._questions_for(questions)
         self._turn: Turn | None = None
@@ -116,7 +133,10 @@ class Conversation:
     # The agent asks.
 
     def permission(self, request: RequestPermissionRequest) -> Awaitable[RequestPermissionResponse]:
-        ask = self._ask(request)
+        return self._put(self._ask(request))
+
+    def _put(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
+        self._decided.begin(ask)
         answer = self._permissions.ask(ask)
         if self._turn and self._turn.cancelled:
             self._permissions.cancel_all()  # asked too late: the turn is being ended
@@ -124,10 +144,146 @@ class Conversation:
             self._move("requires-action", ask.id)
         return answer
 
+    # The agent has something done for it.
+
+    def serve(self, service: Service, do: Callable[[], Awaitable[object]]) -> Awaitable[object]:
+        """Decided like a permission, unless one for the same call and place was just given; then done."""
+        if service.kind == "read" and not isinstance(self._approver, RuledApprover):
+            return do()  # without rules nobody has a word to say on what is read
+        path = self._place(service)
+        action = Action(
+            agent=self._agent_name(),
+            tool=service.tool,
+            kind=service.kind,
+            params=service.params,
+            paths=() if path is None else (path,),
+            command=service.command,
+        )
+        real, turn = None if path is None else real_path(path), self._turn.id if self._turn else None
+        # An environment is no part of what an agent asks about, and can make any command another.
+        if "env" not in service.params and self._decided.covers(action, real, turn):
+            return self._do(service, real, do)
+        ask = self._ask_about(
+            action,
+            service.title,
+            tool_call_id=self.tool_calls.about(path, service.command),
+            options=SERVICE_OPTIONS,
+            diffs=(service.diff,) if service.diff else (),
+        )
+        answer = self._put(ask)
+        doing = asyncio.ensure_future(self._do_if_allowed(ask, answer, service, real, do))
+
+        def over(_: object) -> None:
+            if doing.cancelled():  # perhaps before its first step: the agent no longer waits
+                answer.cancel()
+
+        doing.add_done_callback(over)
+        return doing
+
+    async def _do_if_allowed(
+        self,
+        ask: Ask,
+        answer: asyncio.Future[RequestPermissionResponse],
+        service: Service,
+        real: str | None,
+        do: Callable[[], Awaitable[object]],
+    ) -> object:
+        await answer
+        decision = self._decided.decision(ask)
+        if decision is None or decision.outcome != "approved":
+            raise RpcFault(ErrorCode.INVALID_PARAMS, _refusal(service, decision))
+        return await self._do(service, real, do)
+
+    async def _do(self, service: Service, real: str | None, do: Callable[[], Awaitable[object]]) -> object:
+        path = self._place(service)
+        if path is not None and real_path(path) != real:
+            what = f"cannot {service.verb} {path}: it leads elsewhere than when it was decided; ask again"
+            raise RpcFault(ErrorCode.INVALID_PARAMS, what)
+        result = await do()
+        if isinstance(result, CreateTerminalResponse):
+            self._decided.opened(result.terminal_id)
+        return result
+
+    def _place(self, service: Service) -> str | None:
+        if service.path is None:
+            return None
+        if not service.path.startswith("/") or "\0" in service.path:
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "the path must be absolute")
+        return canonical_path(service.path, cwd=self._session.meta.cwd)
+
+    # The agent has done something.
+
+    def take_call(self, draft: Draft) -> None:
+        """What it says of a tool call. One that was carried out must have been asked about."""
+        call = self.tool_calls.take(draft)
+        if call is None or call.status != "completed" or call.kind in EFFECTLESS:
+            return
+        try:
+            action = Action.from_tool_call(
+                self._agent_name(), call, cwd=self._session.meta.cwd, home=self._session.home
+            )
+        except InvalidParams:  # not to be judged by its arguments, so by its kind alone
+            action = Action(agent=self._agent_name(), tool=call.kind or "other", kind=call.kind or "other")
+        turn = self._turn
+        if not self._decided.was_asked(call, action, turn.id if turn else None):
+            ask = self._ask_about(action, call.title or action.tool, tool_call_id=call.tool_call_id)
+            self._unasked(ask, turn)
+
+    def unasking(self, mode: str) -> None:
+        """It is in a mode in which it does not ask: that is on the trace, as the change of mode it amounts to."""
+        action = Action(
+            agent=self._agent_name(), tool="switch_mode", kind="switch_mode", params={"mode": mode}
+        )
+        if isinstance(self._approver, RuledApprover):
+            self._judge(self._judged(self._approver, self._ask_about(action, f"mode {mode}")))
+
+    def _unasked(self, ask: Ask, turn: Turn | None) -> None:
+        if isinstance(self._approver, RuledApprover):
+            self._judge(self._tell_unasked(self._approver, ask, turn))
+        elif not isinstance(self._approver, ApproveAll):  # who has allowed all beforehand is not alarmed
+            self._session.note(_unasked_effect(ask, None))
+
+    def _judge(self, work: Coroutine[object, object, object]) -> None:
+        async def judge() -> None:
+            await work
+
+        task = asyncio.create_task(judge(), name=f"legation-judges-{self._session.id}")
+        self._judging.add(task)
+        task.add_done_callback(self._judging.discard)
+
+    async def _judged(self, rules: RuledApprover, ask: Ask) -> Unasked:
+        try:
+            async with asyncio.timeout(JUDGE_LIMIT):
+                return await rules.unasked(ask)
+        except Exception:  # noqa: BLE001 - a task boundary: what cannot be judged was not allowed
+            _log.exception("cannot judge what an agent did unasked")
+            return Unasked("deny", "legation", "it could not be judged", ends=True)
+
+    async def _tell_unasked(self, rules: RuledApprover, ask: Ask, turn: Turn | None) -> None:
+        """Recorded before the turn is ended for it."""
+        found = await self._judged(rules, ask)
+        if found.policy == "allow":
+            return
+        ends = found.ends and turn is not None and self._turn is turn
+        self._session.note(_unasked_effect(ask, found, ends=ends))
+        if ends and turn is not None and turn.unasked is None:
+            turn.unasked = found.rule
+            if turn.answer is None:  # else it would hit the next one
+                await self.cancel()
+
+    def _agent_name(self) -> str:
+        try:
+            return self._session.agent.name
+        except AgentExited:  # its last words
+            return self._session.meta.agent_definition_id or "agent"
+
+    # The agent asks a person.
+
     def question(self, request: CreateElicitationRequest) -> Awaitable[CreateElicitationResponse]:
         if self._questions is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, "elicitation is not offered")
         answer = self._questions.ask(request, self._turn.id if self._turn else None)
+        self._decided.questioned(request.tool_call_id)
         if self._turn and self._turn.cancelled:
             self._questions.cancel_all()
         else:
@@ -156,24 +312,43 @@ class Conversation:
 
     def _ask(self, request: RequestPermissionRequest) -> Ask:
         call = self.tool_calls.whole(request.tool_call)
-        now = self._clock.now_ms()
         try:
             action = Action.from_tool_call(
                 self._session.agent.name, call, cwd=self._session.meta.cwd, home=self._session.home
             )
         except InvalidParams as error:
             raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
+        return self._ask_about(
+            action,
+            call.title or action.tool,
+            tool_call_id=call.tool_call_id,
+            options=request.options,
+            diffs=tuple(each for each in call.content or () if isinstance(each, Diff)),
+            editable=self._session.agent.takes_edits,
+        )
+
+    def _ask_about(
+        self,
+        action: Action,
+        title: str,
+        *,
+        tool_call_id: str | None = None,
+        options: tuple[PermissionOption, ...] = (),
+        diffs: tuple[Diff, ...] = (),
+        editable: bool = False,
+    ) -> Ask:
+        now = self._clock.now_ms()
         return Ask(
             id=new_id("apr", now_ms=now),
             session_id=self._session.id,
             action=action,
-            options=request.options,
-            title=call.title or action.tool,
+            options=options,
+            title=title,
             asked_at=now,
-            tool_call_id=call.tool_call_id,
+            tool_call_id=tool_call_id,
             turn=self._turn.id if self._turn else None,
-            diffs=tuple(each for each in call.content or () if isinstance(each, Diff)),
-            editable=self._session.agent.takes_edits,
+            diffs=diffs,
+            editable=editable,
         )
 
     def _go_on(self) -> None:
@@ -202,6 +377,7 @@ class Conversation:
         )
         self._turn = turn
         self.tool_calls.clear()
+        self._decided.begin_turn()
         self._running = asyncio.create_task(self._run(turn, prompt), name=f"legation-{turn.id}")
         try:
             await asyncio.shield(self._running)
@@ -270,14 +446,30 @@ class Conversation:
             self._answered(turn, error)
         finally:
             asking.cancel()
+            while self._judging and turn.end is None:
+                await asyncio.wait(self._judging)  # bounded by `JUDGE_LIMIT`
+            if turn.end is None and turn.answer is not None:
+                self._conclude(turn, turn.answer)
             if self._turn is turn:
                 self._turn = None
 
     def _answered(self, turn: Turn, answer: PromptResponse | LegationError) -> None:
-        """In the answer's place among the updates, so that what follows is seen to come after the turn."""
-        if turn.end:
+        """In the answer's place among the updates, so that what follows is seen to come after the turn; unless something
+        that was done unasked is being judged, which may end it otherwise."""
+        if turn.end or turn.answer is not None:
             return
-        if turn.stuck:
+        turn.answer = answer
+        if not self._judging:
+            self._conclude(turn, answer)
+
+    def _conclude(self, turn: Turn, answer: PromptResponse | LegationError) -> None:
+        if turn.unasked is not None and not isinstance(answer, LegationError):
+            what = (
+                f"cannot go on: the agent acted and asked nobody, which {turn.unasked} does not allow; put it into a mode in "
+                "which it asks, or let a policy allow it"
+            )
+            self._end(turn, PromptResult("cancelled", error=RpcError(ErrorCode.INVALID_REQUEST, what)))
+        elif turn.stuck:
             self._finish(turn, "cancelled", error=self._stuck())
         elif isinstance(answer, AgentRefused):
             self._end(turn, PromptResult("end_turn", error=answer.error))
@@ -332,3 +524,27 @@ class Conversation:
             f"cannot finish the turn of session {self._session.id}: no message of the agent came for"
             f" {self._limits.idle:g} s; prompt it again, or raise idle_timeout"
         )
+
+
+def _unasked_effect(ask: Ask, found: Unasked | None, *, ends: bool = False) -> UnaskedEffect:
+    return UnaskedEffect(
+        title=ask.title,
+        action=ask.action,
+        tool_call_id=ask.tool_call_id,
+        turn=ask.turn,
+        policy=found.policy if found else None,
+        rule=found.rule if found else None,
+        reason=found.reason if found else None,
+        ends_turn=ends,
+    )
+
+
+def _refusal(service: Service, decision: Decision | None) -> str:
+    """A person's reasons are his own, unless he has a word for the agent."""
+    what = f"cannot {service.verb} {service.path or 'it'}"
+    if decision is None:
+        return f"{what}: nobody has decided it"
+    words = decision.message or (decision.reason if decision.by in _OPEN else "")
+    rule = decision.reason.partition(": ")[0] if decision.by == "policy" else ""
+    by = f" by {rule}" if rule and decision.message else ""
+    return f"{what}: {decision.outcome}{by}{f': {words}' if words else ''}"

@@ -8,6 +8,7 @@ INV-A3  When nobody waits for the decision any more (the turn was cancelled, the
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -16,13 +17,16 @@ from msgspec.structs import replace
 
 from legation.approvals.door import Door
 from legation.approvals.policy.facts import Facts
+from legation.approvals.policy.verdict import UnaskedWord
 from legation.approvals.request import Request, Ruling
 from legation.errors import Forbidden, InvalidParams, LegationError, NotFound
 from legation.host.places import Where
-from legation.wire.ask import Ask, Decision
+from legation.wire.ask import Ask, Decision, Unasked
 from legation.wire.principal import Principal
 
 KEPT: Final = 1_000  # sessions whose folders are remembered as they were when it first asked
+
+_ASKED: Final = ("supervisor", "human_approval")
 
 logger = logging.getLogger("legation.host")
 
@@ -30,7 +34,9 @@ logger = logging.getLogger("legation.host")
 class DoorApprover:
     """`where` and `requester_of` are asked by the session's id; None: there is no such session.
 
-    `timeout` is the host's own bound on waiting, in seconds, where it has one.
+    `timeout` is the host's own bound on waiting, in seconds, where it has one. `unasked` is what happens to a turn in
+    which something was done that should have been asked about, where no policy says so: `warn` where somebody watches. With
+    `approves` whoever would be asked has said yes beforehand.
     """
 
     def __init__(
@@ -40,7 +46,11 @@ class DoorApprover:
         where: Callable[[str], Where | None],
         requester_of: Callable[[str], Principal],
         timeout: float | None = None,
+        unasked: UnaskedWord = "stop",
+        approves: bool = False,
     ) -> None:
+        self._approves = approves
+        self._unasked: UnaskedWord = unasked
         self._door = door
         self._where = where
         self._requester_of = requester_of
@@ -63,6 +73,22 @@ class DoorApprover:
     async def rule(self, ask: Ask) -> Ruling:
         """Cancelling it takes the question back (INV-A3)."""
         return await self._door.decide(self._request(ask))
+
+    async def unasked(self, ask: Ask) -> Unasked:
+        """What cannot be judged was not allowed."""
+        try:
+            request = dataclasses.replace(self._request(ask), approval_id=None)
+            if self._approves and (await self._door.consider(request)).policy in _ASKED:
+                return Unasked("allow", "legation", "approved beforehand")
+            found, ends = await self._door.witness(request, self._unasked)
+        except LegationError as error:
+            logger.error("what was done unasked could not be judged: %s", error)
+            return Unasked(
+                "deny", "legation", f"it could not be judged ({error.code})", self._unasked == "stop"
+            )
+        if found.grant is not None:
+            return Unasked("allow", found.rule, "a grant lets it pass")
+        return Unasked(found.policy, found.rule, found.reason, ends)
 
     def _request(self, ask: Ask) -> Request:
         return Request(

@@ -16,6 +16,7 @@ from typing import Self
 
 import msgspec
 
+from legation.agents.beginning import AskingModes
 from legation.agents.driver import Driver
 from legation.agents.pool import Pool
 from legation.clock import Clock
@@ -28,6 +29,7 @@ from legation.host.fs import create_default_fs_handler
 from legation.host.handlers import FsHandler
 from legation.host.listeners import Listener, Listeners
 from legation.host.meta import real_folder
+from legation.host.modes import must_stay_asking
 from legation.host.openings import Details, Openings, Place, Prepare
 from legation.host.options import (
     AgentDefinition,
@@ -317,8 +319,8 @@ class AcpHost:
             raise CapabilityUnsupported(
                 f"cannot set the mode of session {session_id}: its agent named no modes; leave it"
             )
-        await session.agent.set_mode(session.meta.agent_session_id, mode_id, self.limits.start)
-        session.chosen(session.offers.in_mode(mode_id))
+        must_stay_asking(session.offers, session.modes, mode_id)
+        await session.set_mode(mode_id)
 
     async def set_config_option(
         self, session_id: str, config_id: str, value: str | bool
@@ -329,10 +331,8 @@ class AcpHost:
             raise CapabilityUnsupported(
                 f"cannot configure session {session_id}: its agent named no options; leave it"
             )
-        name = session.meta.agent_session_id
-        answer = await session.agent.set_config_option(name, config_id, value, self.limits.start)
-        session.chosen(session.offers.with_options(answer.config_options))
-        return answer.config_options
+        must_stay_asking(session.offers, session.modes, value, config_id)
+        return await session.set_option(config_id, value)
 
     def get_session(self, session_id: str) -> SessionUpdated | None:
         session = self._sessions.find(session_id)
@@ -340,6 +340,10 @@ class AcpHost:
 
     def get_sessions(self) -> list[SessionUpdated]:
         return self._sessions.snapshots()
+
+    def modes_of(self, agent_id: str) -> AskingModes:
+        """Which of an agent's modes ask, as far as that is known of it."""
+        return self._agent(agent_id).definition.modes
 
     def where(self, session_id: str) -> Where | None:
         session = self._sessions.find(session_id)

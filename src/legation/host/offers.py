@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from legation.wire import codec
@@ -9,6 +11,8 @@ from legation.wire.acp.config import ConfigOption, SelectOption, SessionModeStat
 from legation.wire.acp.sessions import SessionSetup
 from legation.wire.acp.updates import ConfigOptionUpdate, CurrentModeUpdate
 from legation.wire.events import Draft
+
+Setup = TypeVar("Setup", bound=SessionSetup)
 
 TYPES = frozenset(("current-mode-update", "config-option-update"))
 
@@ -45,6 +49,12 @@ class Offers(msgspec.Struct, frozen=True):
         by_category = (each for each in selects if each.category == category)
         by_name = (each for each in selects if each.id == category)
         return next(by_category, None) or next(by_name, None)
+
+    def told_in(self, setup: Setup) -> Setup:
+        """The same answer of the agent, with what is chosen now."""
+        return msgspec.structs.replace(
+            setup, modes=self.modes or setup.modes, config_options=self.options or setup.config_options
+        )
 
     def news_for(self, known: Offers) -> SessionSetup | None:
         """What whoever knows the other has not heard."""

@@ -20,6 +20,8 @@ from legation.agents.driver import Driver
 from legation.errors import InvalidParams, NotFound
 from legation.host.agent import Agent
 from legation.host.meta import SessionMeta, read_meta, real_folder
+from legation.host.modes import Opening, put_into_asking
+from legation.host.offers import Offers
 from legation.host.session import Session, Surroundings
 from legation.host.sessions import Sessions, must_be_free, new_session
 from legation.host.takeup import TakeUp
@@ -101,6 +103,9 @@ class Openings:
             opened = await begin(
                 meta.cwd, place.mcp, limit, additional_directories=meta.additional_directories
             )
+            opening = Opening(live, opened.session_id, Offers.of(opened), limit, agent.definition.modes)
+            puts = await put_into_asking(opening, agent.definition.modes)
+            opened = opening.offers.told_in(opened)
             if prepare is not None:
                 opened = await prepare(live, opened)
             if session_id is None:
@@ -112,6 +117,7 @@ class Openings:
             )
             making = self._make(agent, live, session_id or opened.session_id, meta, opened, place.mcp)
             session, active = await _unbroken(making)
+            session.tell_modes(puts, "opened")
         if active:
             await active
         return session.snapshot()
@@ -133,7 +139,7 @@ class Openings:
         stream = await self._log.stream(session_id, self._workspace)
         session = await new_session(stream, meta, self._around)
         self._sessions.add(session)
-        active = session.attach(agent.id, live, opened, mcp)
+        active = session.attach(agent.id, live, opened, mcp, agent.definition.modes)
         agent.serve(session, live)
         return session, active
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from legation.agents.beginning import Beginning
+from legation.agents.beginning import AskingModes, Beginning
 from legation.agents.driver import DriverName
 from legation.clock import Clock, SystemClock
 from legation.errors import ConfigInvalid
@@ -93,6 +93,7 @@ class AgentDefinition:
     meta: Mapping[str, object] = field(default_factory=dict)
     driver: DriverName = "acp"
     beginning: Beginning = field(default_factory=Beginning)
+    modes: AskingModes = field(default_factory=AskingModes)
 
     @property
     def name(self) -> str:
@@ -126,6 +127,7 @@ def resolve_agent_definition(definition: AgentDefinition | Mapping[str, object])
         meta=MappingProxyType(dict(given["meta"])),
         driver=given["driver"],
         beginning=given["beginning"],
+        modes=given["modes"],
     )
 
 
@@ -188,6 +190,8 @@ def _definition_problems(given: dict[str, Any]) -> Iterator[str]:
         yield "cwd is not a path"
     if not isinstance(given["beginning"], Beginning):
         yield "beginning is no Beginning"
+    if not isinstance(given["modes"], AskingModes):
+        yield "modes is no AskingModes"
     if given["driver"] not in get_args(DriverName):
         yield f"driver is {given['driver']!r}, not one of {', '.join(get_args(DriverName))}"
 

@@ -42,9 +42,11 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
         clock: Clock,
         limit: float,
         changed: Callable[[], None],
+        decided: Callable[[Ask, Decision], None],
     ) -> None:
         super().__init__(record=record, clock=clock, limit=limit, changed=changed)
         self._approver = approver
+        self._tell_decided = decided
 
     def ask(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
         ask = self._timed(ask)
@@ -74,6 +76,7 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
         self, inquiry_id: str, asked: Ask, verdict: Decision
     ) -> tuple[Payload, RequestPermissionResponse]:
         decision = _possible(asked, verdict)
+        self._tell_decided(asked, decision)
         outcome = permission_outcome(asked.options, decision)
         told = outcome.option_id if isinstance(outcome, Selected) else None
         recorded = PermissionAnswered.from_decision(inquiry_id, decision, told)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+import hashlib
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,11 +28,31 @@ from legation.wire.acp.reverse import (
     WriteTextFileRequest,
 )
 from legation.wire.acp.rpc import ClientMethod, ErrorCode
+from legation.wire.acp.toolcall import Diff, ToolKind
+
+SHOWN_TEXT = 64 * 1024  # characters of a file that whoever is asked about it is shown
 
 Serve = Callable[[str, bytes], Awaitable[object]]
 """Given Legation's id of the session and the raw parameters."""
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What an agent wants its client to do for it: an action of the agent's like any other. `verb` is for people."""
+
+    tool: str
+    kind: ToolKind
+    verb: str
+    params: Mapping[str, object]
+    path: str | None = None
+    command: str | None = None
+    diff: Diff | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.verb.capitalize()} {self.path or self.command}"
 
 
 class Reverse:
@@ -48,6 +71,11 @@ class Reverse:
 
     def method(self, name: str) -> Serve | None:
         return self._methods.get(name)
+
+    def service(self, method: str, params: bytes) -> Service | None:
+        """What is to be decided before it is done; None for what only follows from that."""
+        read = _SERVICES.get(method)
+        return None if read is None else read(params)
 
     def _offer_terminals(self, terminal: OwnedTerminals) -> None:
         async def create(request: CreateTerminalRequest) -> CreateTerminalResponse:
@@ -72,6 +100,42 @@ def _with(shape: type[Any], call: Callable[[Any], Awaitable[object]]) -> Serve:
         return {} if result is None else result
 
     return serve
+
+
+def _writing(params: bytes) -> Service:
+    request = decode(params, WriteTextFileRequest)
+    path, text = request.path, request.content
+    told: dict[str, object] = {"path": path, "content": text}
+    if len(text) > SHOWN_TEXT:  # the digest stands in: an approval is bound to what is written all the same
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+        told = {"path": path, "characters": len(text), "sha256": digest}
+    diff = Diff(path=path, new_text=text) if len(text) <= SHOWN_TEXT else None
+    return Service(tool="write_text_file", kind="edit", verb="write", params=told, path=path, diff=diff)
+
+
+def _reading(params: bytes) -> Service:
+    request = decode(params, ReadTextFileRequest)
+    told = {"path": request.path, "line": request.line, "limit": request.limit}
+    given = {name: value for name, value in told.items() if value is not None}
+    return Service(tool="read_text_file", kind="read", verb="read", params=given, path=request.path)
+
+
+def _running(params: bytes) -> Service:
+    request = decode(params, CreateTerminalRequest)
+    line = shlex.join((request.command, *request.args))
+    told: dict[str, object] = {"command": request.command, "args": list(request.args)}
+    if request.cwd is not None:
+        told["cwd"] = request.cwd
+    if request.env:
+        told["env"] = {each.name: each.value for each in request.env}
+    return Service(tool="create_terminal", kind="execute", verb="run", params=told, command=line)
+
+
+_SERVICES: Final[Mapping[str, Callable[[bytes], Service]]] = {
+    ClientMethod.READ_TEXT_FILE: _reading,
+    ClientMethod.WRITE_TEXT_FILE: _writing,
+    ClientMethod.TERMINAL_CREATE: _running,
+}
 
 
 def decode(params: bytes, shape: type[_T]) -> _T:

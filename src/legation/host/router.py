@@ -261,7 +261,10 @@ class Router:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"{method} is not offered")
         session = self._session(params)
         session.heard()
-        return serve(session.id, params)
+        service = self._reverse.service(method, params)
+        if service is None:
+            return serve(session.id, params)
+        return session.talk.serve(service, lambda: serve(session.id, params))
 
     def _permission(self, params: bytes) -> Awaitable[object]:
         """Never an error: some agents hang after one. What nobody could be asked about, nobody has allowed."""

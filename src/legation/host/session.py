@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from legation.agents.beginning import AskingModes
 from legation.agents.driver import Driver
 from legation.agents.rpc import UNWRITABLE
 from legation.clock import Clock
@@ -19,6 +20,7 @@ from legation.errors import AgentExited, Conflict, InvalidParams, LegationError,
 from legation.host.conversation import Conversation
 from legation.host.handlers import QuestionHandler
 from legation.host.meta import SessionMeta, read_meta
+from legation.host.modes import Put, put_into_asking, unasking_mode
 from legation.host.offers import TYPES as OFFER_TYPES
 from legation.host.offers import Offers
 from legation.host.options import Limits
@@ -29,6 +31,7 @@ from legation.host.toolcalls import TYPES as TOOL_CALL_TYPES
 from legation.host.turn import PromptResult
 from legation.store.stream import Receipt, Stream
 from legation.wire import codec
+from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.mcp import McpServer
@@ -39,9 +42,12 @@ from legation.wire.ask import Approver
 from legation.wire.events import Draft
 from legation.wire.hoststream import PermissionUpdated, SessionUpdated
 from legation.wire.lifecycle import AgentExited as AgentExitedEvent
-from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, SessionStatus, Status
+from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, SessionStatus, Status, UnaskingMode
 from legation.wire.payload import Payload
 
+PUT_BACK = (
+    3  # times that an agent which leaves its asking mode is put back: one that insists stays, and is told of
+)
 SAVE_LIMIT = 5.0  # seconds that a host which is disposed of waits for metadata: the store's time
 
 _NOTED = TOOL_CALL_TYPES | OFFER_TYPES | {"session-info-update"}
@@ -78,6 +84,11 @@ class Session:
         self.mcp: tuple[McpServer, ...] = ()  # with their secrets, so in memory only
         self.has_modes = self.has_config = False  # whether the agent ever said that it has them
         self.offers = Offers()
+        self.modes = AskingModes()  # what is known of its agent's
+        self._put_back = 0
+        self._stuck_in: str | None = (
+            None  # a mode in which it does not ask, which it could not be brought out of
+        )
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
         self._agent: Driver | None = None
         self._around = around
@@ -89,6 +100,7 @@ class Session:
             limits=around.limits,
         )
         self._saving: set[asyncio.Task[None]] = set()
+        self._putting: asyncio.Task[None] | None = None
 
     # Its place in the host.
 
@@ -157,10 +169,16 @@ class Session:
         return self.meta.snapshot(self.id, self.status, self.agent_id)
 
     def attach(
-        self, agent_id: str, agent: Driver, setup: SessionSetup, mcp: tuple[McpServer, ...]
+        self,
+        agent_id: str,
+        agent: Driver,
+        setup: SessionSetup,
+        mcp: tuple[McpServer, ...],
+        modes: AskingModes,
     ) -> Receipt | None:
         """An agent has taken the session: new, loaded or resumed."""
         self.agent_id, self._agent, self.mcp = agent_id, agent, mcp
+        self.modes, self._put_back, self._stuck_in = modes, 0, None
         self.has_modes |= setup.modes is not None
         self.has_config |= setup.config_options is not None
         said = Offers.of(setup)
@@ -212,6 +230,50 @@ class Session:
         """Its client chose, and the agent agreed; recorded unless the agent said so itself."""
         if (news := offers.news_for(self.offers)) is not None:
             self.updates(setup_events(news))
+
+    async def set_mode(self, mode: str) -> None:
+        """Whoever calls this has looked whether it asks in it."""
+        await self.agent.set_mode(self.meta.agent_session_id, mode, self._around.limits.start)
+        self.chosen(self.offers.in_mode(mode))
+
+    async def set_option(self, option: str, value: str | bool) -> tuple[ConfigOption, ...]:
+        name, limit = self.meta.agent_session_id, self._around.limits.start
+        answer = await self.agent.set_config_option(name, option, value, limit)
+        self.chosen(self.offers.with_options(answer.config_options))
+        return answer.config_options
+
+    def tell_modes(self, puts: Sequence[Put], found: Literal["opened", "left"]) -> None:
+        """That it did not ask in the mode that it was in, and what became of that."""
+        for put in puts:
+            self.note(UnaskingMode(mode=put.mode, found=found, put_into=put.into, reason=put.why))
+            if put.into is None:
+                self._stuck_in = put.mode
+            if put.into is None or found == "left":
+                self.talk.unasking(put.mode)
+
+    def _look_at_mode(self) -> None:
+        """An agent that went to a mode in which it does not ask is put back, unless it insists."""
+        mode = unasking_mode(self.offers, self.modes)
+        if mode is None:
+            self._stuck_in = None
+        elif mode == self._stuck_in or self._agent is None or self._put_back > PUT_BACK:
+            return
+        elif self._putting is None or self._putting.done():
+            self._put_back += 1
+            self._begin_putting(mode)
+
+    def _begin_putting(self, mode: str) -> None:
+        if self._put_back > PUT_BACK:  # told once: an agent that goes to and fro would fill the trace
+            self.tell_modes([Put(mode, None, f"it left its mode more than {PUT_BACK} times")], "left")
+            return
+        self._putting = asyncio.create_task(self._go_back(mode), name=f"legation-mode-{self.id}")
+
+    async def _go_back(self, mode: str) -> None:
+        try:
+            puts = await put_into_asking(self, self.modes)
+        except LegationError as error:
+            puts = [Put(mode, None, error.message)]
+        self.tell_modes(puts, "left")
 
     async def keep(self, meta: SessionMeta) -> None:
         """Strict: where it works, and with what. What was noted of it meanwhile stays: a message may be accepted, or a
@@ -323,9 +385,13 @@ class Session:
     def updates(self, drafts: list[Draft]) -> None:
         self.heard()
         self.stream.append(drafts)
+        looks = False
         for draft in drafts:
             if draft.type in _NOTED:
                 self._take_note(draft)
+                looks |= draft.type in OFFER_TYPES
+        if looks:  # at the last word of them: what it said before may be of before it was put right
+            self._look_at_mode()
 
     def _take_note(self, draft: Draft) -> None:
         if draft.type == "session-info-update":
@@ -333,7 +399,7 @@ class Session:
         elif draft.type in OFFER_TYPES:
             self.offers = self.offers.after(draft)
         else:
-            self.talk.tool_calls.take(draft)
+            self.talk.take_call(draft)
 
     def _retitle(self, info: object) -> None:
         if not isinstance(info, SessionInfoUpdate):

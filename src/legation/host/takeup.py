@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from legation.agents.driver import Driver
-from legation.errors import LegationError, SessionClosed
+from legation.errors import AgentExited, LegationError, SessionClosed, TransportClosed
 from legation.host.agent import Agent
 from legation.host.leftover import left_open
 from legation.host.meta import SessionMeta
+from legation.host.modes import Opening, Put, put_into_asking
+from legation.host.offers import TYPES as OFFER_TYPES
+from legation.host.offers import Offers
 from legation.host.router import Held
 from legation.host.session import Session
 from legation.host.stream import HostStream
@@ -72,12 +75,13 @@ class TakeUp:
                     additional_directories=self._meta.additional_directories,
                     on_answer=held.mark,
                 )
+                setup, puts = await self._put_right(live, setup)
                 session = await self._session()
                 await session.stream.replace([codec.draft(SessionReset(reason="loaded")), *held.replay])
             except LegationError as error:
                 self._tell_load_failed(error)
                 raise
-            await self._commit(session, live, setup)
+            await self._commit(session, live, setup, puts)
         return session.snapshot()
 
     async def resume(self) -> SessionUpdated:
@@ -91,6 +95,7 @@ class TakeUp:
                 additional_directories=self._meta.additional_directories,
                 on_answer=held.mark,
             )
+            setup, puts = await self._put_right(live, setup)
             session = await self._session()
             if session.stream.info().state != "open":
                 raise SessionClosed(f"cannot resume session {session.id}: it is closed; load it to reopen it")
@@ -98,8 +103,36 @@ class TakeUp:
                 for end in await left_open(session.stream):
                     session.note_permission(end)
             kept = [draft for draft in held.replay if draft.type in _STATE]
-            await self._commit(session, live, setup, kept)
+            await self._commit(session, live, setup, puts, kept)
         return session.snapshot()
+
+    async def _put_right(self, live: Driver, setup: SessionSetup) -> tuple[SessionSetup, list[Put]]:
+        """An agent that comes back may be in another mode than it was: in one in which it asks, before anybody speaks to
+        it. One that does not say which it is in is told."""
+        modes, said = self._agent.definition.modes, Offers.of(setup)
+        unsaid = self._known.offers.modes if self._known is not None and said.modes is None else None
+        opening = Opening(
+            live,
+            self._meta.agent_session_id,
+            said if unsaid is None else Offers(unsaid, said.options),
+            self._limit,
+            modes,
+        )
+        puts = await put_into_asking(opening, modes)
+        if unsaid is not None and opening.offers.modes == unsaid and not puts:
+            try:
+                await opening.set_mode(unsaid.current_mode_id)
+            except (AgentExited, TransportClosed):
+                raise
+            except LegationError as error:
+                puts = [
+                    Put(
+                        unsaid.current_mode_id,
+                        None,
+                        f"it is not known whether it is still in it: {error.message}",
+                    )
+                ]
+        return opening.offers.told_in(setup) if puts else setup, puts
 
     @asynccontextmanager
     async def _staged(self) -> AsyncIterator[Held]:
@@ -130,14 +163,22 @@ class TakeUp:
             )
 
     async def _commit(
-        self, session: Session, live: Driver, setup: SessionSetup, kept: Sequence[Draft] = ()
+        self,
+        session: Session,
+        live: Driver,
+        setup: SessionSetup,
+        puts: Sequence[Put],
+        kept: Sequence[Draft] = (),
     ) -> None:
         await session.keep(self._meta)
         if self._known is None:
             self._add(session)
         else:
             self._must_be_wanted(session)
-        active = session.attach(self._agent.id, live, setup, self._mcp)
+        active = session.attach(self._agent.id, live, setup, self._mcp, self._agent.definition.modes)
+        session.tell_modes(puts, "opened")
+        if puts:  # what it said of its mode before is no longer so
+            kept = [draft for draft in kept if draft.type not in OFFER_TYPES]
         if kept:
             session.updates([*kept])
         self._agent.serve(session, live)

@@ -1,37 +1,254 @@
-"""The tool calls of a turn that are not over, told whole: an agent repeats only what changed."""
+"""The tool calls of a turn, told whole, and what was decided about them: who was asked before what was done.
+
+INV-E1  A decision covers what Legation does for the agent only within its turn, while its tool call runs, and at the very
+        place that it was about when it was asked: a link that was put there since leads to another.
+INV-E2  A tool call counts as asked by a decision about that call, or about its paths or its command while it ran.
+"""
 
 from __future__ import annotations
 
+import os.path
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
 from legation.wire import codec
-from legation.wire.acp.toolcall import AnyToolCall, ToolCall, ToolCallUpdate, merged
+from legation.wire.acp.toolcall import AnyToolCall, Diff, Terminal, ToolCall, ToolCallUpdate, merged
+from legation.wire.action import Action
+from legation.wire.ask import Ask, Decision
 from legation.wire.events import Draft
 
 KEPT = 1000  # of a turn
+RESOLVED = 16  # paths of a decision whose links are followed; with more it covers nothing
 TYPES = frozenset(("tool-call", "tool-call-update"))
+EFFECTLESS = frozenset(("read", "search", "think"))  # kinds of calls that change nothing
 
 _OVER = frozenset(("completed", "failed"))
+_WRITING = frozenset(("edit", "move", "other"))  # kinds of a permission to write
+_RUNNING = frozenset(("execute", "other"))
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
 
 
 class ToolCalls:
     def __init__(self) -> None:
         self._open: dict[str, AnyToolCall] = {}
+        self._earlier: dict[str, AnyToolCall] = {}  # begun in turns before, and not over
+        self._over: dict[str, None] = {}
 
-    def take(self, draft: Draft) -> None:
+    def take(self, draft: Draft) -> AnyToolCall | None:
+        """All that is known of the call, where this ends it: told once."""
         call = codec.decode(draft)
         if not isinstance(call, ToolCall | ToolCallUpdate):
-            return
+            return None
+        name = call.tool_call_id
         if call.status in _OVER:
-            self._open.pop(call.tool_call_id, None)
-        elif call.tool_call_id in self._open or len(self._open) < KEPT:
-            self._open[call.tool_call_id] = self.whole(call)
+            whole = self.whole(call)
+            self._open.pop(name, None)
+            self._earlier.pop(name, None)
+            known = name in self._over
+            self._over[name] = None
+            _forget_oldest(self._over)
+            return None if known else whole
+        if name in self._open or len(self._open) < KEPT:
+            self._open[name] = self.whole(call)
+            self._over.pop(name, None)  # some agents use an id again
+        return None
 
     def whole(self, call: AnyToolCall) -> AnyToolCall:
         """What is known of it, with what is new."""
-        known = self._open.get(call.tool_call_id)
+        known = self._open.get(call.tool_call_id) or self._earlier.get(call.tool_call_id)
         return merged(known, call) if known else call
+
+    def about(self, path: str | None, command: str | None) -> str | None:
+        """The call that runs and names that path or command."""
+        for name, call in reversed(self._open.items()):
+            if path is not None and path in _named(call):
+                return name
+            if command is not None and command_line(_argument(call, "command")) == command_line(command):
+                return name
+        return None
+
+    def is_over(self, name: str) -> bool:
+        return name in self._over
 
     def at_work(self) -> bool:
         return any(call.status == "in_progress" for call in self._open.values())
 
     def clear(self) -> None:
+        self._earlier |= self._open
+        _forget_oldest(self._earlier)
         self._open.clear()
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One question about an action. `places` are its paths, `real` where they led when it was asked."""
+
+    call: str | None
+    turn: str | None
+    kind: str
+    places: frozenset[str]
+    real: frozenset[str]
+    command: str | None
+    decision: Decision | None = None
+    claimed_by: str | None = None  # the tool call that it was found to be about
+
+    @property
+    def approved(self) -> bool:
+        return self.decision is not None and self.decision.outcome == "approved"
+
+
+class Decided:
+    """What was asked in a session and decided, newest last."""
+
+    def __init__(self, calls: ToolCalls) -> None:
+        self._calls = calls
+        self._entries: dict[str, Entry] = {}
+        self._terminals: dict[str, None] = {}
+        self._questions: dict[str, None] = {}
+
+    def begin(self, ask: Ask) -> None:
+        paths = ask.action.paths
+        self._entries[ask.id] = Entry(
+            ask.tool_call_id,
+            ask.turn,
+            ask.action.kind,
+            frozenset(paths),
+            frozenset(map(real_path, paths)) if len(paths) <= RESOLVED else frozenset(),
+            command_line(ask.action.command),
+        )
+        _forget_oldest(self._entries)
+
+    def settle(self, ask: Ask, decision: Decision) -> None:
+        if ask.id in self._entries:
+            self._entries[ask.id].decision = decision
+
+    def decision(self, ask: Ask) -> Decision | None:
+        entry = self._entries.get(ask.id)
+        return entry.decision if entry else None
+
+    def opened(self, terminal_id: str) -> None:
+        """A terminal whose command was decided."""
+        self._terminals[terminal_id] = None
+        _forget_oldest(self._terminals)
+
+    def questioned(self, call: str | None) -> None:
+        """A person was asked a question, which is all that some tool calls do."""
+        if call is not None:
+            self._questions[call] = None
+            _forget_oldest(self._questions)
+
+    def begin_turn(self) -> None:
+        """Decisions of turns before count for calls that still run, and for nothing else."""
+        self._entries = {
+            name: entry
+            for name, entry in self._entries.items()
+            if entry.decision is None or (entry.call is not None and not self._calls.is_over(entry.call))
+        }
+
+    def covers(self, action: Action, real: str | None, turn: str | None) -> bool:
+        """Whether it was approved already, as part of the tool call that it belongs to (INV-E1)."""
+        if turn is None:
+            return False
+        kinds = _RUNNING if action.kind == "execute" else _WRITING
+        for entry in self._entries.values():
+            if (
+                not entry.approved
+                or entry.turn != turn
+                or entry.call is None
+                or self._calls.is_over(entry.call)
+            ):
+                continue
+            if action.kind != "read" and entry.kind not in kinds:
+                continue
+            if real is None and entry.command is not None and entry.command == command_line(action.command):
+                return True
+            if real is not None and real in entry.real:
+                return True
+        return False
+
+    def was_asked(self, call: AnyToolCall, action: Action, turn: str | None) -> bool:
+        """INV-E2."""
+        entries = [each for each in self._entries.values() if each.decision is not None]
+        own = [each for each in entries if each.call == call.tool_call_id]
+        if own and _fits(own, action):
+            return True
+        if any(
+            each.terminal_id in self._terminals for each in call.content or () if isinstance(each, Terminal)
+        ):
+            return True
+        name = call.tool_call_id
+        if name in self._questions and not (action.command or action.paths or action.urls):
+            return True
+        others = [
+            each
+            for each in entries
+            if each.turn == turn and each.claimed_by in (None, name) and each.kind not in EFFECTLESS
+        ]
+        if action.command is not None:
+            found = [each for each in others if each.command == command_line(action.command)][:1]
+        else:
+            found = _about(others, action.paths)
+        for entry in found:
+            entry.claimed_by = name
+        return bool(found)
+
+
+def _fits(own: list[Entry], action: Action) -> bool:
+    """Whether what was decided about a call is what the call did. What was not said then is not held against it, and
+    somebody who changed the arguments knew what for."""
+    if any(each.decision is not None and each.decision.params is not None for each in own):
+        return True
+    if action.command is not None:
+        commands = {each.command for each in own}
+        return None in commands or command_line(action.command) in commands
+    places = frozenset[str]().union(*(each.places | each.real for each in own))
+    return not places or all(path in places or real_path(path) in places for path in action.paths)
+
+
+def _about(entries: list[Entry], paths: tuple[str, ...]) -> list[Entry]:
+    """Those that name the paths, where together they name all."""
+    if not paths:
+        return []
+    wanted = set(paths)
+    found = [each for each in entries if wanted & (each.places | each.real)]
+    named = frozenset[str]().union(*(each.places | each.real for each in found))
+    return found if wanted <= named else []
+
+
+def real_path(path: str) -> str:
+    """Where its links lead; as it is where that cannot be told."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        return path
+
+
+def command_line(command: object) -> str | None:
+    """As the shell gets it: agents ask about the line, and then have a shell run it."""
+    if not isinstance(command, str):
+        return None
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command.strip()
+    if len(words) == 3 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-c", "-lc"):
+        return words[2].strip()
+    return command.strip()
+
+
+def _named(call: AnyToolCall) -> Iterable[object]:
+    yield from (each.path for each in call.locations or ())
+    yield from (each.path for each in call.content or () if isinstance(each, Diff))
+    yield _argument(call, "path")
+    yield _argument(call, "file_path")
+
+
+def _argument(call: AnyToolCall, name: str) -> object:
+    return call.raw_input.get(name) if isinstance(call.raw_input, dict) else None
+
+
+def _forget_oldest(kept: dict[str, Any]) -> None:
+    while len(kept) > KEPT:
+        del kept[next(iter(kept))]

@@ -11,7 +11,7 @@ from legation.clock import Clock
 from legation.errors import LegationError
 from legation.store.stream import Receipt
 from legation.wire.acp.rpc import AgentMethod, RpcError
-from legation.wire.acp.sessions import Usage
+from legation.wire.acp.sessions import PromptResponse, Usage
 
 CANCEL_GRACE = 10.0  # seconds an agent has to end a cancelled turn: its time; after that it is stopped
 
@@ -44,6 +44,8 @@ class Turn:
         self.id = turn_id
         self.sent = False  # the prompt is on its way to the agent
         self.stuck = False  # no sign of life came for the idle time
+        self.unasked: str | None = None  # what it did without asking, where that ends it
+        self.answer: PromptResponse | LegationError | None = None  # the agent's
         self.end: End | None = None
         self._clock = clock
         self._idle = idle

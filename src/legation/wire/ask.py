@@ -62,6 +62,15 @@ class Decision(msgspec.Struct, frozen=True):
     by_name: str | None = None  # of a person, where `by` is an id
 
 
+class Unasked(msgspec.Struct, frozen=True):
+    """What the rules would have said of something that an agent did and asked nobody about; whether that ends its turn."""
+
+    policy: Literal["allow", "supervisor", "human_approval", "deny"]
+    rule: str
+    reason: str
+    ends: bool = False
+
+
 class Approver(Protocol):
     async def decide(self, ask: Ask) -> Decision: ...
 
@@ -73,6 +82,14 @@ class Timekeeper(Protocol):
     def expires_at(self, ask: Ask) -> int | None:
         """When there will be no answer any more, in epoch milliseconds; None: it cannot tell. Called once, before the
         permission is on record, and not awaited: the permission has its place among the updates."""
+
+
+@runtime_checkable
+class RuledApprover(Approver, Protocol):
+    """One that has rules, and can say what they would have said."""
+
+    async def unasked(self, ask: Ask) -> Unasked:
+        """Judge what was done without asking, and trace what would not simply have been allowed."""
 
 
 class DenyAll:

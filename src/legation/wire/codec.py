@@ -21,6 +21,8 @@ from legation.wire.lifecycle import (
     SessionReset,
     SessionStatus,
     TurnState,
+    UnaskedEffect,
+    UnaskingMode,
 )
 from legation.wire.payload import Payload
 from legation.wire.serverstream import ServerStarted, ServerStopped
@@ -33,6 +35,8 @@ SESSION_STREAM: tuple[type[Payload], ...] = (
     PromptFinished,
     PermissionAsked,
     PermissionAnswered,
+    UnaskedEffect,
+    UnaskingMode,
     QuestionAsked,
     QuestionAnswered,
     AgentExited,

@@ -108,6 +108,30 @@ class PermissionAnswered(Payload):
         )
 
 
+class UnaskedEffect(Payload):
+    """A tool call was carried out that nobody was asked about. `policy` and `rule` are what the rules would have said;
+    absent where there are none."""
+
+    title: str
+    action: Action
+    tool_call_id: str | None = None
+    turn: str | None = None
+    policy: str | None = None
+    rule: str | None = None
+    reason: str | None = None
+    ends_turn: bool = False
+
+
+class UnaskingMode(Payload):
+    """The agent is in a mode in which it does not ask: it began in it (`found` is `opened`) or went there by itself
+    (`left`). `putInto` is the mode that it was put into; absent where it could not be, and `reason` says why."""
+
+    mode: str
+    found: Literal["opened", "left"]
+    put_into: str | None = None
+    reason: str | None = None
+
+
 class QuestionAsked(Payload):
     """The agent asks its user a question: a form to fill in or a page to visit."""
 

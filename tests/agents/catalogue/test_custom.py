@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from legation.agents.beginning import AskingModes
 from legation.agents.catalogue import custom
 from legation.agents.catalogue.entry import Direct, Entry
 from legation.errors import ConfigInvalid
@@ -27,6 +28,14 @@ def test_a_stanza_may_say_more(tmp_path: Path) -> None:
     (entry,) = read(tmp_path, text)
     assert entry.way.program == Direct(("my-agent", "$HOME", "a b"))
     assert (entry.passes, entry.credentials, entry.title) == (("MY_KEY",), ("MY_KEY",), "Mine")
+
+
+def test_a_stanza_may_say_in_which_modes_the_agent_asks(tmp_path: Path) -> None:
+    text = '[agents.mine]\ncommand = "x"\nasking_modes = ["careful"]\nunasking_modes = ["turbo", "zoom"]\n'
+    (entry,) = read(tmp_path, text)
+    assert entry.modes == AskingModes(("careful",), ("turbo", "zoom"))
+    with pytest.raises(ConfigInvalid, match=r"agents.mine.unasking_modes: write a list"):
+        read(tmp_path, '[agents.mine]\ncommand = "x"\nunasking_modes = "turbo"\n')
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:

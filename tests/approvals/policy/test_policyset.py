@@ -286,3 +286,16 @@ def test_invented_tool_names_do_not_fill_the_memory() -> None:
     kept = rules._rules  # the only way to see what is kept
     assert len(kept) <= 4096
     assert all(len(tool) < 300 for _, tool, _ in kept)
+
+
+def test_what_is_done_unasked_stops_if_one_policy_of_the_agent_says_so() -> None:
+    def said(*words: str) -> str | None:
+        texts = [f"name: p{number}\n{word}\nrules: [{{action: allow}}]" for number, word in enumerate(words)]
+        return load_text("\n---\n".join(texts)).unasked("x")
+
+    assert said("") is None
+    assert said("unasked: warn") == "warn"
+    assert said("unasked: warn", "unasked: stop", "") == "stop"
+    assert said("unasked: warn", "unasked: stop\nagent: other") == "warn"
+    with pytest.raises(ConfigInvalid, match="unknown unasked 'ignore'"):
+        said("unasked: ignore")

@@ -8,6 +8,7 @@ from tests.server.acp.acp_server import Client, Json
 pytestmark = pytest.mark.heavy
 
 READ, WRITE = "fs/read_text_file", "fs/write_text_file"
+ASK = "session/request_permission"
 
 
 async def opened(client: Client, **capabilities: object) -> str:
@@ -20,6 +21,13 @@ def methods(client: Client) -> set[str]:
     return {str(message["method"]) for message in client.messages if "method" in message}
 
 
+async def allow(client: Client, kind: str = "allow_once") -> None:
+    """What an agent has written for it is asked about first, whoever writes it."""
+    asked = await client.until(ASK)
+    assert asked["params"]["toolCall"]["kind"] == "edit"
+    await client.answer(asked, {"outcome": {"outcome": "selected", "optionId": kind}})
+
+
 async def test_files_are_read_and_written_by_the_client_that_offers_it(client: Client) -> None:
     session = await opened(client, fs={"readTextFile": True, "writeTextFile": True})
     (client.work / "a.txt").write_text("on the disk")
@@ -28,6 +36,7 @@ async def test_files_are_read_and_written_by_the_client_that_offers_it(client: C
     read = await client.until(READ)
     assert read["params"] == {"sessionId": session, "path": path}
     await client.answer(read, {"content": "in the editor"})
+    await allow(client)
     write = await client.until(WRITE)
     assert (write["params"]["sessionId"], write["params"]["content"]) == (session, "hello")
     await client.answer(write, {})
@@ -38,15 +47,28 @@ async def test_files_are_read_and_written_by_the_client_that_offers_it(client: C
 async def test_files_are_served_by_the_host_where_the_client_has_none(client: Client) -> None:
     session = await opened(client)
     (client.work / "a.txt").write_text("on the disk")
-    await client.play(session, "fs-read a.txt", "fs-write b.txt hello")
+    prompting = client.prompting(session, "fs-read a.txt", "fs-write b.txt hello")
+    await allow(client)
+    assert (await prompting)["result"]["stopReason"] == "end_turn"
     assert (client.work / "b.txt").read_text() == "hello"
     assert not methods(client) & {READ, WRITE}
+
+
+@pytest.mark.parametrize("offers", [True, False], ids=["the client writes", "the host writes"])
+async def test_a_write_that_is_refused_is_done_by_nobody(offers: bool, client: Client) -> None:
+    session = await opened(client, fs={"readTextFile": offers, "writeTextFile": offers})
+    prompting = client.prompting(session, "fs-write b.txt hello")
+    await allow(client, "reject_once")
+    await prompting
+    assert WRITE not in methods(client)
+    assert not (client.work / "b.txt").exists()
 
 
 async def test_each_method_is_the_clients_only_if_it_offers_that_one(client: Client) -> None:
     session = await opened(client, fs={"readTextFile": True, "writeTextFile": False})
     prompting = client.prompting(session, "fs-read a.txt", "fs-write b.txt hello")
     await client.answer(await client.until(READ), {"content": "in the editor"})
+    await allow(client)
     await prompting
     assert (client.work / "b.txt").read_text() == "hello"
 

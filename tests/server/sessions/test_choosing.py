@@ -3,8 +3,9 @@
 import pytest
 
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
+from legation.host.modes import asks, current_mode
 from legation.host.offers import Offers
-from legation.server.sessions.choosing import Wanted, asks, choose, current_mode, left_in
+from legation.server.sessions.choosing import Wanted, choose, left_in
 from legation.server.sessions.details import Details
 from legation.wire.acp.config import SelectChoice, SelectOption, SessionMode, SessionModeState
 from legation.wire.universal.facts import Metadata
@@ -21,8 +22,8 @@ class Agent:
         self.told.append(("mode", mode))
         self.offers = self.offers.in_mode(mode)
 
-    async def set_option(self, option: str, value: str) -> None:
-        self.told.append((option, value))
+    async def set_option(self, option: str, value: str | bool) -> None:
+        self.told.append((option, str(value)))
 
 
 def option(name: str, category: str, *values: str) -> SelectOption:

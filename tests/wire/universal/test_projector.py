@@ -7,6 +7,7 @@ from tests.wire.universal.laws import check, events_of, project
 from tests.wire.universal.logs import ACTIVE, asked, block, call, change, chunk, log, output, turn
 
 from legation.wire.acp.rpc import RpcError
+from legation.wire.action import Action
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
 from legation.wire.lifecycle import (
@@ -18,6 +19,8 @@ from legation.wire.lifecycle import (
     SessionReset,
     SessionStatus,
     TurnState,
+    UnaskedEffect,
+    UnaskingMode,
 )
 from legation.wire.universal.facts import floor
 
@@ -323,6 +326,19 @@ def test_a_prompt_that_failed_is_an_error_before_the_end_of_its_turn() -> None:
         "code": "prompt_failed",
         "details": {"code": -32603, "message": "overloaded", "data": {"retry": 3}},
     }
+
+
+def test_what_was_done_unasked_is_an_error_and_so_is_a_mode_that_stays_unasking() -> None:
+    effect = UnaskedEffect(title="Write a.py", action=Action(agent="a", tool="edit"), rule="p:edits")
+    found = check(log(ACTIVE, effect, UnaskingMode(mode="yolo", found="opened", reason="it has no other")))
+    errors = [event["data"] for event in found if event["type"] == "error"]
+    assert [each["code"] for each in errors] == ["unasked_effect", "unasking_mode"]
+    assert errors[0]["message"] == "Write a.py: done, and nobody was asked"
+    assert errors[0]["details"]["rule"] == "p:edits"
+    put = check(log(ACTIVE, UnaskingMode(mode="auto", found="opened", put_into="default")))
+    assert "error" not in types(put)
+    (item,) = completed(put, "status")
+    assert item["content"][0]["detail"] == "default: in auto it would not ask"
 
 
 def test_a_turn_that_no_prompt_began_is_told_by_its_state() -> None:

@@ -5,6 +5,8 @@
     args = ["--fast"]            # more arguments, taken as they are
     env = ["MY_API_KEY"]         # variables of Legation's environment that it is given
     title = "My agent"
+    asking_modes = ["careful"]   # of its modes, those in which it asks, the best first
+    unasking_modes = ["turbo"]   # and those in which it does not: no session stays in one
 
 The file is read as a whole: either every stanza is good, or one error lists all that is wrong.
 """
@@ -18,13 +20,14 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from legation.agents.beginning import AskingModes
 from legation.agents.catalogue.entry import Direct, Entry, Way
 from legation.errors import ConfigInvalid
 
 FILE: Final = "agents.toml"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_KEYS: Final = ("command", "args", "env", "title")
+_KEYS: Final = ("command", "args", "env", "title", "asking_modes", "unasking_modes")
 
 
 def read(path: Path, taken: Collection[str]) -> tuple[Entry, ...]:
@@ -71,6 +74,9 @@ def _problems(name: str, stanza: Any, taken: Collection[str]) -> Iterator[str]:
     names = stanza.get("env", [])
     if not _texts(names) or not all(_VARIABLE.fullmatch(each) for each in names):
         yield f'{place}.env: write names of variables, never values, like env = ["MY_API_KEY"]'
+    for key in ("asking_modes", "unasking_modes"):
+        if not _texts(stanza.get(key, [])):
+            yield f'{place}.{key}: write a list of names of modes, like {key} = ["default"]'
     if not isinstance(stanza.get("title", ""), str):
         yield f"{place}.title: write a text"
 
@@ -84,6 +90,7 @@ def _entry(name: str, stanza: dict[str, Any]) -> Entry:
         way=Way("acp", Direct(argv)),
         credentials=names,
         passes=names,
+        modes=AskingModes(tuple(stanza.get("asking_modes", ())), tuple(stanza.get("unasking_modes", ()))),
         needs_sign_in=False,
         origin="custom",
     )

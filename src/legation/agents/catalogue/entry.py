@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from legation.agents.beginning import Beginning
+from legation.agents.beginning import AskingModes, Beginning
 from legation.agents.driver import DriverName
 
 NOT_A_KEY: Final = "not-a-key"
@@ -100,6 +100,7 @@ class Entry:
     needs_sign_in: bool = True
     placeholders: Mapping[str, str] = field(default_factory=dict)
     origin: Literal["known", "built in", "custom"] = "known"
+    modes: AskingModes = field(default_factory=AskingModes)  # where their names do not say whether it asks
     shares: str | None = None  # the agent whose installation it is a part of
 
     @property

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 import legation
-from legation.agents.beginning import Beginning, must_not_be_obeyed
+from legation.agents.beginning import AskingModes, Beginning, must_not_be_obeyed
 from legation.agents.catalogue.entry import Direct, Entry, Packaged, Stance, Way
 from legation.agents.catalogue.node import find_node
 from legation.agents.driver import DriverName
@@ -36,6 +36,7 @@ class Start:
     untrusted: Stance = field(default_factory=Stance)
     obeys: tuple[str, ...] = ()
     beginning: Beginning = field(default_factory=Beginning)
+    modes: AskingModes = field(default_factory=AskingModes)
 
     def within(self, folder: Path, *, trusted: bool) -> Start:
         """How it starts in a folder, whose own configuration for it counts only if it is trusted. Blocks."""

@@ -19,7 +19,7 @@ from legation.approvals.policy.fields import View
 from legation.approvals.policy.names import specificity
 from legation.approvals.policy.rule import Policy, Rule
 from legation.approvals.policy.search import first_match, judge, kinds_of
-from legation.approvals.policy.verdict import Limits, Step, Verdict, stricter
+from legation.approvals.policy.verdict import Limits, Step, UnaskedWord, Verdict, stricter
 from legation.wire.action import Action
 
 # Names come from agents, who can invent as many and as long ones as they like.
@@ -53,6 +53,11 @@ class PolicySet:
     def limits(self, agent: str) -> tuple[tuple[str, Limits], ...]:
         """Of every policy that covers the agent, by the policy's name."""
         return tuple((policy.name, policy.limits) for policy in self.policies if policy.covers(agent))
+
+    def unasked(self, agent: str) -> UnaskedWord | None:
+        """The strictest word of the policies that cover the agent; None: none says anything."""
+        said = {policy.unasked for policy in self.policies if policy.covers(agent)}
+        return "stop" if "stop" in said else "warn" if "warn" in said else None
 
     def _relevant(self, agent: str, tool: str, kind: str) -> tuple[tuple[Rule, ...], bool]:
         """The rules that tool and kind leave, and whether any of them looks at commands."""

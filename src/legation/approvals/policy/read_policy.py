@@ -10,7 +10,7 @@ from legation.approvals.policy.problems import shown
 from legation.approvals.policy.read_condition import read_condition
 from legation.approvals.policy.rule import Policy, Rule
 from legation.approvals.policy.source import Source
-from legation.approvals.policy.verdict import RULINGS, Limits, Loop, Ruling, Spend, Verdict
+from legation.approvals.policy.verdict import RULINGS, Limits, Loop, Ruling, Spend, UnaskedWord, Verdict
 from legation.wire.acp.toolcall import TOOL_KINDS
 
 POLICY_KEYS: Final = (
@@ -22,6 +22,7 @@ POLICY_KEYS: Final = (
     "max_total",
     "spend",
     "loop",
+    "unasked",
 )
 RULE_KEYS: Final = (
     "id",
@@ -53,6 +54,7 @@ def read_policy(source: Source, node: Node) -> Policy | None:
         source.report(parts["name"].line, f"the name {shown(name)} is taken; write another")
     agent = _agent(source, parts["agent"]) if "agent" in parts else EVERY
     limits = _limits(source, parts)
+    unasked = source.word(parts["unasked"], "unasked", ("stop", "warn")) if "unasked" in parts else None
     if "description" in parts:
         source.text(parts["description"], "`description`")
     ids = _Ids(source)
@@ -61,7 +63,14 @@ def read_policy(source: Source, node: Node) -> Policy | None:
     ]
     if len(source.problems.found) > before:
         return None
-    return Policy(name, agent, tuple(rule for rule in rules if rule), limits, source.place(node))
+    return Policy(
+        name,
+        agent,
+        tuple(rule for rule in rules if rule),
+        limits,
+        source.place(node),
+        cast("UnaskedWord | None", unasked),
+    )
 
 
 def _agent(source: Source, node: Node) -> str:

@@ -8,7 +8,7 @@ from legation.approvals.policy.condition import Condition
 from legation.approvals.policy.fields import PLACES, View
 from legation.approvals.policy.names import EVERY, NameSet
 from legation.approvals.policy.truth import YES, Truth
-from legation.approvals.policy.verdict import Limits, Verdict
+from legation.approvals.policy.verdict import Limits, UnaskedWord, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class Policy:
     rules: tuple[Rule, ...]
     limits: Limits
     place: str
+    unasked: UnaskedWord | None = None
 
     def covers(self, agent: str) -> bool:
         return self.agent == EVERY or NameSet((self.agent,)).holds(agent)

@@ -57,6 +57,10 @@ class Limits(msgspec.Struct, frozen=True):
     loop: Loop | None = Loop()
 
 
+UnaskedWord = Literal["stop", "warn"]
+"""What happens to a turn in which something was done that should have been asked about."""
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """`reason` is for the trace and holds no argument; `message` is for the agent."""
 

@@ -31,7 +31,6 @@ from legation.server.acp.outlet import Outlet
 from legation.server.acp.requests import Initialize, Place, Prompt, TakeUp, read, read_any
 from legation.server.acp.seat import Seat
 from legation.server.acp.state import Setup
-from legation.server.sessions.choosing import must_ask
 from legation.server.sessions.details import foreign
 from legation.wire.acp.capabilities import AuthenticateRequest
 from legation.wire.acp.rpc import AgentMethod
@@ -266,16 +265,12 @@ class Facade:
     async def _set_mode(self, params: bytes) -> Reply:
         given = read(params, SetModeRequest)
         await self._sessions.usable(given.session_id)
-        must_ask(given.mode_id)
         await (await self._seat.host()).set_mode(given.session_id, given.mode_id)
         return Reply({})
 
     async def _set_config_option(self, params: bytes) -> Reply:
         given = read(params, SetConfigOptionRequest)
-        session = await self._sessions.usable(given.session_id)
-        mode = session.offers.choice("mode")
-        if mode is not None and mode.id == given.config_id:
-            must_ask(str(given.value))
+        await self._sessions.usable(given.session_id)
         host = await self._seat.host()
         options = await host.set_config_option(given.session_id, given.config_id, given.value)
         return Reply(SetConfigOptionResponse(config_options=options))

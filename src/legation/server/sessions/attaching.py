@@ -19,11 +19,12 @@ from msgspec.structs import replace
 from legation.agents.driver import Driver
 from legation.errors import CapabilityUnsupported, LegationError, RateLimited, SessionClosed
 from legation.host.host import AcpHost
+from legation.host.modes import Opening, current_mode
 from legation.host.offers import Offers
 from legation.host.session import Session
 from legation.server.hosting import Hosting
 from legation.server.sessions import mcp
-from legation.server.sessions.choosing import Opening, Running, Wanted, choose, current_mode
+from legation.server.sessions.choosing import Running, Wanted, choose
 from legation.server.sessions.details import Details
 from legation.server.sessions.launching import Launching
 from legation.server.sessions.record import Record, must_be_open
@@ -100,11 +101,12 @@ class Attaching:
 
         async def prepare(agent: Driver, opened: NewSessionResponse) -> NewSessionResponse:
             nonlocal first_mode
-            opening = Opening(agent, opened.session_id, Offers.of(opened), host.limits.start)
+            opening = Opening(
+                agent, opened.session_id, Offers.of(opened), host.limits.start, host.modes_of(agent_id)
+            )
             first_mode = current_mode(opening.offers)
             await choose(opening, Wanted.of(details))
-            offers = opening.offers
-            return replace(opened, modes=offers.modes, config_options=offers.options or opened.config_options)
+            return opening.offers.told_in(opened)
 
         def known() -> Details:
             return replace(details, first_mode=first_mode)

@@ -1,21 +1,20 @@
 """What a client asks for in its own words (a mode, a model, a variant), found among what the agent offers, and set.
 
-INV-C1  No mode is chosen in which the agent decides for itself: policies would no longer be asked.
+INV-C1 of `host/modes.py` holds: no mode is chosen in which the agent decides for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from msgspec.structs import replace
 
-from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
-from legation.wire.acp.config import VARIANT_CATEGORIES, SelectChoice, SelectOption
+from legation.errors import CapabilityUnsupported, InvalidParams
+from legation.host.modes import SHOWN, Setting, asks, current_mode, flat, match, must_ask, offered_modes
+from legation.wire.acp.config import VARIANT_CATEGORIES, SelectOption
 
 if TYPE_CHECKING:
-    from legation.agents.driver import Driver
     from legation.host.host import AcpHost
     from legation.host.offers import Offers
     from legation.host.session import Session
@@ -23,23 +22,9 @@ if TYPE_CHECKING:
 
 PLAN: Final = "plan"
 BUILD: Final = "build"
-SHOWN: Final = 20  # names in a message that says what there is
 # How agents call planning, the closest first: codex-acp has no such mode, and in "read-only" it asks for every change.
 _PLANS: Final = ("plan", "read-only")
 _MODELS: Final = ("model",)
-# Modes of agents in which they do not ask, in lower case without what stands between words.
-_UNASKING: Final = frozenset(
-    (
-        "acceptedits",
-        "auto",
-        "bypass",
-        "bypasspermissions",
-        "fullaccess",
-        "agentfullaccess",
-        "yolo",
-        "autoedit",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +45,6 @@ class Wanted:
         return Wanted(mode=None if self.mode == BUILD else self.mode, first_mode=self.first_mode)
 
 
-class Setting(Protocol):
-    """An agent's session that can be set."""
-
-    @property
-    def offers(self) -> Offers: ...
-    async def set_mode(self, mode: str) -> None: ...
-    async def set_option(self, option: str, value: str) -> None: ...
-
-
-class Opening:
-    """A session that the agent has opened and nobody knows of yet. `limit` is the agent's time for each answer."""
-
-    def __init__(self, agent: Driver, session_id: str, offers: Offers, limit: float) -> None:
-        self.offers = offers
-        self._agent, self._session_id, self._limit = agent, session_id, limit
-
-    async def set_mode(self, mode: str) -> None:
-        await self._agent.set_mode(self._session_id, mode, self._limit)
-        self.offers = self.offers.in_mode(mode)
-
-    async def set_option(self, option: str, value: str) -> None:
-        answer = await self._agent.set_config_option(self._session_id, option, value, self._limit)
-        self.offers = self.offers.with_options(answer.config_options)
-
-
 class Running:
     """A session that its host has."""
 
@@ -98,7 +58,7 @@ class Running:
     async def set_mode(self, mode: str) -> None:
         await self._host.set_mode(self._session.id, mode)
 
-    async def set_option(self, option: str, value: str) -> None:
+    async def set_option(self, option: str, value: str | bool) -> None:
         await self._host.set_config_option(self._session.id, option, value)
 
 
@@ -129,9 +89,9 @@ def _value_of(offers: Offers, name: str, what: str, categories: tuple[str, ...])
         raise CapabilityUnsupported(
             f"cannot choose the {what}: the agent offers none; leave it out", {"type": "invalid_request"}
         )
-    value = _match(name, _flat(option.options))
+    value = match(name, flat(option.options))
     if value is None:
-        _refuse(what, [each for each, _ in _flat(option.options)], "invalid_request")
+        _refuse(what, [each for each, _ in flat(option.options)], "invalid_request")
     return option, value
 
 
@@ -148,7 +108,7 @@ async def _choose_mode(session: Setting, name: str, first: str | None) -> None:
 def _mode_of(offers: Offers, name: str, first: str | None) -> tuple[SelectOption | None, str]:
     """What is chosen, and the option that it is of, where modes are an option. INV-C1."""
     option, current = offers.choice("mode") if offers.modes is None else None, current_mode(offers) or ""
-    offered = _offered_modes(offers)
+    offered = offered_modes(offers)
     value = _mode(name, offered, first or current)
     if value is None:
         must_ask(name)  # what to use instead is the better advice, whether or not the agent names such a mode
@@ -158,17 +118,10 @@ def _mode_of(offers: Offers, name: str, first: str | None) -> tuple[SelectOption
     return option, value
 
 
-def current_mode(offers: Offers) -> str | None:
-    if offers.modes is not None:
-        return offers.modes.current_mode_id
-    option = offers.choice("mode")
-    return option.current_value if option else None
-
-
 def left_in(details: Details, offers: Offers) -> Details:
     """With the mode that the agent has gone to by itself: whoever let it leave its plan does not find it planning again
     when it is started anew. Not with one in which it does not ask (INV-C1)."""
-    current, offered = current_mode(offers), _offered_modes(offers)
+    current, offered = current_mode(offers), offered_modes(offers)
     if current is None or not asks(current):
         return details
     first = details.first_mode or current
@@ -179,57 +132,19 @@ def left_in(details: Details, offers: Offers) -> Details:
     return replace(details, agent_mode=name, permission_mode=permissions)
 
 
-def _offered_modes(offers: Offers) -> list[tuple[str, str]]:
-    if offers.modes is not None:
-        return [(each.id, each.name) for each in offers.modes.available_modes]
-    option = offers.choice("mode")
-    return list(_flat(option.options)) if option else []
-
-
-def asks(mode: str) -> bool:
-    return "".join(each for each in mode.lower() if each.isalnum()) not in _UNASKING
-
-
-def must_ask(mode: str) -> None:
-    """INV-C1."""
-    if not asks(mode):
-        raise Forbidden(
-            f"cannot choose mode {mode!r}: in it the agent does not ask, and no policy would be heard; use "
-            "permissionMode acceptEdits or bypass",
-            {"type": "permission_denied"},
-        )
-
-
 def _mode(name: str, offered: list[tuple[str, str]], first: str) -> str | None:
     """An agent without modes builds."""
     if name == BUILD:
-        return _match(BUILD, offered) or first
+        return match(BUILD, offered) or first
     if name == PLAN:
-        return next(filter(None, (_match(each, offered) for each in _PLANS)), None)
-    return _match(name, offered)
+        return next(filter(None, (match(each, offered) for each in _PLANS)), None)
+    return match(name, offered)
 
 
 def _mode_names(offered: list[tuple[str, str]], first: str) -> list[str]:
     """Those that can be chosen, as `GET /v1/agents/{agent}/modes` lists them."""
     plan = [PLAN] if _mode(PLAN, offered, first) else []
     return [BUILD, *plan, *(each for each, _ in offered if asks(each) and each not in (BUILD, PLAN))]
-
-
-def _match(name: str, offered: Iterable[tuple[str, str]]) -> str | None:
-    """By its id, else by the name that people see."""
-    offered = list(offered)
-    for value, _ in offered:
-        if value == name:
-            return value
-    lower = name.lower()
-    return next((value for value, shown in offered if lower in (value.lower(), shown.lower())), None)
-
-
-def _flat(choices: Iterable[SelectChoice]) -> Iterator[tuple[str, str]]:
-    for each in choices:
-        if each.value is not None:
-            yield each.value, each.name
-        yield from _flat(each.options)
 
 
 def _refuse(what: str, there_is: list[str], type_: str) -> NoReturn:

@@ -23,7 +23,6 @@ from legation.ids import new_id
 from legation.server.hosting import Hosting
 from legation.server.sessions.answering import Answering
 from legation.server.sessions.attachments import links_to
-from legation.server.sessions.choosing import Wanted
 from legation.server.sessions.details import Message, foreign, read_details
 from legation.server.sessions.launching import Launching
 from legation.server.sessions.liveness import liveness
@@ -278,6 +277,8 @@ class Desk:
             variant=change.variant or before.variant,
         )
         now, then = before.mode, after.mode
+        from legation.server.sessions.choosing import Wanted  # with it the host
+
         wanted = Wanted(
             mode=then if then != now or change.agent_mode else None,
             model=change.model,

@@ -106,6 +106,7 @@ class Launching:
             env={**env, **{name: key.reveal() for name, key in keys.items()}},
             driver=start.driver,
             beginning=start.beginning,
+            modes=start.modes,
         )
         methods = (method for name, method in entry.key_methods.items() if name in keys)
         return Launch(definition, next(methods, None))

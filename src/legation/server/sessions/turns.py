@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, RateLimited
 from legation.ids import new_id
-from legation.server.sessions.choosing import current_mode, left_in
 from legation.server.sessions.details import Begun, Details, Message
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
@@ -158,6 +157,9 @@ class Turns:
 
     async def _turn(self, record: Record, message: Message) -> bool:
         """False: another has the word, and it must wait."""
+        from legation.host.modes import current_mode
+        from legation.server.sessions.choosing import left_in
+
         try:
             session = await self._ensure(record)
         except LegationError as error:

@@ -9,7 +9,6 @@ from legation.errors import CapabilityUnsupported, InvalidParams, NotFound, Time
 from legation.server.http.access import needs
 from legation.server.http.call import Alias, Call
 from legation.server.http.routes import Routes
-from legation.server.sessions.choosing import BUILD, PLAN, asks
 from legation.wire.api.agents import (
     AgentAbilities,
     AgentInfo,
@@ -24,6 +23,7 @@ from legation.wire.api.agents import (
 )
 
 if TYPE_CHECKING:
+    from legation.agents.beginning import AskingModes
     from legation.agents.catalogue.agent import Agent
     from legation.agents.catalogue.options import Options
     from legation.agents.install.lock import Choice
@@ -82,7 +82,9 @@ async def install_agent(call: Call, agent: str, body: AgentInstall = _NO_INSTALL
 @routes.get("/v1/agents/{agent}/modes", access=needs("read"), errors=(NotFound,))
 async def list_agent_modes(call: Call, agent: str) -> ModeList:
     """What `agentMode` may be: `build`, `plan` where the agent can, and the agent's own."""
-    return ModeList(modes=_modes(await call.services.launching.options(agent)))
+    launching = call.services.launching
+    options = await launching.options(agent)
+    return ModeList(modes=_modes(options, (await launching.entry(agent)).modes))
 
 
 @routes.get("/v1/agents/{agent}/models", access=needs("read"), errors=(NotFound,))
@@ -104,6 +106,7 @@ def _model(model: Choice, options: Options) -> ModelInfo:
 
 async def _info(call: Call, agent: Agent, *, config: bool, again: bool) -> AgentInfo:
     options = await call.services.launching.options(agent.name, again=again) if config else None
+    known = (await call.services.launching.entry(agent.name)).modes
     return AgentInfo(
         id=agent.name,
         installed=agent.how is not None,
@@ -112,7 +115,7 @@ async def _info(call: Call, agent: Agent, *, config: bool, again: bool) -> Agent
         version=agent.version,
         path=agent.path,
         server_status=call.services.sessions.liveness(call.principal.workspace, agent.name),
-        config_options=None if options is None else _config(options),
+        config_options=None if options is None else _config(options, known),
         config_error=None if options is None else options.problem,
         title=agent.title,
         aliases=list(agent.aliases),
@@ -133,18 +136,23 @@ def _installed(agent: Agent, *, already: bool) -> AgentInstalled:
     return AgentInstalled(already_installed=already, artifacts=[artifact])
 
 
-def _modes(options: Options) -> list[ModeInfo]:
-    own = [each for each in options.modes if each.id not in (BUILD, PLAN) and asks(each.id)]
+def _modes(options: Options, known: AskingModes) -> list[ModeInfo]:
+    from legation.host.modes import asks
+    from legation.server.sessions.choosing import BUILD, PLAN
+
+    own = [each for each in options.modes if each.id not in (BUILD, PLAN) and asks(each.id, known)]
     modes = [ModeInfo(id=BUILD, name="Build", description="Works on the task, and asks first")]
     if any(each.id in (PLAN, "read-only") for each in options.modes):
         modes.append(ModeInfo(id=PLAN, name="Plan", description="Says what it would do"))
     return modes + [ModeInfo(id=each.id, name=each.name, description=each.description or "") for each in own]
 
 
-def _config(options: Options) -> list[Mapping[str, object]]:
+def _config(options: Options, known: AskingModes) -> list[Mapping[str, object]]:
     """As ACP has them: what a session with it would say."""
+    from legation.host.modes import asks
+
     menus = (
-        ("mode", "Mode", [each for each in options.modes if asks(each.id)], options.default_mode),
+        ("mode", "Mode", [each for each in options.modes if asks(each.id, known)], options.default_mode),
         ("model", "Model", list(options.models), options.default_model),
     )
     return [

@@ -34,6 +34,8 @@ from legation.wire.lifecycle import (
     SessionReset,
     SessionStatus,
     TurnState,
+    UnaskedEffect,
+    UnaskingMode,
 )
 from legation.wire.universal import shapes, speech
 from legation.wire.universal.asks import Asks
@@ -179,6 +181,19 @@ class Projector:
     def _permission_answered(self, answer: PermissionAnswered) -> None:
         self._asks.permission_answered(self._out, answer)
 
+    def _unasked(self, effect: UnaskedEffect) -> None:
+        """Where a reader of any kind looks for what went wrong."""
+        what = f"{effect.title}: done, and nobody was asked"
+        data = shapes.Error(what, "unasked_effect", json_value(effect))
+        self._out.emit("error", data, synthetic=True, raw=True)
+
+    def _unasking(self, mode: UnaskingMode) -> None:
+        if mode.put_into is not None:
+            self._state(mode)
+            return
+        data = shapes.Error(f"in mode {mode.mode} the agent does not ask", "unasking_mode", json_value(mode))
+        self._out.emit("error", data, synthetic=True, raw=True)
+
     def _question_asked(self, asked: QuestionAsked) -> None:
         self._speech.end(self._out)
         self._asks.question_asked(self._out, asked)
@@ -266,6 +281,8 @@ _TAKES: Final[dict[type, Callable[[Projector, Any], None]]] = {
     TurnState: Projector._turn_state,
     PermissionAsked: Projector._permission_asked,
     PermissionAnswered: Projector._permission_answered,
+    UnaskedEffect: Projector._unasked,
+    UnaskingMode: Projector._unasking,
     QuestionAsked: Projector._question_asked,
     QuestionAnswered: Projector._question_answered,
     AgentExited: Projector._agent_exited,

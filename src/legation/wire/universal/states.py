@@ -16,7 +16,7 @@ from legation.wire.acp.updates import (
     SessionInfoUpdate,
     UsageUpdate,
 )
-from legation.wire.lifecycle import SessionReset, SessionStatus
+from legation.wire.lifecycle import SessionReset, SessionStatus, UnaskingMode
 from legation.wire.universal.shapes import Status
 
 
@@ -61,5 +61,6 @@ STATES: Final[dict[type, Callable[[Any], Status]]] = {
     Notice: lambda notice: Status(f"{notice.severity}: {notice.title}", notice.description),
     CompactionUpdate: lambda update: Status("compaction", update.status),
     SessionStatus: _session,
+    UnaskingMode: lambda found: Status("mode", f"{found.put_into}: in {found.mode} it would not ask"),
     SessionReset: lambda reset: Status("session-reset", reset.reason),
 }

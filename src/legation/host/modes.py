@@ -1,0 +1,287 @@
+"""An agent's modes: which it is in, which it offers, and in which of them it asks before it acts.
+
+INV-C1  No mode is chosen in which the agent decides for itself: policies would no longer be asked. One that begins in
+        such a mode, or comes back in it, is put into one in which it asks before anybody says anything to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from legation.agents.beginning import AskingModes
+from legation.errors import AgentExited, Forbidden, InvalidParams, LegationError, TransportClosed
+from legation.wire.acp.config import BooleanOption, SelectChoice, SelectOption
+
+if TYPE_CHECKING:
+    from legation.agents.driver import Driver
+    from legation.host.offers import Offers
+
+SHOWN: Final = 20  # names in a message that says what there is
+# Modes of agents in which they do not ask, or not about all, in lower case without what stands between words.
+_UNASKING: Final = frozenset(
+    (
+        "acceptall",
+        "acceptedits",
+        "agentfullaccess",
+        "allowall",
+        "alwaysallow",
+        "alwaysapprove",
+        "approveall",
+        "auto",
+        "autoaccept",
+        "autoacceptedits",
+        "autoapprove",
+        "autoedit",
+        "autohigh",
+        "autolow",
+        "automedium",
+        "autonomous",
+        "autopilot",
+        "autorun",
+        "bypass",
+        "bypassall",
+        "bypasspermissions",
+        "dangerfullaccess",
+        "dangerouslyskippermissions",
+        "dontask",
+        "fullaccess",
+        "fullauto",
+        "never",
+        "neverask",
+        "skippermissions",
+        "smartapprove",
+        "yolo",
+    )
+)
+# Modes in which agents ask and work, the likeliest first; then those in which they do no work at all.
+_ASKING: Final = (
+    "default",
+    "ask",
+    "alwaysask",
+    "normal",
+    "manual",
+    "approve",
+    "suggest",
+    "interactive",
+    "build",
+    "code",
+    "agent",
+)
+_IDLE: Final = frozenset(("readonly", "plan", "chat", "architect"))
+
+Choices = list[tuple[str, str]]
+"""Of each mode, what the agent calls it and what people see."""
+
+
+class Setting(Protocol):
+    """An agent's session that can be set."""
+
+    @property
+    def offers(self) -> Offers: ...
+    async def set_mode(self, mode: str) -> None: ...
+    async def set_option(self, option: str, value: str | bool) -> object: ...
+
+
+class Opening:
+    """A session that the agent has opened and nobody knows of yet. `limit` is the agent's time for each answer."""
+
+    def __init__(
+        self, agent: Driver, session_id: str, offers: Offers, limit: float, known: AskingModes | None = None
+    ) -> None:
+        self.offers = offers
+        self._known = known or AskingModes()
+        self._agent, self._session_id, self._limit = agent, session_id, limit
+
+    async def set_mode(self, mode: str) -> None:
+        must_stay_asking(self.offers, self._known, mode)
+        await self._agent.set_mode(self._session_id, mode, self._limit)
+        self.offers = self.offers.in_mode(mode)
+
+    async def set_option(self, option: str, value: str | bool) -> None:
+        must_stay_asking(self.offers, self._known, value, option)
+        answer = await self._agent.set_config_option(self._session_id, option, value, self._limit)
+        self.offers = self.offers.with_options(answer.config_options)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A mode in which the agent does not ask, and the one that it was put into; None: it could not be, for `why`."""
+
+    mode: str
+    into: str | None
+    why: str | None = None
+
+
+# Names.
+
+
+def asks(mode: str, known: AskingModes | None = None) -> bool:
+    """By its name. What the catalogue says of the agent counts more."""
+    name = _plain(mode)
+    if known is not None and name in map(_plain, known.asking):
+        return True
+    if known is not None and name in map(_plain, known.unasking):
+        return False
+    return name not in _UNASKING
+
+
+def must_ask(
+    mode: str, known: AskingModes | None = None, shown: str | None = None, advice: str | None = None
+) -> None:
+    """INV-C1. `shown` is the name that people see."""
+    if not _asks(mode, shown, known or AskingModes()):
+        raise Forbidden(
+            f"cannot choose mode {mode!r}: in it the agent does not ask, and no policy would be heard; "
+            + (advice or "use permissionMode acceptEdits or bypass"),
+            {"type": "permission_denied"},
+        )
+
+
+def must_stay_asking(
+    offers: Offers, known: AskingModes, value: str | bool, option: str | None = None
+) -> None:
+    """INV-C1, of a mode or of the value of an option."""
+    if option is None:
+        must_ask(str(value), known, dict(offered_modes(offers)).get(str(value)))
+        return
+    choice = offers.choice("mode")
+    if choice is not None and choice.id == option:
+        must_ask(str(value), known, dict(flat(choice.options)).get(str(value)))
+    elif value is True:
+        switch = next(
+            (each for each in offers.options if isinstance(each, BooleanOption) and each.id == option), None
+        )
+        must_ask(option, known, switch.name if switch else None)
+
+
+def _plain(mode: str) -> str:
+    return "".join(each for each in mode.lower() if each.isalnum())
+
+
+# What an agent offers.
+
+
+def current_mode(offers: Offers) -> str | None:
+    if offers.modes is not None:
+        return offers.modes.current_mode_id
+    option = offers.choice("mode")
+    return option.current_value if option else None
+
+
+def offered_modes(offers: Offers) -> Choices:
+    if offers.modes is not None:
+        return [(each.id, each.name) for each in offers.modes.available_modes]
+    option = offers.choice("mode")
+    return list(flat(option.options)) if option else []
+
+
+def flat(choices: Iterable[SelectChoice]) -> Iterator[tuple[str, str]]:
+    for each in choices:
+        if each.value is not None:
+            yield each.value, each.name
+        yield from flat(each.options)
+
+
+def match(name: str, offered: Iterable[tuple[str, str]]) -> str | None:
+    """By its id, else by the name that people see."""
+    offered = list(offered)
+    for value, _ in offered:
+        if value == name:
+            return value
+    lower = name.lower()
+    return next((value for value, shown in offered if lower in (value.lower(), shown.lower())), None)
+
+
+# Choosing.
+
+
+def unasking_mode(offers: Offers, known: AskingModes) -> str | None:
+    """The mode that it is in, if it does not ask in it: by ACP's modes, an option of that kind, or a switch."""
+    return next((current for current, _, _ in _unasking(offers, known)), None)
+
+
+async def put_into_asking(session: Setting, known: AskingModes) -> list[Put]:
+    """Whatever it is in, afterwards it asks, or the outcome says that it could not be brought to."""
+    done: list[Put] = []
+    for current, offered, option in _unasking(session.offers, known):
+        wanted = False if offered is None else _best(offered, known)
+        if wanted is None:
+            done.append(Put(current, None, "the agent offers no mode in which it asks"))
+            continue
+        try:
+            if option is not None:
+                await session.set_option(option, wanted)
+            else:
+                await session.set_mode(str(wanted))
+        except (AgentExited, TransportClosed):
+            raise
+        except LegationError as error:
+            done.append(Put(current, None, error.message))
+        else:
+            done.append(Put(current, f"{option} off" if wanted is False else str(wanted)))
+    return done
+
+
+async def choose_mode(session: Setting, name: str, known: AskingModes) -> None:
+    """The one of that name. INV-C1."""
+    advice = "choose another, or let a policy allow what it may do"
+    offered = offered_modes(session.offers)
+    value = match(name, offered)
+    must_ask(value or name, known, dict(offered).get(value or ""), advice)
+    if value is None:
+        names = [each for each, shown in offered if _asks(each, shown, known)][:SHOWN]
+        raise InvalidParams(
+            f"cannot choose mode {name!r}: "
+            + (f"choose from {', '.join(names)}" if names else "the agent offers none; leave it out")
+        )
+    option = session.offers.choice("mode") if session.offers.modes is None else None
+    if value == current_mode(session.offers):
+        return
+    if option is not None:
+        await session.set_option(option.id, value)
+    else:
+        await session.set_mode(value)
+
+
+def _unasking(offers: Offers, known: AskingModes) -> list[tuple[str, Choices | None, str | None]]:
+    """Each place where it is set not to ask: the mode, what there is to choose (None: a switch), and the option."""
+    found: list[tuple[str, Choices | None, str | None]] = []
+    if offers.modes is not None:
+        offered = [(each.id, each.name) for each in offers.modes.available_modes]
+        current = offers.modes.current_mode_id
+        if not _asks(current, dict(offered).get(current), known):
+            found.append((current, offered, None))
+    for option in offers.options:
+        if isinstance(option, SelectOption) and option is offers.choice("mode"):
+            offered = list(flat(option.options))
+            current = option.current_value
+            if not _asks(current, dict(offered).get(current), known):
+                found.append((current, offered, option.id))
+        elif (
+            isinstance(option, BooleanOption)
+            and option.current_value
+            and not _asks(option.id, option.name, known)
+        ):
+            found.append((option.id, None, option.id))
+    return found
+
+
+def _asks(mode: str, shown: str | None, known: AskingModes) -> bool:
+    """Both its id and the name that people see: an agent may number its modes."""
+    if asks(mode, known) and _plain(mode) in map(_plain, (*known.asking, *_ASKING, *_IDLE)):
+        return True
+    return asks(mode, known) and (shown is None or asks(shown, known))
+
+
+def _best(offered: Choices, known: AskingModes) -> str | None:
+    """The mode to be in: what the catalogue prefers, else one that works and asks by its name, else any that asks."""
+    asking = [
+        (value, {_plain(value), _plain(shown)}) for value, shown in offered if _asks(value, shown, known)
+    ]
+    for name in (*map(_plain, known.asking), *_ASKING):
+        if found := next((value for value, names in asking if name in names), None):
+            return found
+    working = [value for value, names in asking if not names & _IDLE]
+    return next(iter(working or [value for value, _ in asking]), None)

@@ -1,0 +1,384 @@
+"""What an agent does is asked about first, whoever does it for it; what was done unasked is told, and ends the turn."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.moody import moody
+from tests.approvals.doors import NO, YES
+from tests.approvals.office import SUPERVISOR
+from tests.host.at_a_door import AtADoor, at_a_door
+from tests.host.rig import Hand, events, go, of_type, rig, until_type
+
+from legation.host.session import Session
+from legation.wire.ask import ApproveAll, Decision
+
+pytestmark = pytest.mark.heavy  # an agent's process each
+
+# Edits are asked about; `secret` is closed; the folder may be read.
+CAREFUL = """
+name: p
+loop: off
+rules:
+  - {id: secret, kind: [read, edit], action: deny, when: {paths: {glob: "**/secret"}}, message: It is closed.}
+  - {id: reads, kind: read, action: allow, when: {paths: {under: $WORKSPACE}}}
+  - {id: edits, kind: edit, action: supervisor, when: {paths: {under: $WORKSPACE}}}
+  - {id: runs, kind: execute, action: allow, when: {command: "echo free"}}
+  - {id: rest, action: deny}
+"""
+HEAD = r"""
+hello(); cwd = None
+while True:
+    message = read()
+    if message.get("method") == "session/new":
+        cwd = message["params"]["cwd"]
+        send(id=message["id"], result={"sessionId": "s1"})
+        break
+
+def path(name):
+    return os.path.join(cwd, name)
+
+def say(what, **members):
+    send(method="session/update", params={"sessionId": "s1", "update": {"sessionUpdate": what, **members}})
+
+def call(number, kind, status, name=None, **more):
+    about = {"locations": [{"path": path(name)}]} if name else {}
+    known = {"kind": kind} if kind else {}
+    say("tool_call", toolCallId=f"call{number}", title=f"Call {number}", status=status, **known, **about, **more)
+
+def ended(number, status="completed"):
+    say("tool_call_update", toolCallId=f"call{number}", status=status)
+
+def fs_write(number, name, text="new"):
+    send(id=number, method="fs/write_text_file", params={"sessionId": "s1", "path": path(name), "content": text})
+    return answer(number)
+
+def fs_read(number, name):
+    send(id=number, method="fs/read_text_file", params={"sessionId": "s1", "path": path(name)})
+    return answer(number)
+
+def asked(number, kind, name):
+    permission(number, kind=kind, locations=[{"path": path(name)}], title=f"Call {number}")
+    return answer(number)
+
+def tell(*found):
+    update(json.dumps(found))
+
+prompt = prompted()
+"""
+END = "\ndone(prompt); stay()"
+
+
+async def told(session: Session, type_: str) -> list[dict[str, Any]]:
+    return [json.loads(event.raw) for event in await of_type(session, type_)]
+
+
+async def heard(session: Session) -> Any:
+    """What the agent says that it was answered."""
+    [chunk] = await told(session, "agent-message-chunk")
+    return json.loads(chunk["content"]["text"])
+
+
+async def resolve(at: AtADoor, answer: Any = YES) -> None:
+    [approval] = await at.door.pending()
+    await at.door.inbox.resolve(SUPERVISOR, approval.id, answer)
+
+
+# What Legation does for an agent.
+
+
+async def test_a_reverse_write_is_decided_by_policy_and_traced(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + 'tell(fs_write(1, "a.txt"))' + END)
+        prompting = asyncio.create_task(go(session))
+        await at.door.pending()
+        assert not (at.made.work / "a.txt").exists()
+        await resolve(at)
+        assert (await prompting).error is None
+        assert (at.made.work / "a.txt").read_text() == "new"
+        [asked] = await told(session, "permission-asked")
+        assert asked["action"]["paths"] == [str(at.made.work / "a.txt")]
+        [entry] = await at.door.office.entries(session=session.id)
+        assert (entry.tool, entry.policy_rule, entry.approval_status) == (
+            "write_text_file",
+            "p:edits",
+            "approved",
+        )
+
+
+@pytest.mark.parametrize("how", ["write", "read"])
+async def test_what_a_rule_closes_is_closed_to_the_agents_client_too_and_the_agent_hears_why(
+    how: str, tmp_path: Path
+) -> None:
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        (at.made.work / "secret").write_text("keys")
+        session = await at.made.script(HEAD + f'tell(fs_{how}(1, "secret"))' + END)
+        await go(session)
+        [answer] = await heard(session)
+        assert answer["error"]["message"] == (
+            f"cannot {how} {at.made.work / 'secret'}: denied by p:secret: It is closed."
+        )
+        assert (at.made.work / "secret").read_text() == "keys"
+        [entry] = await at.door.office.entries(session=session.id)
+        assert (entry.policy, entry.policy_rule) == ("deny", "p:secret")
+
+
+async def test_a_persons_no_to_a_write_is_the_agents_error_and_his_reasons_stay_his(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + 'tell(fs_write(1, "a.txt"))' + END)
+        prompting = asyncio.create_task(go(session))
+        await resolve(at, NO)
+        await prompting
+        [answer] = await heard(session)
+        assert answer["error"]["message"].startswith(f"cannot write {at.made.work / 'a.txt'}: denied")
+        assert not (at.made.work / "a.txt").exists()
+
+
+async def test_a_write_is_not_asked_again_where_its_tool_call_was_just_allowed_to(tmp_path: Path) -> None:
+    script = """
+call(1, "edit", "pending", "a.txt"); asked(1, "edit", "a.txt")
+fs_write(2, "a.txt", "one"); fs_write(3, "a.txt", "two"); ended(1); tell("done")
+"""
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script + END)
+        prompting = asyncio.create_task(go(session))
+        await resolve(at)
+        assert (await prompting).stop_reason == "end_turn"
+        assert (at.made.work / "a.txt").read_text() == "two"
+        assert len(await told(session, "permission-asked")) == 1
+        assert await told(session, "unasked-effect") == []
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        'fs_write(2, "b.txt")',  # another path
+        'ended(1); fs_write(2, "a.txt")',  # the call is over
+        'os.remove(path("a.txt")); os.symlink(path("b.txt"), path("a.txt")); fs_write(2, "a.txt")',
+    ],
+    ids=["another path", "another call", "a link put there"],
+)
+async def test_a_permission_covers_its_own_call_and_place_and_nothing_later(
+    then: str, tmp_path: Path
+) -> None:
+    script = f'call(1, "edit", "pending", "a.txt"); asked(1, "edit", "a.txt")\n{then}\ntell("done")'
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        (at.made.work / "a.txt").write_text("old")
+        session = await at.made.script(HEAD + script + END)
+        prompting = asyncio.create_task(go(session))
+        await resolve(at)
+        await at.door.until(lambda: told(session, "permission-asked"), lambda found: len(found) == 2)
+        await resolve(at, NO)
+        await prompting
+        assert not (at.made.work / "b.txt").exists()
+
+
+async def test_a_permission_to_read_is_none_to_write(tmp_path: Path) -> None:
+    script = 'call(1, "read", "pending", "a.txt"); asked(1, "read", "a.txt")\ntell(fs_write(2, "a.txt"))'
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script + END)
+        prompting = asyncio.create_task(go(session))
+        await resolve(at, NO)
+        await prompting
+        [answer] = await heard(session)
+        assert "error" in answer
+
+
+async def test_a_permission_of_the_turn_before_covers_nothing(tmp_path: Path) -> None:
+    script = 'asked(1, "edit", "a.txt"); done(prompt); prompt = prompted(); tell(fs_write(2, "a.txt"))'
+    hand = Hand()
+    async with rig(tmp_path, approver=hand) as made:
+        session = await made.script(HEAD + script + END)
+        first = asyncio.create_task(go(session))
+        await hand.until_asked()
+        hand.answer(hand.asked[0].id, Decision("approved", "test", "yes"))
+        await first
+        second = asyncio.create_task(go(session))
+        await hand.until_asked(2)
+        hand.answer(hand.asked[1].id, Decision("denied", "test", "no"))
+        await second
+        assert not (made.work / "a.txt").exists()
+
+
+async def test_a_host_without_rules_asks_its_approver_about_writes_and_nobody_about_reads(
+    tmp_path: Path,
+) -> None:
+    hand = Hand()
+    async with rig(tmp_path, approver=hand) as made:
+        (made.work / "a.txt").write_text("old")
+        session = await made.script(HEAD + 'tell(fs_read(1, "a.txt"), fs_write(2, "a.txt"))' + END)
+        prompting = asyncio.create_task(go(session))
+        await hand.until_asked()
+        assert [each.action.tool for each in hand.asked] == ["write_text_file"]
+        hand.answer(hand.asked[0].id, Decision("approved", "test", "yes"))
+        await prompting
+        read, write = await heard(session)
+        assert (read["result"], write["result"]) == ({"content": "old"}, {})
+
+
+async def test_a_reverse_write_that_the_agent_takes_back_is_not_done(tmp_path: Path) -> None:
+    script = """
+send(id=1, method="fs/write_text_file", params={"sessionId": "s1", "path": path("a.txt"), "content": "x"})
+send(method="$/cancel_request", params={"requestId": 1}); tell(answer(1))
+"""
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script + END)
+        await go(session)
+        [answered] = await told(session, "permission-answered")
+        assert answered["outcome"] == "superseded"
+        assert not (at.made.work / "a.txt").exists()
+
+
+# What an agent has done.
+
+UNASKED = 'open(path("a.txt"), "w").close(); call(1, "edit", "completed", "a.txt")'
+
+
+async def test_an_effect_that_nobody_was_asked_about_is_told_traced_and_ends_the_turn(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + UNASKED + END)
+        result = await go(session)
+        assert result.stop_reason == "cancelled"
+        assert result.error is not None
+        assert "p:edits" in result.error.message
+        [effect] = await told(session, "unasked-effect")
+        assert (effect["policy"], effect["rule"], effect["endsTurn"]) == ("supervisor", "p:edits", True)
+        assert effect["action"]["paths"] == [str(at.made.work / "a.txt")]
+        types = [event.type for event in await events(session)]
+        assert types.index("unasked-effect") < types.index("prompt-finished")
+        [entry] = await at.door.office.entries(session=session.id)
+        assert (entry.policy, entry.policy_rule, entry.reason) == ("supervisor", "p:edits", "unasked")
+        assert entry.approval_status is None
+        assert (await at.door.office.verify()).ok
+
+
+async def test_a_turn_is_ended_before_its_agent_is_done(tmp_path: Path) -> None:
+    script = (
+        UNASKED
+        + """
+while read().get("method") != "session/cancel": pass
+done(prompt, "cancelled"); stay()
+"""
+    )
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script)
+        result = await go(session)
+        assert (result.stop_reason, result.error is None) == ("cancelled", False)
+
+
+async def test_where_the_policy_says_warn_the_turn_goes_on(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, CAREFUL.replace("loop: off", "loop: off\nunasked: warn")) as at:
+        session = await at.made.script(HEAD + UNASKED + END)
+        assert (await go(session)).stop_reason == "end_turn"
+        [effect] = await told(session, "unasked-effect")
+        assert effect.get("endsTurn", False) is False
+        [entry] = await at.door.office.entries(session=session.id)
+        assert entry.reason == "unasked"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'call(1, "read", "completed", "secret")',
+        'call(1, "search", "completed"); call(2, "think", "completed")',
+        'call(1, "edit", "failed", "a.txt")',
+        'call(1, "edit", "in_progress", "a.txt")',
+        'call(1, "execute", "completed", rawInput={"command": "echo free"})',  # a rule allows it
+        'ended(9, "failed")',
+    ],
+)
+async def test_what_has_no_effect_or_would_have_been_allowed_is_no_alarm(script: str, tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script + END)
+        assert (await go(session)).stop_reason == "end_turn"
+        assert await told(session, "unasked-effect") == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'call(1, None, "completed")',
+        "ended(1)",
+        'call(1, "other", "completed")',
+        'call(1, "execute", "completed", rawInput={"command": "rm -rf x"})',
+        'call(1, "fetch", "completed", rawInput={"url": "https://example.com"})',
+        'call(1, "read", "pending", "a.txt"); asked(1, "read", "a.txt"); call(2, "edit", "completed", "a.txt")',
+    ],
+    ids=[
+        "of no kind",
+        "never announced",
+        "other",
+        "execute",
+        "fetch",
+        "another call was asked about reading",
+    ],
+)
+async def test_a_call_of_any_other_kind_or_of_none_counts(script: str, tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script + END)
+        assert (await go(session)).error is not None
+        assert len(await told(session, "unasked-effect")) == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'asked(1, "edit", "a.txt"); call(1, "edit", "completed", "a.txt"); ended(1)',
+        'call(1, "edit", "pending", "a.txt"); fs_write(2, "a.txt"); ended(1)',
+        'fs_write(2, "a.txt"); call(1, "edit", "completed", "a.txt")',
+    ],
+    ids=["a permission", "a reverse write while it ran", "a reverse write of a call told at its end"],
+)
+async def test_what_was_decided_while_it_ran_counts_as_asked(script: str, tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script + END)
+        prompting = asyncio.create_task(go(session))
+        await resolve(at)
+        assert (await prompting).stop_reason == "end_turn"
+        assert await told(session, "unasked-effect") == []
+
+
+async def test_one_decision_stands_for_one_call(tmp_path: Path) -> None:
+    script = (
+        'fs_write(2, "a.txt"); call(1, "edit", "completed", "a.txt"); call(3, "edit", "completed", "a.txt")'
+    )
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script + END)
+        prompting = asyncio.create_task(go(session))
+        await resolve(at)
+        await prompting
+        assert [each["toolCallId"] for each in await told(session, "unasked-effect")] == ["call3"]
+
+
+async def test_a_call_of_the_turn_before_that_ends_in_this_one_was_asked_about(tmp_path: Path) -> None:
+    script = """
+call(1, "edit", "in_progress", "a.txt"); asked(1, "edit", "a.txt"); done(prompt); prompt = prompted(); ended(1)
+"""
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + script + END)
+        first = asyncio.create_task(go(session))
+        await resolve(at)
+        await first
+        assert (await go(session)).stop_reason == "end_turn"
+        assert await told(session, "unasked-effect") == []
+
+
+async def test_an_agent_without_an_asking_mode_is_stopped_at_its_first_effect(tmp_path: Path) -> None:
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(moody(offers=["auto", "yolo"]))
+        assert (await go(session)).error is not None
+        await until_type(session, "unasked-effect")
+
+
+async def test_a_host_without_rules_tells_and_one_that_allows_all_is_not_alarmed(tmp_path: Path) -> None:
+    async with rig(tmp_path, approver=Hand()) as made:
+        session = await made.script(HEAD + UNASKED + END)
+        assert (await go(session)).stop_reason == "end_turn"
+        [effect] = await told(session, "unasked-effect")
+        assert "policy" not in effect
+    async with rig(tmp_path, approver=ApproveAll()) as made:
+        session = await made.script(HEAD + UNASKED + END)
+        await go(session)
+        assert await told(session, "unasked-effect") == []
