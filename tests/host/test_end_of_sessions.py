@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.host.rig import go, of_type, play, rig
 from tests.host.told import codes
 
-from legation.errors import CapabilityUnsupported, NotFound, SessionClosed
+from legation.errors import AgentExited, CapabilityUnsupported, NotFound, SessionClosed
 from legation.host.meta import read_meta
 from legation.host.options import Limits
 from legation.store.jsonl import JsonlBackend
@@ -112,3 +113,16 @@ async def test_whoever_ends_a_session_at_the_same_time_finds_it_ended_and_for_go
             "active",
             "closed",
         ]
+
+
+@pytest.mark.parametrize("step", ["kill-self KILL", "crash 3"])
+async def test_who_waits_after_a_turn_that_ended_with_its_agent_finds_the_session_without_one(
+    tmp_path: Path, step: str
+) -> None:
+    """The next message is not for the agent that is gone: it would be lost with it."""
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        with suppress(AgentExited):
+            await play(session, step)
+        await session.decided()
+        assert session.status == "disconnected"

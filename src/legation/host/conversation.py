@@ -78,6 +78,7 @@ class Place(Protocol):
     def record(self, *payloads: Payload) -> Receipt: ...
     def updates(self, drafts: list[Draft]) -> None: ...
     def must_be_usable(self, what: str) -> None: ...
+    def losing_agent(self) -> None: ...
     async def replace_agent(self, why: str) -> None: ...
 
 
@@ -443,6 +444,8 @@ class Conversation:
             await self._watch(turn, asking)
             asking.result()
         except LegationError as error:
+            if isinstance(error, AgentExited | TransportClosed):
+                self._session.losing_agent()  # before the end of the turn is told: the next one is not for this agent
             self._answered(turn, error)
         finally:
             asking.cancel()

@@ -48,6 +48,7 @@ from legation.wire.payload import Payload
 PUT_BACK = (
     3  # times that an agent which leaves its asking mode is put back: one that insists stays, and is told of
 )
+LOST_LIMIT = 10.0  # seconds from the end of an agent to that of its sessions with it: the host's time
 SAVE_LIMIT = 5.0  # seconds that a host which is disposed of waits for metadata: the store's time
 
 _NOTED = TOOL_CALL_TYPES | OFFER_TYPES | {"session-info-update"}
@@ -77,7 +78,8 @@ class Session:
         self.folders = meta.folders()
         self._status: Status = "disconnected" if stream.info().state == "open" else "closed"
         self._resuming = False  # being taken up: shown, while nothing is decided yet
-        self._decided = asyncio.Event()  # whether it was taken up
+        self._losing = False  # its agent has ended, and the host is about to say so
+        self._decided = asyncio.Event()  # whether it was taken up, or lost
         self._ends = asyncio.Lock()  # held by whoever ends it
         self._reason: str | None = None
         self.agent_id: str | None = None
@@ -183,6 +185,7 @@ class Session:
         self.has_config |= setup.config_options is not None
         said = Offers.of(setup)
         self.offers = Offers(said.modes or self.offers.modes, said.options or self.offers.options)
+        self._losing = False
         self._show_resuming(False)
         if self.meta.reopens:  # that was said of the end which it had
             self._set_meta_soon(msgspec.structs.replace(self.meta, reopens=False))
@@ -194,6 +197,9 @@ class Session:
     def move(self, status: Status, reason: str | None = None) -> Receipt | None:
         """Tell the session's readers and the host's."""
         self._status, self._reason = status, reason
+        if self._losing and status != "active":
+            self._losing = False
+            self._show_resuming(self._resuming)
         receipt = self.note(SessionStatus(status=status, reason=reason))
         self._around.host.publish(self.snapshot())
         return receipt
@@ -210,10 +216,20 @@ class Session:
         else:
             self._decided.set()
 
+    def losing_agent(self) -> None:
+        """Its agent has ended, and has it still for a moment, in which nothing can be asked of either."""
+        if self._status == "active":
+            self._losing = True
+            self._decided.clear()
+
     async def decided(self) -> None:
-        """Returns when nobody is taking it up."""
+        """Returns when nobody is taking it up, and no agent that has ended still has it."""
         while self._resuming:
             await self._decided.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOST_LIMIT):
+                while self._losing:
+                    await self._decided.wait()
 
     def disconnect(self, reason: str) -> None:
         """Its agent is gone; its history stays."""
@@ -338,6 +354,7 @@ class Session:
         for payload in payloads:
             if isinstance(payload, AgentExitedEvent):
                 self.exit = payload
+                self.losing_agent()
         with suppress(Conflict, InvalidParams):
             return self.record(*payloads)
         return None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Final, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from legation.errors import CapabilityUnsupported, InvalidParams, NotFound, SessionClosed
@@ -27,19 +26,11 @@ class Opened(Protocol):
     async def __call__(self, session: Session, agent: str, *, prompted: bool = False) -> None: ...
 
 
-LET_GO: Final = 10.0  # seconds from the end of an agent to that of its sessions with it: the host's time
-LOOK: Final = 0.02  # seconds between two looks
-
-
 async def _let_go(host: AcpHost, session: Session) -> None:
     """An agent that ends, since its own client has left, or that has ended, still has its sessions for a moment, in
     which nothing can be asked of either. Nor can it of one that another is taking up."""
     await host.until_left(session.agent_id)
     await session.decided()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LET_GO):
-            while session.status == "active" and session.exit is not None:  # noqa: ASYNC110 - the host tells nobody
-                await asyncio.sleep(LOOK)
 
 
 class OpenedSessions:
