@@ -195,7 +195,7 @@ def _old_data(folder: Path) -> Finding:
     if not found:
         return Finding("ok", "old data", "none left by a restore or a backup")
     names = ", ".join(line(str(each)) for each in found)
-    says = f"a restore or a backup left {names}, with the keys of then; no agent and no caller can reach it"
+    says = f"a restore or a backup left {names}, with the keys of then; Legation opens it for nobody"
     return Finding("limited", "old data", says, line(shlex.join(["rm", "-r", *map(str, found)])))
 
 
