@@ -107,6 +107,7 @@ OWN = {
     "agents/rehearsal": "an agent, in a process of its own",
     "agents/schemas": "a developer's tool, which no server runs",
     "approvals/notify/command.py": "the program that the owner set for notices",
+    "host/toolcalls.py": "resolves the name of a path that was asked about, and opens nothing of it",
     "approvals/policy/facts.py": "resolves the name of a path, and opens nothing of it (O_PATH)",
     "approvals/policy/load.py": "the policy in force",
     "approvals/policy/shell/lines.py": "runs the reader of shell lines, on a text",

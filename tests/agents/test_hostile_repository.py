@@ -67,20 +67,28 @@ async def test_what_is_not_trusted_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "marks"),
+    ("kind", "asks", "marks"),
     [
-        (CLAUDE, {"claude-hook-SessionStart", "claude-hook-PreToolUse", "claude-mcp"}),
-        (CODEX, {"codex-mcp"}),
-        (OPENCODE, {"opencode-folder-mcp", "opencode-plugin", "opencode-configured-plugin", "opencode-tool"}),
-        (GEMINI, {"gemini-discovery"}),
+        (CLAUDE, 0, {"claude-hook-SessionStart", "claude-hook-PreToolUse", "claude-mcp"}),
+        (CODEX, 0, {"codex-mcp"}),
+        (
+            OPENCODE,
+            0,
+            {"opencode-folder-mcp", "opencode-plugin", "opencode-configured-plugin", "opencode-tool"},
+        ),
+        (
+            GEMINI,
+            1,
+            {"gemini-discovery"},
+        ),  # the folder wants a mode that does not ask: it gets none, trusted or not
     ],
     ids=lambda value: value.name if isinstance(value, Kind) else "",
 )
 async def test_what_is_trusted_counts(
-    kind: Kind, marks: set[str], repository: HostileRepository, tmp_path: Path
+    kind: Kind, asks: int, marks: set[str], repository: HostileRepository, tmp_path: Path
 ) -> None:
     """Which also shows that the repository is as hostile as the test above takes it to be."""
-    assert await asked(kind, repository, tmp_path, trusted=True) == 0
+    assert await asked(kind, repository, tmp_path, trusted=True) == asks
     assert repository.left() >= marks
 
 

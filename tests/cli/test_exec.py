@@ -484,7 +484,7 @@ def test_an_agent_that_works_at_home_gets_nothing_of_ours(home: Path) -> None:
     data, rules = home / ".local/share/legation", home / "rules.yaml"
     data.mkdir(parents=True)
     (data / "keys.json").write_text("canary-5f1e\n")
-    rules.write_text('name: p\nagent: "*"\nloop: off\nrules:\n  - {id: canary-5f1e, action: allow}\n')
+    rules.write_text('name: p\nagent: "*"\nloop: off\nrules:\n  - {id: all, action: allow}  # canary-5f1e\n')
     (home / "hard").hardlink_to(data / "keys.json")
     (home / "soft").symlink_to(rules)
     before = rules.read_bytes()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.approvals.doors import ASKER
+from tests.approvals.office import add_asker
 from tests.gateway.backend import Backend, Reply
 from tests.gateway.backend import backend as open_backend
 from tests.server.rig import BOTH
@@ -653,6 +654,7 @@ async def test_a5_nor_one_of_a_call_that_waits_and_is_lifted_by_a_grant(
     placed: Calls, looking: set[int]
 ) -> None:
     services = placed.rig.services
+    await add_asker(services.database, ASKER.id)
     where = Where("/srv/project", "/home/you")
     approver = DoorApprover(services.door, where=lambda _: where, requester_of=lambda _: ASKER)
 

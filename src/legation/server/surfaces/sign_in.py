@@ -42,9 +42,10 @@ async def create_sign_in_link(call: Call, body: NewSignInLink) -> SignInLink:
 
     For oneself it takes a person's own credential that has every scope of theirs; for another user the scope
     "instance". By a token it is made only for who can do no more than the token."""
-    links.check_right(call.principal, body.user)  # before it is counted: an agent must not use up its maker's
-    await limit_caller(call, "links", LINKS)
     services, code = call.services, new_code()
+    # Before it is counted: who may not have one must not use up what others may.
+    await services.database.read(links.check, call.principal, body.user)
+    await limit_caller(call, "links", LINKS)
     hash = _hash(services, code)  # noqa: A001
     expires_at = await services.database.transact(
         links.issue, call.principal, body.user, hash, now_ms=services.clock.now_ms()

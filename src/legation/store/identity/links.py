@@ -32,7 +32,13 @@ class SignedIn:
 
 def issue(principal: Principal, user: str | None, hash: bytes, *, now_ms: int) -> Transaction[int]:  # noqa: A002
     """For the caller, or with the scope `instance` for anybody; when it expires."""
-    target = check_right(principal, user)  # before anything is looked up: who may not ask learns nothing
+    target, workspace = yield from check(principal, user)
+    return (yield from create(principal, target, workspace, hash, now_ms=now_ms))
+
+
+def check(principal: Principal, user: str | None) -> Transaction[tuple[str, str]]:
+    """Whether the caller may have such a link: for whom it is, and in which workspace."""
+    target = _asked_for(principal, user)  # before anything is looked up: who may not ask learns nothing
     workspace = yield from _home_of(target, principal.workspace)
     found = None if workspace is None else (yield from standing(target, workspace))
     if found is not None and target == principal.user and not found.scopes <= principal.scopes:
@@ -47,7 +53,7 @@ def issue(principal: Principal, user: str | None, hash: bytes, *, now_ms: int) -
         )
     if found.disabled:
         raise Conflict(f"cannot make a link for {target}, who is disabled; enable them first")
-    return (yield from create(principal, target, workspace, hash, now_ms=now_ms))
+    return target, workspace
 
 
 def create(principal: Principal, user: str, workspace: str, hash: bytes, *, now_ms: int) -> Transaction[int]:  # noqa: A002
@@ -100,7 +106,7 @@ def _must_not_exceed(principal: Principal, target: Standing) -> Transaction[None
         )
 
 
-def check_right(principal: Principal, user: str | None) -> str:
+def _asked_for(principal: Principal, user: str | None) -> str:
     """Whether the caller may ask for such a link at all. For whom it is."""
     target = user or person_behind(principal)
     if principal.level < 2 and principal.kind != "user":
