@@ -161,9 +161,9 @@ def test_whoever_writes_what_of_a_session_an_accepted_message_stays_on_the_disk(
 
 # With real kills.
 
-SESSIONS: Final = 12
-LATER: Final = 2  # messages of a round to each session that come while the first wakes its agent
-LATEST: Final = 1.5  # seconds after the last was accepted: by then their agents have woken
+SESSIONS: Final = 16
+LATER: Final = 3  # messages of a round to each session that come while the first wakes its agent
+LATEST: Final = 1.2  # seconds after the last was accepted: by then their agents have woken
 
 
 def client(server: Running) -> httpx2.Client:
@@ -184,7 +184,7 @@ def send(http: httpx2.Client, number: int) -> list[str]:
 
     def to(session: int) -> list[str]:
         names = [f"msg_{number}_{session}_{each}" for each in range(LATER + 1)]
-        post(session, names[0], "stall 2")
+        post(session, names[0], "stall 1")
         with ThreadPoolExecutor(LATER) as pool:
             list(pool.map(lambda name: post(session, name, f"say {name}"), names[1:]))
         return names
