@@ -9,6 +9,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Files that take minutes, most of them waiting for a package index: begun first, the other process does the rest meanwhile.
+LONG = ("test_newcomer.py", "test_wheel.py", "test_servers_real.py", "test_accepted.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """Started by the first test that asks for it; every test makes a database of its own in it."""
