@@ -57,6 +57,8 @@ def test_an_edit_shows_its_paths_once_and_absolute() -> None:
         ("file:/etc/b", ("/srv/repo/file:/etc/b", "/etc/b")),
         ("FILE:///etc/b", ("/srv/repo/FILE:/etc/b", "/etc/b")),
         ("file:///srv/link/../b", ("/srv/b", "/srv/link/../b")),
+        (" /etc/b", ("/srv/repo/ /etc/b", "/etc/b")),
+        ("\tfile:/etc/b ", ("/srv/repo/\tfile:/etc/b ", "/srv/repo/file:/etc/b", "/etc/b")),
     ],
 )
 def test_a_path_that_programs_read_in_several_ways_is_each_of_them(
@@ -102,6 +104,20 @@ def test_a_path_is_canonical_without_the_disk(written: str, absolute: str) -> No
 )
 def test_a_command_is_one_shell_line(raw_input: object, command: str | None) -> None:
     assert action(raw_input, kind="execute").command == command
+
+
+def test_what_is_written_as_json_in_one_counts_by_its_names() -> None:
+    found = action({"path": "a", "arguments": '{"path": "/etc/p", "command": "rm -rf /"}'})
+    assert found.paths == ("/srv/repo/a", "/etc/p")
+    assert found.commands == ("rm -rf /",)
+    assert found.params["arguments"] == '{"path": "/etc/p", "command": "rm -rf /"}'
+
+
+def test_what_shows_a_change_is_an_edit() -> None:
+    shown = (Diff(path="/srv/repo/a", new_text="new"),)
+    for kind in ("read", "search", "think"):
+        call = ToolCall(tool_call_id="c", title="Look", kind=kind, content=shown)
+        assert Action.from_tool_call("claude", call, cwd=CWD).kind == "edit"
 
 
 def test_urls_are_collected_and_those_of_files_are_paths_too() -> None:
@@ -271,6 +287,19 @@ def test_every_command_of_a_call_counts(params: dict[str, object], commands: tup
         ({"whither": ".env"}, ("whither",)),
         ({"whither": "C:\\p"}, ("whither",)),
         ({"a": {"b": ["x", "/etc/p"]}}, ("a.b",)),
+        ({"whither": " /etc/p"}, ("whither",)),
+        ({"whither": "a b/../../p"}, ("whither",)),
+        ({"where": "\nhttps://evil.test/x"}, ("where",)),
+        ({"run": "\n rm -rf /"}, ("run",)),
+        ({"run": "A=1 rm -rf /"}, ("run",)),
+        ({"packed": '{"whither": "/etc/p", "n": 1}'}, ("packed.whither",)),
+        ({"packed": '["[ \\"/etc/p\\" ]"]'}, ("packed",)),
+        ({"packed": "[" * 30 + "1" + "]" * 30}, ("packed",)),
+        ({"packed": '{"title": "/etc/p", "n": [1, 2]}'}, ()),
+        ({"command": "ls", "env": {"LD_PRELOAD": "x.so"}}, ("env",)),
+        ({"command": "ls", "env": {}}, ()),
+        ({"command": "ls", "args": ["-l", "; rm -rf /"]}, ("args",)),
+        ({"command": "git", "args": ["commit", "-m", "git is fun"]}, ()),
         ({"run": "rm -rf /"}, ("run",)),
         ({"run": "true && false"}, ("run",)),
         ({"command": ["ls", "rm -rf /"]}, ("command",)),
@@ -340,6 +369,7 @@ def test_more_locations_than_can_be_judged_are_refused() -> None:
 def test_more_text_than_can_be_looked_at_is_unclear() -> None:
     assert action({str(at): "word " * 800 for at in range(60)}).unclear == ()
     assert action({str(at): "word " * 800 for at in range(80)}).unclear == ("...",)
+    assert action({"packed": json.dumps(["two words"] * 30_000)}).unclear == ("...",)
 
 
 def test_the_names_are_those_of_the_page() -> None:

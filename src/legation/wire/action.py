@@ -30,6 +30,9 @@ MAX_PLACES_LENGTH = 128 * 1024
 MAX_PATH = 4096
 """Characters; the kernel opens no longer one."""
 
+EFFECTLESS: Final = frozenset(("read", "search", "think"))
+"""Kinds of calls that change nothing."""
+
 Sort = Literal["path", "command", "url", "text"]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 
@@ -58,6 +61,7 @@ FILTERS: Final = ("glob", "include", "exclude", "ignore", "filepattern")
 _SORT_OF: Final[Mapping[str, Sort]] = {name: sort for sort, names in NAMES.items() for name in names}
 _FOLDERS: Final = frozenset({"cwd", "workdir", "workingdir", "workingdirectory"})
 _ARGUMENTS: Final = frozenset({"args", "arguments"})
+_ENVIRONMENTS: Final = frozenset({"env", "environment"})
 _GREPS: Final = frozenset({"grep", "ripgrep", "rg", "searchtext", "searchcode", "searchfilecontent"})
 _ROOTED: Final = re.compile(r"[/~]|file:|[a-z]:[\\/]|\\\\", re.IGNORECASE)
 _TAKES_TEXT: Final = re.compile(r"-[a-z]*[ecm]|--message|--eval", re.ASCII)
@@ -78,7 +82,7 @@ _PROGRAMS: Final = (
     "shutdown|ssh|su|sudo|systemctl|tar|tee|touch|uv|wget|xargs|zsh"
 )
 _COMMAND_LOOKS: Final = re.compile(
-    rf"#!|(?:/(?:usr/)?(?:local/)?s?bin/)?(?:{_PROGRAMS})(?:\s|$)|[^\n]*(?:&&|\|\||\$\(|`|\s\|\s*\w|\s>>?\s*\S|;\s*(?:{_PROGRAMS})(?:\s|$))",
+    rf"#!|(?:\w+=\S*\s+)*(?:/(?:usr/)?(?:local/)?s?bin/)?(?:{_PROGRAMS})(?:\s|$)|[^\n]*(?:&&|\|\||\$\(|`|\s\|\s*\w|\s>>?\s*\S|;\s*(?:{_PROGRAMS})(?:\s|$))",
     re.ASCII,
 )
 
@@ -91,11 +95,14 @@ def sort_of(name: str) -> Sort | None:
 
 def looks_like(text: str) -> Sort | None:
     """What a text under a name that says nothing could be: a path, a command or an address; None where none of it."""
+    text = text.strip()  # many a tool does so
     if _URL_LOOKS.fullmatch(text):
         return "url"
     if _COMMAND_LOOKS.match(text, 0, MAX_PATH):
         return "command"
-    return "path" if len(text) <= MAX_PATH and _PATH_LOOKS.fullmatch(text) else None
+    if len(text) > MAX_PATH:
+        return None
+    return "path" if _PATH_LOOKS.fullmatch(text) or ".." in text.split("/") else None
 
 
 def _plain(name: str) -> str:
@@ -151,7 +158,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(
             agent=agent,
             tool=tool,
-            kind=call.kind or "other",
+            kind=kind_of(call),
             params=params,
             paths=_unique(place for path in found.paths for place in _places(path, cwd=cwd, home=home)),
             command=commands[0] if commands else None,
@@ -170,6 +177,13 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         bound = {"agent": self.agent, "tool": self.tool, "params": self.params, "policy": policy_version}
         text = json.dumps(bound, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def kind_of(call: AnyToolCall) -> ToolKind:
+    """What shows a change is an edit, however harmless its agent calls it."""
+    if call.kind in EFFECTLESS and any(isinstance(item, Diff) for item in call.content or ()):
+        return "edit"
+    return call.kind or "other"
 
 
 def mcp_tool(server: str, tool: str) -> str:
@@ -195,6 +209,9 @@ def canonical_path(path: str, *, cwd: str, home: str | None = None) -> str:
 def _places(path: str, *, cwd: str, home: str | None) -> Iterator[str]:
     """Every place that a program may take the text for: none may be judged by one reading and opened by another."""
     yield canonical_path(path, cwd=cwd, home=home)
+    if path != path.strip():
+        path = path.strip()
+        yield canonical_path(path, cwd=cwd, home=home)
     if _is_file(path):  # some take `file:/a` and `FILE:///a` for addresses too
         path = _of_address(path)
         yield canonical_path(path, cwd=cwd, home=home)
@@ -273,6 +290,7 @@ class _Arguments:
         self._agent, self._cwd, self._declared = agent, cwd, declared
         self._searches_text = _plain(tool.rpartition(".")[2]) in _GREPS
         self._length = self._looked = 0
+        self._unpacking = False
 
     def mapping(self, value: Mapping[str, object], above: Sort | None, at: str, keyed: bool = False) -> None:
         words = " ".join(line for key in value if _plain(key) in _ARGUMENTS and (line := _words(value[key])))
@@ -292,9 +310,18 @@ class _Arguments:
             elif (
                 sort is None and plain in _ARGUMENTS and not isinstance(inner, Mapping) and self._runs(value)
             ):
-                continue  # they are the words behind its command
+                self._further_words(inner, name)
+            elif sort is None and plain in _ENVIRONMENTS and inner and self._runs(value):
+                self._unclear(name)  # it makes another command of any, as `PATH=... ls` does
             else:
                 self._value(inner, sort or sort_of(key) or above, name, plain, words)
+
+    def _further_words(self, value: object, at: str) -> None:
+        """Of a command: a list is judged with it, word by word. Whether whoever runs it does so too is not known."""
+        if isinstance(value, list | tuple) and any(
+            self._is_line(before, word) for before, word in pairwise(("", *value))
+        ):
+            self._unclear(at)
 
     def path(self, text: str) -> None:
         self._count(text)
@@ -341,8 +368,30 @@ class _Arguments:
                     self._unclear(at)
             case "path":
                 self._path(text, at)
+            case None if self._unpacks(text, at, plain):
+                pass
             case None if len(self.unclear) < _MOST_UNCLEAR and self._looks(text) is not None:
                 self._unclear(at)
+
+    def _unpacks(self, text: str, at: str, plain: str) -> bool:
+        """Arguments that are written as JSON in one: tools read them as any others."""
+        if not text.lstrip().startswith(("{", "[")):
+            return False
+        self._looked += len(text)
+        if self._looked > _MOST_LOOKED:
+            self._unclear("...")
+            return True
+        try:
+            found: object = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        if self._unpacking or deeper_than(_MOST_PACKED, found):
+            self._unclear(at)
+        else:
+            self._unpacking = True
+            self._value(found, None, at, plain)
+            self._unpacking = False
+        return True
 
     def _path(self, text: str, at: str) -> None:
         if "\n" in text or len(text) > MAX_PATH:  # whatever it is, nobody opens it
@@ -409,6 +458,7 @@ class _Arguments:
 _MOST_UNCLEAR: Final = 8  # that are named
 # Characters under names that say nothing: of more nobody knows what they are.
 _MOST_LOOKED: Final = 256 * 1024
+_MOST_PACKED: Final = 20  # levels of arguments that are written as JSON in one; deeper ones, and JSON within, are not gone through
 _EACH: Final = 16  # that a text costs besides its own, however short it is
 
 
