@@ -44,7 +44,7 @@ def test_one_that_has_no_asking_mode_is_stopped_at_what_it_does_and_the_exit_cod
 ) -> None:
     done = legation(home, *program(home, NONE), "--unattended", cwd=work)
     assert "! UNASKING · it began in mode auto, in which it asks nobody" in done.stdout
-    assert "! UNASKED · Write out.txt: done, and nobody was asked" in done.stdout
+    assert "! UNASKED · Write out.txt: done, and nobody had allowed it" in done.stdout
     assert "careful:edit would have asked a supervisor; the turn is ended" in done.stdout
     assert done.returncode == 6
     [trace] = home.glob("**/sessions/*/trace.jsonl")

@@ -55,6 +55,6 @@ def test_what_was_done_unasked_is_loud() -> None:
     told = shown(effect)
     assert told.startswith("! UNASKED · Write")
     assert "\x1b" not in told
-    assert told.endswith("done, and nobody was asked; p:no would have denied it; the turn is ended\n")
+    assert told.endswith("done, and nobody had allowed it; p:no would have denied it; the turn is ended\n")
     mode = UnaskingMode(mode="yolo", found="left", reason="it insists")
     assert shown(mode) == "! UNASKING · it went to mode yolo, in which it asks nobody: it insists\n"

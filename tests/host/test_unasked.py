@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 from tests.agents.moody import moody
 from tests.approvals.doors import NO, YES
-from tests.approvals.office import SUPERVISOR
+from tests.approvals.office import PERSON, SUPERVISOR
 from tests.host.at_a_door import AtADoor, at_a_door
 from tests.host.rig import Hand, events, go, of_type, rig, until_type
 
+from legation.host.reverse import Reverse
 from legation.host.session import Session
-from legation.wire.ask import ApproveAll, Decision
+from legation.host.terminals import DefaultTerminals
+from legation.host.toolcalls import Decided, ToolCalls
+from legation.proc import ProcessLauncher, child_environment
+from legation.store.forbidden import ForbiddenPlaces
+from legation.wire.action import Action
+from legation.wire.ask import ApproveAll, Ask, Decision
 
 pytestmark = pytest.mark.heavy  # an agent's process each
 
@@ -61,6 +67,10 @@ def fs_read(number, name):
 
 def asked(number, kind, name):
     permission(number, kind=kind, locations=[{"path": path(name)}], title=f"Call {number}")
+    return answer(number)
+
+def runs(number, command):
+    permission(number, kind="execute", rawInput={"command": command}, title=command)
     return answer(number)
 
 def tell(*found):
@@ -268,6 +278,21 @@ done(prompt, "cancelled"); stay()
         assert (result.stop_reason, result.error is None) == ("cancelled", False)
 
 
+async def test_an_agent_that_answers_the_end_of_its_turn_with_an_error_does_not_hide_why_it_was_ended(
+    tmp_path: Path,
+) -> None:
+    wait = """
+while read().get("method") != "session/cancel":
+    pass
+send(id=prompt, error={"code": -32603, "message": "Internal error"}); stay()
+"""
+    async with at_a_door(tmp_path, CAREFUL) as at:
+        session = await at.made.script(HEAD + UNASKED + wait)
+        error = (await go(session)).error
+        assert error is not None
+        assert error.message.startswith("cannot go on: the agent acted")
+
+
 async def test_where_the_policy_says_warn_the_turn_goes_on(tmp_path: Path) -> None:
     async with at_a_door(tmp_path, CAREFUL.replace("loop: off", "loop: off\nunasked: warn")) as at:
         session = await at.made.script(HEAD + UNASKED + END)
@@ -305,6 +330,13 @@ async def test_what_has_no_effect_or_would_have_been_allowed_is_no_alarm(script:
         'call(1, "execute", "completed", rawInput={"command": "rm -rf x"})',
         'call(1, "fetch", "completed", rawInput={"url": "https://example.com"})',
         'call(1, "read", "pending", "a.txt"); asked(1, "read", "a.txt"); call(2, "edit", "completed", "a.txt")',
+        'asked(1, "read", "a.txt"); call(1, "edit", "completed", "a.txt")',
+        'asked(1, "read", "a.txt"); call(1, "execute", "completed", rawInput={"command": "rm -rf x"})',
+        'call(1, "edit", "pending", "secret"); asked(1, "edit", "secret"); ended(1)',
+        'asked(1, "edit", "secret"); call(2, "edit", "completed", "secret")',
+        'call(1, "read", "completed", "a.txt"); call(1, "edit", "completed", "a.txt")',
+        'call(1, "read", "completed", content=[{"type": "diff", "path": path("a.txt"), "newText": "new"}])',
+        'runs(1, "echo free"); call(1, "execute", "completed", rawInput={"command": "echo free", "cmd": "rm -rf x"})',
     ],
     ids=[
         "of no kind",
@@ -313,6 +345,13 @@ async def test_what_has_no_effect_or_would_have_been_allowed_is_no_alarm(script:
         "execute",
         "fetch",
         "another call was asked about reading",
+        "it was asked about reading",
+        "it was asked about reading, and ran",
+        "it was refused",
+        "another call was refused",
+        "an id that was used before",
+        "a read that shows a change",
+        "a second command",
     ],
 )
 async def test_a_call_of_any_other_kind_or_of_none_counts(script: str, tmp_path: Path) -> None:
@@ -382,3 +421,60 @@ async def test_a_host_without_rules_tells_and_one_that_allows_all_is_not_alarmed
         session = await made.script(HEAD + UNASKED + END)
         await go(session)
         assert await told(session, "unasked-effect") == []
+
+
+@pytest.mark.parametrize(("env", "asked"), [([], 0), ([{"name": "LD_PRELOAD", "value": "evil.so"}], 1)])
+async def test_an_environment_makes_another_command_of_one_that_a_rule_allows(
+    env: list[dict[str, str]], asked: int, tmp_path: Path
+) -> None:
+    script = f"""
+send(id=1, method="terminal/create", params={{"sessionId": "s1", "command": "echo", "args": ["free"], "cwd": cwd, "env": {env!r}}})
+tell(answer(1))
+"""
+    terminals = DefaultTerminals(
+        ProcessLauncher(),
+        child_environment({}, home=tmp_path, tmp=tmp_path),
+        forbidden=ForbiddenPlaces(),
+    )
+    async with at_a_door(tmp_path, CAREFUL, terminal=terminals) as at:
+        session = await at.made.script(HEAD + script + END)
+        prompting = asyncio.create_task(go(session))
+        if asked:
+            [approval] = await at.door.pending()
+            await at.door.inbox.resolve(PERSON, approval.id, NO)
+        await prompting
+        [answer] = await heard(session)
+        assert ("error" in answer) is bool(asked)
+    await terminals.dispose()
+
+
+@pytest.mark.parametrize(
+    ("request_", "covered"),
+    [
+        ({"command": "ls"}, True),
+        ({"command": "/bin/bash", "args": ["-c", "ls"]}, True),
+        ({"command": "ls", "cwd": "/srv"}, True),
+        ({"command": "/srv/bash", "args": ["-c", "ls"]}, False),
+        ({"command": "ls", "cwd": "/srv/inner"}, False),
+        ({"command": "rm", "args": ["-rf", "x"]}, False),
+    ],
+    ids=["itself", "by a shell", "in its folder", "by a program named like a shell", "elsewhere", "another"],
+)
+def test_a_terminal_is_covered_by_the_permission_for_that_command_in_that_folder(
+    request_: dict[str, Any], covered: bool
+) -> None:
+    calls = ToolCalls()
+    decided = Decided(calls)
+    asked = Action(agent="a", tool="shell", kind="execute", params={"command": "ls"}, command="ls")
+    ask = Ask(
+        id="p1", session_id="s", action=asked, options=(), title="ls", asked_at=0, tool_call_id="c1", turn="t"
+    )
+    decided.begin(ask)
+    decided.settle(ask, Decision(outcome="approved", by="policy", reason=""))
+    reverse = Reverse(None, None, None)
+    service = reverse.service("terminal/create", json.dumps({"sessionId": "s", **request_}).encode())
+    assert service is not None
+    action = Action(
+        agent="a", tool=service.tool, kind="execute", params=service.params, command=service.command
+    )
+    assert decided.covers(action, None, "t", "/srv") is covered

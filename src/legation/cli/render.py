@@ -169,7 +169,7 @@ class Renderer:
         end = "the turn is ended" if effect.ends_turn else ""
         why = "; ".join(part for part in (would, end) if part)
         self._say(
-            f"! UNASKED · {line(effect.title)}: done, and nobody was asked{f'; {line(why)}' if why else ''}",
+            f"! UNASKED · {line(effect.title)}: done, and nobody had allowed it{f'; {line(why)}' if why else ''}",
             "red",
         )
 

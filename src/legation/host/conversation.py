@@ -27,7 +27,7 @@ from legation.host.options import Limits
 from legation.host.permissions import Permissions
 from legation.host.questions import Questions
 from legation.host.reverse import Service
-from legation.host.toolcalls import EFFECTLESS, Decided, ToolCalls, real_path
+from legation.host.toolcalls import Decided, ToolCalls, real_path
 from legation.host.turn import CANCEL_GRACE, End, PromptResult, Turn
 from legation.ids import new_id
 from legation.store.stream import Receipt
@@ -40,7 +40,7 @@ from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.sessions import PromptResponse
 from legation.wire.acp.toolcall import Diff
 from legation.wire.acp.updates import UserMessageChunk
-from legation.wire.action import Action, canonical_path
+from legation.wire.action import EFFECTLESS, Action, canonical_path, kind_of
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision, RuledApprover, Unasked
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
@@ -159,10 +159,11 @@ class Conversation:
             params=service.params,
             paths=() if path is None else (path,),
             command=service.command,
+            unclear=("env",) if "env" in service.params else (),
         )
         real, turn = None if path is None else real_path(path), self._turn.id if self._turn else None
         # An environment is no part of what an agent asks about, and can make any command another.
-        if "env" not in service.params and self._decided.covers(action, real, turn):
+        if "env" not in service.params and self._decided.covers(action, real, turn, self._session.meta.cwd):
             return self._do(service, real, do)
         ask = self._ask_about(
             action,
@@ -217,7 +218,7 @@ class Conversation:
     def take_call(self, draft: Draft) -> None:
         """What it says of a tool call. One that was carried out must have been asked about."""
         call = self.tool_calls.take(draft)
-        if call is None or call.status != "completed" or call.kind in EFFECTLESS:
+        if call is None or call.status != "completed" or kind_of(call) in EFFECTLESS:
             return
         try:
             action = Action.from_tool_call(
@@ -466,9 +467,11 @@ class Conversation:
             self._conclude(turn, answer)
 
     def _conclude(self, turn: Turn, answer: PromptResponse | LegationError) -> None:
-        if turn.unasked is not None and not isinstance(answer, LegationError):
+        if turn.unasked is not None and (
+            not isinstance(answer, LegationError) or isinstance(answer, AgentRefused)
+        ):  # some answer a turn that is ended with an error of their own
             what = (
-                f"cannot go on: the agent acted and asked nobody, which {turn.unasked} does not allow; put it into a mode in "
+                f"cannot go on: the agent acted and nobody had allowed it, which {turn.unasked} does not; put it into a mode in "
                 "which it asks, or let a policy allow it"
             )
             self._end(turn, PromptResult("cancelled", error=RpcError(ErrorCode.INVALID_REQUEST, what)))

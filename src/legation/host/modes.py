@@ -6,6 +6,7 @@ INV-C1  No mode is chosen in which the agent decides for itself: policies would 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -55,6 +56,9 @@ _UNASKING: Final = frozenset(
         "yolo",
     )
 )
+# So they begin whatever follows: `bypassApprovals`, `Auto-approve everything`.
+_UNASKING_AT_FIRST: Final = ("autoaccept", "autoapprove", "bypass", "dangerous", "skippermission", "yolo")
+_ABOUT_ASKING: Final = ("approval", "permission")  # in the names of options that amount to a mode
 # Modes in which agents ask and work, the likeliest first; then those in which they do no work at all.
 _ASKING: Final = (
     "default",
@@ -124,7 +128,7 @@ def asks(mode: str, known: AskingModes | None = None) -> bool:
         return True
     if known is not None and name in map(_plain, known.unasking):
         return False
-    return name not in _UNASKING
+    return name not in _UNASKING and not name.startswith(_UNASKING_AT_FIRST)
 
 
 def must_ask(
@@ -146,8 +150,8 @@ def must_stay_asking(
     if option is None:
         must_ask(str(value), known, dict(offered_modes(offers)).get(str(value)))
         return
-    choice = offers.choice("mode")
-    if choice is not None and choice.id == option:
+    choice = next((each for each in _mode_options(offers) if each.id == option), None)
+    if choice is not None:
         must_ask(str(value), known, dict(flat(choice.options)).get(str(value)))
     elif value is True:
         switch = next(
@@ -157,7 +161,10 @@ def must_stay_asking(
 
 
 def _plain(mode: str) -> str:
-    return "".join(each for each in mode.lower() if each.isalnum())
+    """As it is read: neither case, accents and wide letters nor the word `mode` behind it make another of it."""
+    letters = unicodedata.normalize("NFKD", mode).lower()
+    name = "".join(each for each in letters if each.isalnum())
+    return name.removesuffix("mode") or name
 
 
 # What an agent offers.
@@ -175,6 +182,18 @@ def offered_modes(offers: Offers) -> Choices:
         return [(each.id, each.name) for each in offers.modes.available_modes]
     option = offers.choice("mode")
     return list(flat(option.options)) if option else []
+
+
+def _mode_options(offers: Offers) -> list[SelectOption]:
+    """All of that kind, of whatever category: some agents have their approvals apart from their modes."""
+    selects = [each for each in offers.options if isinstance(each, SelectOption)]
+    return [
+        each
+        for each in selects
+        if each.category == "mode"
+        or each is offers.choice("mode")
+        or any(word in _plain(name) for word in _ABOUT_ASKING for name in (each.id, each.name))
+    ]
 
 
 def flat(choices: Iterable[SelectChoice]) -> Iterator[tuple[str, str]]:
@@ -204,11 +223,11 @@ def unasking_mode(offers: Offers, known: AskingModes) -> str | None:
 
 async def put_into_asking(session: Setting, known: AskingModes) -> list[Put]:
     """Whatever it is in, afterwards it asks, or the outcome says that it could not be brought to."""
-    done: list[Put] = []
+    done: dict[Put, None] = {}  # many agents offer their modes as an option as well: told once
     for current, offered, option in _unasking(session.offers, known):
         wanted = False if offered is None else _best(offered, known)
         if wanted is None:
-            done.append(Put(current, None, "the agent offers no mode in which it asks"))
+            done[Put(current, None, "the agent offers no mode in which it asks")] = None
             continue
         try:
             if option is not None:
@@ -218,10 +237,10 @@ async def put_into_asking(session: Setting, known: AskingModes) -> list[Put]:
         except (AgentExited, TransportClosed):
             raise
         except LegationError as error:
-            done.append(Put(current, None, error.message))
+            done[Put(current, None, error.message)] = None
         else:
-            done.append(Put(current, f"{option} off" if wanted is False else str(wanted)))
-    return done
+            done[Put(current, f"{option} off" if wanted is False else str(wanted))] = None
+    return list(done)
 
 
 async def choose_mode(session: Setting, name: str, known: AskingModes) -> None:
@@ -254,7 +273,7 @@ def _unasking(offers: Offers, known: AskingModes) -> list[tuple[str, Choices | N
         if not _asks(current, dict(offered).get(current), known):
             found.append((current, offered, None))
     for option in offers.options:
-        if isinstance(option, SelectOption) and option is offers.choice("mode"):
+        if isinstance(option, SelectOption) and option in _mode_options(offers):
             offered = list(flat(option.options))
             current = option.current_value
             if not _asks(current, dict(offered).get(current), known):

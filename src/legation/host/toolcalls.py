@@ -2,7 +2,8 @@
 
 INV-E1  A decision covers what Legation does for the agent only within its turn, while its tool call runs, and at the very
         place that it was about when it was asked: a link that was put there since leads to another.
-INV-E2  A tool call counts as asked by a decision about that call, or about its paths or its command while it ran.
+INV-E2  A tool call counts as asked if it was approved: that call, or its paths or its command while it ran. To have been
+        refused, or to have asked about no more than a look, is no leave to act.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from typing import Any
 
 from legation.wire import codec
 from legation.wire.acp.toolcall import AnyToolCall, Diff, Terminal, ToolCall, ToolCallUpdate, merged
-from legation.wire.action import Action
+from legation.wire.action import EFFECTLESS, Action
 from legation.wire.ask import Ask, Decision
 from legation.wire.events import Draft
 
 KEPT = 1000  # of a turn
 RESOLVED = 16  # paths of a decision whose links are followed; with more it covers nothing
 TYPES = frozenset(("tool-call", "tool-call-update"))
-EFFECTLESS = frozenset(("read", "search", "think"))  # kinds of calls that change nothing
 
 _OVER = frozenset(("completed", "failed"))
 _WRITING = frozenset(("edit", "move", "other"))  # kinds of a permission to write
 _RUNNING = frozenset(("execute", "other"))
-_SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
+_SHELLS = frozenset(
+    folder + name for folder in ("", "/bin/", "/usr/bin/") for name in ("sh", "bash", "dash", "zsh")
+)  # another of that name may be anything
 
 
 class ToolCalls:
@@ -46,7 +48,7 @@ class ToolCalls:
             whole = self.whole(call)
             self._open.pop(name, None)
             self._earlier.pop(name, None)
-            known = name in self._over
+            known = name in self._over and isinstance(call, ToolCallUpdate)  # else a new call under an old id
             self._over[name] = None
             _forget_oldest(self._over)
             return None if known else whole
@@ -90,13 +92,18 @@ class Entry:
     kind: str
     places: frozenset[str]
     real: frozenset[str]
-    command: str | None
+    commands: frozenset[str | None]
     decision: Decision | None = None
     claimed_by: str | None = None  # the tool call that it was found to be about
 
     @property
     def approved(self) -> bool:
         return self.decision is not None and self.decision.outcome == "approved"
+
+    @property
+    def acts(self) -> bool:
+        """What was asked about is more than a look; a command is, whatever its agent calls it."""
+        return bool(self.commands) or self.kind not in EFFECTLESS
 
 
 class Decided:
@@ -116,7 +123,7 @@ class Decided:
             ask.action.kind,
             frozenset(paths),
             frozenset(map(real_path, paths)) if len(paths) <= RESOLVED else frozenset(),
-            command_line(ask.action.command),
+            frozenset(map(command_line, ask.action.commands)),
         )
         _forget_oldest(self._entries)
 
@@ -147,11 +154,13 @@ class Decided:
             if entry.decision is None or (entry.call is not None and not self._calls.is_over(entry.call))
         }
 
-    def covers(self, action: Action, real: str | None, turn: str | None) -> bool:
-        """Whether it was approved already, as part of the tool call that it belongs to (INV-E1)."""
+    def covers(self, action: Action, real: str | None, turn: str | None, cwd: str) -> bool:
+        """Whether it was approved already, as part of the tool call that it belongs to (INV-E1). A command is another one
+        in another folder than `cwd`, unless that was part of the question."""
         if turn is None:
             return False
         kinds = _RUNNING if action.kind == "execute" else _WRITING
+        folder = action.params.get("cwd")
         for entry in self._entries.values():
             if (
                 not entry.approved
@@ -162,7 +171,11 @@ class Decided:
                 continue
             if action.kind != "read" and entry.kind not in kinds:
                 continue
-            if real is None and entry.command is not None and entry.command == command_line(action.command):
+            if (
+                real is None
+                and command_line(action.command) in entry.commands
+                and (folder in (None, cwd) or real_path(str(folder)) in entry.real)
+            ):
                 return True
             if real is not None and real in entry.real:
                 return True
@@ -170,7 +183,7 @@ class Decided:
 
     def was_asked(self, call: AnyToolCall, action: Action, turn: str | None) -> bool:
         """INV-E2."""
-        entries = [each for each in self._entries.values() if each.decision is not None]
+        entries = [each for each in self._entries.values() if each.approved and each.acts]
         own = [each for each in entries if each.call == call.tool_call_id]
         if own and _fits(own, action):
             return True
@@ -181,13 +194,10 @@ class Decided:
         name = call.tool_call_id
         if name in self._questions and not (action.command or action.paths or action.urls):
             return True
-        others = [
-            each
-            for each in entries
-            if each.turn == turn and each.claimed_by in (None, name) and each.kind not in EFFECTLESS
-        ]
+        others = [each for each in entries if each.turn == turn and each.claimed_by in (None, name)]
         if action.command is not None:
-            found = [each for each in others if each.command == command_line(action.command)][:1]
+            wanted = frozenset(map(command_line, action.commands))
+            found = [each for each in others if wanted <= each.commands][:1]
         else:
             found = _about(others, action.paths)
         for entry in found:
@@ -201,8 +211,10 @@ def _fits(own: list[Entry], action: Action) -> bool:
     if any(each.decision is not None and each.decision.params is not None for each in own):
         return True
     if action.command is not None:
-        commands = {each.command for each in own}
-        return None in commands or command_line(action.command) in commands
+        if any(not each.commands and each.kind in _RUNNING for each in own):
+            return True
+        commands = frozenset[str | None]().union(*(each.commands for each in own))
+        return commands.issuperset(map(command_line, action.commands))
     places = frozenset[str]().union(*(each.places | each.real for each in own))
     return not places or all(path in places or real_path(path) in places for path in action.paths)
 
@@ -233,7 +245,7 @@ def command_line(command: object) -> str | None:
         words = shlex.split(command)
     except ValueError:
         return command.strip()
-    if len(words) == 3 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-c", "-lc"):
+    if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):
         return words[2].strip()
     return command.strip()
 

@@ -333,7 +333,7 @@ def test_what_was_done_unasked_is_an_error_and_so_is_a_mode_that_stays_unasking(
     found = check(log(ACTIVE, effect, UnaskingMode(mode="yolo", found="opened", reason="it has no other")))
     errors = [event["data"] for event in found if event["type"] == "error"]
     assert [each["code"] for each in errors] == ["unasked_effect", "unasking_mode"]
-    assert errors[0]["message"] == "Write a.py: done, and nobody was asked"
+    assert errors[0]["message"] == "Write a.py: done, and nobody had allowed it"
     assert errors[0]["details"]["rule"] == "p:edits"
     put = check(log(ACTIVE, UnaskingMode(mode="auto", found="opened", put_into="default")))
     assert "error" not in types(put)

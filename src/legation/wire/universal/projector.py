@@ -183,7 +183,7 @@ class Projector:
 
     def _unasked(self, effect: UnaskedEffect) -> None:
         """Where a reader of any kind looks for what went wrong."""
-        what = f"{effect.title}: done, and nobody was asked"
+        what = f"{effect.title}: done, and nobody had allowed it"
         data = shapes.Error(what, "unasked_effect", json_value(effect))
         self._out.emit("error", data, synthetic=True, raw=True)
 
