@@ -252,4 +252,4 @@ async def test_two_sessions_of_one_name_are_not_made_at_once(tmp_path: Path) -> 
         agent = await made.host.spawn_agent(made.rehearsal())
         makings = [made.host.create_session(agent.agent_id, session_id="mine") for _ in range(2)]
         outcomes = await asyncio.gather(*makings, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [SessionUpdated, Conflict]
+        assert {type(each) for each in outcomes} == {SessionUpdated, Conflict}  # whoever comes first
