@@ -1,6 +1,6 @@
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallLocation, ToolCal
 from legation.wire.action import (
     FILTERS,
     MAX_DEPTH,
+    MAX_NAMES,
     MAX_PLACES,
     NAMES,
     Action,
@@ -370,6 +371,44 @@ def test_more_text_than_can_be_looked_at_is_unclear() -> None:
     assert action({str(at): "word " * 800 for at in range(60)}).unclear == ()
     assert action({str(at): "word " * 800 for at in range(80)}).unclear == ("...",)
     assert action({"packed": json.dumps(["two words"] * 30_000)}).unclear == ("...",)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {f"k{at}": at for at in range(MAX_NAMES)},
+        {"x": [[]] * MAX_NAMES},
+        {"glob": [{}] * MAX_NAMES},
+    ],
+    ids=["names", "lists", "maps"],
+)
+def test_more_arguments_than_can_be_looked_at_are_refused(params: dict[str, object]) -> None:
+    with pytest.raises(InvalidParams, match=r"^cannot judge a tool call of claude with more than"):
+        action(params)
+
+
+class Counted(dict[str, object]):
+    """Says how often it was gone through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_arguments_of_many_names_for_one_thing_are_gone_through_once() -> None:
+    spelt = ("args" + format(at, "b").replace("0", "_").replace("1", "-") for at in range(500))
+    params = Counted(dict.fromkeys(spelt, "x"))
+    assert action(params).commands == ()
+    assert 0 < params.walks < 10
+
+
+def test_a_line_of_a_patch_takes_no_longer_than_it_is_long() -> None:
+    """A search that looks for its end from each blank anew would be at it when this machine is scrap."""
+    patch = f"*** Begin Patch\n*** Update File: a{' ' * 120_000}b\n*** Add File: c.py \t\r\n"
+    assert len(action({"patch": patch}).paths) == 2
+    assert f"{CWD}/c.py" in action({"patch": patch}).paths
 
 
 def test_the_names_are_those_of_the_page() -> None:

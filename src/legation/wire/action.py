@@ -29,6 +29,8 @@ MAX_PLACES_LENGTH = 128 * 1024
 """Characters of all of them."""
 MAX_PATH = 4096
 """Characters; the kernel opens no longer one."""
+MAX_NAMES = 10_000
+"""Of arguments, at any depth, maps and lists counted with them: each is looked at, while everybody waits."""
 
 EFFECTLESS: Final = frozenset(("read", "search", "think"))
 """Kinds of calls that change nothing."""
@@ -68,8 +70,9 @@ _TAKES_TEXT: Final = re.compile(r"-[a-z]*[ecm]|--message|--eval", re.ASCII)
 _KEYED: Final = frozenset({"changes", "filechanges"})  # whose keys are paths, in some of Codex' forms
 _PATCHES: Final = frozenset({"patch", "patchtext", "input"})
 _MCP_NAME = re.compile(r"mcp__(?P<server>[\w-]+?)__(?P<tool>[\w.-]+)", re.ASCII)
+# Without a word on blanks at the end: looking for them from each character on would take the square of a line's length.
 _PATCHED: Final = re.compile(
-    r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$|^(?:---|\+\+\+) (\S+)", re.MULTILINE
+    r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$|^(?:---|\+\+\+) (\S+)", re.MULTILINE
 )
 
 _URL_LOOKS: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*|www\.\S+", re.ASCII | re.IGNORECASE)
@@ -289,10 +292,12 @@ class _Arguments:
         self.unclear: dict[str, None] = {}
         self._agent, self._cwd, self._declared = agent, cwd, declared
         self._searches_text = _plain(tool.rpartition(".")[2]) in _GREPS
-        self._length = self._looked = 0
+        self._length = self._looked = self._named = 0
         self._unpacking = False
 
     def mapping(self, value: Mapping[str, object], above: Sort | None, at: str, keyed: bool = False) -> None:
+        self._name(1 + len(value))
+        runs = any(sort_of(key) == "command" and isinstance(value[key], str | list) for key in value)
         words = " ".join(line for key in value if _plain(key) in _ARGUMENTS and (line := _words(value[key])))
         for key, inner in value.items():
             name, plain = f"{at}.{key}"[-MAX_PATH:] if at else key, _plain(key)
@@ -307,11 +312,9 @@ class _Arguments:
                 plain in FILTERS or plain.removesuffix("s") in FILTERS or self._names(plain)
             ):
                 self._filter(inner, name)
-            elif (
-                sort is None and plain in _ARGUMENTS and not isinstance(inner, Mapping) and self._runs(value)
-            ):
+            elif sort is None and plain in _ARGUMENTS and not isinstance(inner, Mapping) and runs:
                 self._further_words(inner, name)
-            elif sort is None and plain in _ENVIRONMENTS and inner and self._runs(value):
+            elif sort is None and plain in _ENVIRONMENTS and inner and runs:
                 self._unclear(name)  # it makes another command of any, as `PATH=... ls` does
             else:
                 self._value(inner, sort or sort_of(key) or above, name, plain, words)
@@ -337,6 +340,7 @@ class _Arguments:
             below = None if sort == "text" and at not in self._declared else sort
             self.mapping(value, below, at, plain in _KEYED)
         elif isinstance(value, list | tuple):
+            self._name(1)
             line = _words(value) if sort == "command" and plain == plain.removesuffix("s") else None
             if line is not None:
                 self._text(line, sort, at, plain, words)
@@ -353,7 +357,7 @@ class _Arguments:
             return
         if plain in _PATCHES and "*** " in text:
             for named in _PATCHED.findall(text):
-                self.path(named[0] or named[1])
+                self.path(named[0].rstrip() or named[0] or named[1])
         match sort:
             case "command":
                 line = f"{text} {words}" if words else text
@@ -438,12 +442,17 @@ class _Arguments:
         """The folder where the agent works anyway."""
         return isinstance(value, str) and posixpath.normpath(value) == posixpath.normpath(self._cwd)
 
-    def _runs(self, value: Mapping[str, object]) -> bool:
-        return any(sort_of(key) == "command" and isinstance(value[key], str | list) for key in value)
-
     def _unclear(self, at: str) -> None:
         if len(self.unclear) < _MOST_UNCLEAR:
             self.unclear[at[:_LONGEST_NAME]] = None
+
+    def _name(self, count: int) -> None:
+        self._named += count
+        if self._named > MAX_NAMES:
+            raise InvalidParams(
+                f"cannot judge a tool call of {self._agent} with more than {MAX_NAMES} arguments in arguments: split it "
+                "into several calls"
+            )
 
     def _count(self, text: str) -> None:
         self._length += len(text)
