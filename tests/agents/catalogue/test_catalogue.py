@@ -31,7 +31,7 @@ def test_the_built_in_agent_is_always_ready(machine: Machine) -> None:
     assert (agent.how, agent.version, agent.sign_in) == ("built in", legation.__version__, "not needed")
     assert agent.ready
     start = machine.catalogue().start("mock")
-    assert start.argv == (sys.executable, "-m", "legation.agents.rehearsal")
+    assert start.argv == (sys.executable, "-P", "-m", "legation.agents.rehearsal")
     assert module.command_of("mock") == module.command_of("rehearsal") == start.argv
 
 

@@ -102,6 +102,16 @@ async def test_operate_runs_no_tests_of_a_folder_by_the_rehearsal_agent(as_shipp
     assert not (as_shipped.work / "made").exists()
 
 
+async def test_operate_runs_no_module_of_a_folder_by_the_rehearsal_agent(as_shipped: Talk) -> None:
+    """Python looks for modules where a program starts, unless it is told not to."""
+    mark = as_shipped.work / "ran"
+    (as_shipped.work / "legation").mkdir()
+    (as_shipped.work / "legation/__init__.py").write_text(f"open({str(mark)!r}, 'w')")
+    answer = await as_shipped.create("s", directory=str(as_shipped.work))
+    assert not mark.exists()
+    assert answer.status_code == 200, answer.text
+
+
 async def test_files_of_the_folder_are_the_servers_to_open_for_the_rehearsal_agent(as_shipped: Talk) -> None:
     (as_shipped.work / "a.txt").write_text("hello")
     await as_shipped.created("s", directory=str(as_shipped.work))

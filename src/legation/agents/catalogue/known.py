@@ -185,7 +185,8 @@ KNOWN: Final = (
         title="Rehearsal",
         way=Way(
             "acp",
-            Direct((sys.executable, "-m", "legation.agents.rehearsal")),
+            # -P: it starts in the session's folder, where others write files.
+            Direct((sys.executable, "-P", "-m", "legation.agents.rehearsal")),
             executing=("--execute",),
         ),
         aliases=("mock",),
