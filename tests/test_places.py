@@ -49,7 +49,6 @@ CANARY = "canary-5f1e"
 WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "host/files.py": (
         {
-            "SessionFiles.__init__",
             "SessionFiles._locate",
             "SessionFiles._open",
             "SessionFiles.write",
@@ -58,7 +57,7 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         },
         ("reverse read", "reverse write"),
     ),
-    "host/meta.py": ({"SessionMeta.folders", "real_folder"}, ("session's folder",)),
+    "host/meta.py": ({"SessionMeta.wanted", "real_folder"}, ("session's folder",)),
     "host/terminals.py": ({"DefaultTerminals._start", "_confined"}, ("terminal",)),
     "host/changes/foldercopy.py": ({"_Scan._content", "_Scan.files"}, ("capture",)),
     "host/changes/git.py": (
@@ -86,7 +85,6 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/processes/starting.py": ({"_command"}, ("fs folder",)),
     "server/sessions/attachments.py": ({"_link"}, ("attachment",)),
     "server/sessions/making.py": ({"Making._place", "Making.create"}, ("fs folder",)),
-    "server/sessions/record.py": ({"Record.__init__"}, ("attachment", "fs folder")),
     "server/sessions/skill_sources.py": ({"_clone", "_opened"}, ("fs folder", "skill")),
     "server/sessions/skills.py": (
         {"_beneath", "_copy", "_copy_file", "_made", "_skills_in", "_tree"},

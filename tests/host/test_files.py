@@ -111,9 +111,50 @@ def test_links_inside_the_folder_work(work: Path) -> None:
 def test_a_folder_that_is_itself_reached_by_a_link_works(work: Path) -> None:
     (work.parent / "way").symlink_to(work)
     (work / "a").write_text("x")
-    assert read(work.parent / "way", work.parent / "way" / "a") == "x"
-    assert read(work.parent / "way", work / "a") == "x"
     assert read(work, work.parent / "way" / "a") == "x"
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_a_path_that_is_too_long_to_be_opened_is_refused(work: Path, writing: bool) -> None:
+    assert "too long" in refusal(work, f"{work}/{'./' * 2048}a", writing=writing)[1]
+
+
+@pytest.mark.parametrize("writing", [False, True])
+@pytest.mark.parametrize("swapped", ["itself", "above"])
+def test_a_link_in_the_place_of_the_folder_does_not_move_the_boundary(
+    work: Path, swapped: str, writing: bool
+) -> None:
+    other = work.parent / "other"
+    (other / "work").mkdir(parents=True)
+    for folder in (other, other / "work"):
+        (folder / "secret").write_text("secret")
+    folder = work if swapped == "itself" else work / "work"
+    folder.mkdir(exist_ok=True)
+    work.rename(work.parent / "moved")
+    work.symlink_to(other)
+    for path in (folder / "secret", Path(os.path.realpath(folder)) / "secret"):
+        assert "outside the session's folders" in refusal(folder, path, writing=writing)[1]
+    assert {each.read_text() for each in other.rglob("secret")} == {"secret"}
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_a_folder_above_that_becomes_a_link_after_the_check_is_not_followed(
+    work: Path, monkeypatch: pytest.MonkeyPatch, writing: bool
+) -> None:
+    (work.parent / "other" / "sub").mkdir(parents=True)
+    (work.parent / "other" / "sub" / "secret").write_text("secret")
+    (work / "sub" / "secret").write_text("own")
+    locate = SessionFiles._locate
+
+    def swap(self: SessionFiles, path: str) -> tuple[Path, tuple[str, ...]]:
+        found = locate(self, path)
+        work.rename(work.parent / "moved")
+        work.symlink_to(work.parent / "other")
+        return found
+
+    monkeypatch.setattr(SessionFiles, "_locate", swap)
+    assert "moved or replaced" in refusal(work / "sub", work / "sub" / "secret", writing=writing)[1]
+    assert (work.parent / "other" / "sub" / "secret").read_text() == "secret"
 
 
 @pytest.mark.parametrize("writing", [False, True])

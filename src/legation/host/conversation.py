@@ -40,7 +40,7 @@ from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.sessions import PromptResponse
 from legation.wire.acp.toolcall import Diff
 from legation.wire.acp.updates import UserMessageChunk
-from legation.wire.action import EFFECTLESS, Action, canonical_path, kind_of
+from legation.wire.action import EFFECTLESS, MAX_PATH, Action, canonical_path, kind_of
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision, RuledApprover, Unasked
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
@@ -211,6 +211,8 @@ class Conversation:
             return None
         if not service.path.startswith("/") or "\0" in service.path:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the path must be absolute")
+        if len(service.path) > MAX_PATH:
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "the path is too long")
         return canonical_path(service.path, cwd=self._session.meta.cwd)
 
     # The agent has done something.

@@ -1,7 +1,8 @@
 """fs/read_text_file and fs/write_text_file, confined to a session's folders.
 
 INV-H1  No byte is read or written outside the folders, whatever links, `..` or races the agent sets up: a
-        path is resolved first, and then opened part by part from the folder down, following no link.
+        path is resolved first, and then opened part by part from the folder down, following no link. The folders
+        are where they led when the session began: one that was replaced by a link since is not followed.
 INV-H4  Nothing of Legation's own is opened, nor of the kernel's, by whatever name: what was opened is looked at before
         a byte of it is read or cut off (store/forbidden.py).
 """
@@ -21,6 +22,7 @@ from legation.errors import Forbidden
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 from legation.wire.acp.rpc import ErrorCode
+from legation.wire.action import MAX_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +38,8 @@ class SessionFiles:
     """Blocks for as long as the disk does: call it off the loop."""
 
     def __init__(self, folders: Sequence[Path], forbidden: ForbiddenPlaces) -> None:
-        self._folders = [Path(os.path.realpath(folder)) for folder in folders]
+        """`folders` have no links in them."""
+        self._folders = [Path(os.path.abspath(folder)) for folder in folders]  # noqa: PTH100 - nor now
         self._forbidden = forbidden.of_session(self._folders)
 
     def read(self, request: ReadTextFileRequest) -> ReadTextFileResponse:
@@ -62,6 +65,7 @@ class SessionFiles:
         at = os.open(folder, _FOLDER)
         try:
             looked.check(os.fstat(at))
+            _must_be(at, folder)
             for part in parts[:-1]:
                 at = _step(at, part, make=bool(flags & os.O_CREAT))
                 looked.check(os.fstat(at))
@@ -79,11 +83,20 @@ class SessionFiles:
     def _locate(self, path: str) -> tuple[Path, tuple[str, ...]]:
         if not path.startswith("/") or "\0" in path:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the path must be absolute")
+        if len(path) > MAX_PATH:
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "the path is too long")
         real = Path(os.path.realpath(path))
         for folder in self._folders:
             if real != folder and real.is_relative_to(folder):
                 return folder, real.relative_to(folder).parts
         raise RpcFault(ErrorCode.INVALID_PARAMS, f"{path} is outside the session's folders")
+
+
+def _must_be(at: int, folder: Path) -> None:
+    """One above it may have become a link since its path was resolved."""
+    with suppress(OSError):  # a system without it has only what was found on the way
+        if os.readlink(f"/proc/self/fd/{at}") != str(folder):  # noqa: PTH115 - of no file
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "the session's folder has been moved or replaced")
 
 
 def _read_all(fd: int) -> bytes:

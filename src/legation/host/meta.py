@@ -12,8 +12,10 @@ from pathlib import Path
 
 import msgspec
 
+from legation.errors import InvalidParams
 from legation.host.options import AgentDefinition
 from legation.wire.acp.mcp import McpServer
+from legation.wire.action import MAX_PATH
 from legation.wire.hoststream import McpServerNames, SessionUpdated
 from legation.wire.lifecycle import Status
 
@@ -40,7 +42,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
         """Of a session that its agent has not named yet. Without a folder it works where its agent does."""
         return cls(
             agent_session_id="",
-            cwd=absolute(cwd if cwd is not None else definition.cwd or "."),
+            cwd=absolute(cwd) if cwd is not None else os.path.realpath(definition.cwd or "."),
             additional_directories=tuple(map(absolute, directories)),
             agent_definition_id=definition.name,
             mcp_servers=tuple(McpServerNames.from_server(server) for server in mcp),
@@ -60,8 +62,9 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
         return msgspec.json.encode(self)
 
     def folders(self) -> list[Path]:
-        """Resolved now: a link that the agent puts in their place later moves nothing."""
-        return [Path(os.path.realpath(each)) for each in (self.cwd, *self.additional_directories)]
+        """As they were when it began, without links: one that somebody puts in their place later moves nothing, not
+        even when the session is taken up again."""
+        return [Path(each) for each in (self.cwd, *self.additional_directories)]
 
     def snapshot(self, session_id: str, status: Status, agent_id: str | None) -> SessionUpdated:
         return SessionUpdated(
@@ -84,6 +87,8 @@ def absolute(path: Path | str) -> str:
 async def real_folder(path: Path | str) -> str:
     """As agent, policies and log have it: without `..`, `.`, doubled slashes and links. As text `link/..` is another
     folder than the one that the agent would work in."""
+    if len(str(path)) > MAX_PATH:
+        raise InvalidParams("cannot work in a folder whose path is too long to be opened; name another")
     try:
         return await asyncio.to_thread(os.path.realpath, path)
     except (OSError, ValueError):  # a NUL: whoever opens it says what is wrong with it

@@ -26,6 +26,7 @@ from legation.proc import Command, Launcher
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import CreateTerminalRequest, TerminalExitStatus, TerminalOutputResponse
 from legation.wire.acp.rpc import ErrorCode
+from legation.wire.action import MAX_PATH
 
 TERMINALS_PER_SESSION: Final = 32  # not yet released ones, ended or not: each keeps its output in our memory
 OUTPUT_LIMIT: Final = 1024 * 1024  # bytes kept if the agent does not say how many
@@ -150,6 +151,8 @@ class DefaultTerminals:
         cwd = str(folders[0]) if folders and request.cwd is None else request.cwd
         if cwd is None or not cwd.startswith("/") or "\0" in cwd:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd must be an absolute path")
+        if len(cwd) > MAX_PATH:
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd is too long")
         return await asyncio.to_thread(_confined, cwd, folders, self._forbidden)
 
 
@@ -202,7 +205,7 @@ def _confined(cwd: str, folders: Sequence[Path] | None, forbidden: ForbiddenPlac
         raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
     if folders is None:
         return Path(cwd)
-    if not any(place.is_relative_to(os.path.realpath(folder)) for folder in outermost(folders)):
+    if not any(place.is_relative_to(folder) for folder in outermost(folders)):
         raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd is outside the session's folders")
     return place
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from legation.wire import codec
 from legation.wire.acp.toolcall import AnyToolCall, Diff, Terminal, ToolCall, ToolCallUpdate, merged
-from legation.wire.action import EFFECTLESS, Action
+from legation.wire.action import EFFECTLESS, MAX_PATH, Action
 from legation.wire.ask import Ask, Decision
 from legation.wire.events import Draft
 
@@ -230,7 +230,10 @@ def _about(entries: list[Entry], paths: tuple[str, ...]) -> list[Entry]:
 
 
 def real_path(path: str) -> str:
-    """Where its links lead; as it is where that cannot be told."""
+    """Where its links lead; as it is where that cannot be told. Of one that is too long to be opened nothing is looked
+    up: it would take the square of its length."""
+    if len(path) > MAX_PATH:
+        return path
     try:
         return os.path.realpath(path)
     except (OSError, ValueError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from legation.errors import Unavailable
 from legation.server.sessions import attaching
 from legation.server.sessions.desk import UNSETTLED, Desk
 from legation.server.sessions.unsettled import Owner, Unsettled
+from legation.wire.action import MAX_PATH
 from legation.wire.api.approvals import NewGrant
 from legation.wire.principal import Principal
 
@@ -122,6 +124,28 @@ async def test_files_of_the_folder_are_the_servers_to_open_for_the_rehearsal_age
     updates = await as_shipped.events("s", "tool-call-update")
     assert updates[-1]["status"] == "completed"
     assert "hello" in str(updates[-1])
+
+
+async def test_a5_a_path_that_is_too_long_to_be_opened_is_not_looked_up(
+    as_shipped: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the square of its length, and 600 KiB of it held everybody up for most of a minute."""
+    looked, real = [0], os.path.realpath
+
+    def looking(path: str, *, strict: bool = False) -> str:
+        looked.append(len(os.fspath(path)))
+        return real(path, strict=strict)
+
+    monkeypatch.setattr(os.path, "realpath", looking)
+    await as_shipped.created("s", directory=str(as_shipped.work))
+    path = f"{as_shipped.work}/{'a/' * 10_000}x"
+    await as_shipped.played("s", f"fs-read! {path}")
+    assert "the path is too long" in str((await as_shipped.events("s", "tool-call-update"))[-1])
+    message = {"message": "x", "attachments": [{"path": path}]}
+    assert (await as_shipped.call("POST", "/v1/sessions/s/messages", message)).status_code == 400
+    given = local(as_shipped.work, subpath=path)
+    assert (await as_shipped.create("t", directory=str(as_shipped.work), skills=given)).status_code == 400
+    assert max(looked) <= MAX_PATH
 
 
 # Keys of the owner's.

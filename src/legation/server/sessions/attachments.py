@@ -13,6 +13,7 @@ from urllib.parse import quote
 from legation.errors import Forbidden, InvalidParams
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.content import ResourceLink
+from legation.wire.action import MAX_PATH
 from legation.wire.api.sessions import Attachment
 
 MOST: Final = 100  # of one message
@@ -34,6 +35,8 @@ def _link(
     where = f"attachments[{number}]"
     if "\0" in given.path:
         raise _refusal(where, "its path holds the character NUL")
+    if len(given.path) > MAX_PATH:
+        raise _refusal(where, "its path is too long")
     path = Path(os.path.realpath(folders[0] / given.path))  # links lead where they lead
     if not any(path.is_relative_to(folder) for folder in folders):
         raise _refusal(where, "it is, or leads, outside the session's folders")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +45,7 @@ class Record:
         self._meta, self._head, self._closed = meta, head, closed
         self._lock: asyncio.Lock | None = None
         self._changing: asyncio.Lock | None = None
-        self._folders = [Path(os.path.realpath(each)) for each in (meta.cwd, *meta.additional_directories)]
+        self._folders = meta.folders()
 
     @property
     def meta(self) -> SessionMeta:

@@ -21,6 +21,7 @@ from typing import Final
 
 from legation.errors import InvalidParams, StorageFailed, TooLarge
 from legation.store.forbidden import ForbiddenPlaces
+from legation.wire.action import MAX_PATH
 
 MARK: Final = "SKILL.md"
 # Where Claude, OpenCode and the others look.
@@ -53,6 +54,8 @@ def find(source: Path, subpath: str | None, names: Sequence[str] | None) -> list
 def _beneath(source: Path, subpath: str | None) -> Path:
     if subpath is None:
         return source
+    if len(subpath) > MAX_PATH:
+        raise InvalidParams("cannot use a skill's subpath that is too long to be opened; correct it")
     root = Path(os.path.realpath(source / subpath))
     if "\0" in subpath or not root.is_relative_to(os.path.realpath(source)):
         raise InvalidParams("cannot use a skill's subpath that leads out of its source; correct it")
