@@ -114,6 +114,7 @@ OWN = {
     "gateway/toolfile.py": "the tools file in force",
     "host/agent.py": "the temporary folder of an agent",
     "host/changes/scratch.py": "a temporary folder of its own",
+    "host/toolcalls.py": "resolves the name of a path, and opens nothing",
     "host/places.py": "agents' homes and temporary folders, in the data folder",
     "server/address.py": "the port, in the data folder",
     "server/fs/files.py": "the name of that folder",
@@ -522,6 +523,20 @@ async def test_what_a_folder_of_policies_takes_from_elsewhere_is_refused(house: 
         with pytest.raises((RpcFault, LegationError)):
             await way(house, house.home / "shared.yaml")
     assert (house.home / "shared.yaml").read_text() == CANARY
+
+
+@pytest.mark.parametrize("way", CHANGE_NAMES)
+async def test_a_link_on_the_way_from_a_folder_of_policies_stays_where_it_is(house: House, way: str) -> None:
+    (house.home / "policies").mkdir()
+    (house.home / "shared.yaml").write_text(f"# {CANARY}\n")
+    (house.home / "between.yaml").symlink_to("shared.yaml")
+    (house.home / "policies/a.yaml").symlink_to("../between.yaml")
+    environ = {"HOME": str(house.home)}
+    settings = load({"data_dir": house.data, "policy": house.home / "policies"}, environ)
+    house.forbidden = ForbiddenPlaces.in_force(settings, environ)
+    with pytest.raises(Forbidden):
+        await OF_FILES[way](house, house.home / "between.yaml")
+    assert (house.home / "policies/a.yaml").read_text() == f"# {CANARY}\n"
 
 
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/1/environ", "/proc/self/root/etc/hostname"])

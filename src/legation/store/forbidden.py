@@ -172,7 +172,8 @@ class ForbiddenPlaces:
         """What is there, or would be: each place by its own name and by the one that its links lead to."""
         found = dict.fromkeys(self._data_roots())
         for each in self._files:
-            found |= dict.fromkeys((each, Path(os.path.realpath(each)), *_linked_from(each)))
+            linked = (Path(os.path.realpath(link)) for link in _links_in(each))
+            found |= dict.fromkeys((each, Path(os.path.realpath(each)), *linked))
         return list(found)
 
     def _names(self) -> Iterator[Parts]:
@@ -182,6 +183,9 @@ class ForbiddenPlaces:
         """Whoever could replace a link on the way to one of ours would replace what it leads to."""
         for each in (*self._folders, *self._files):
             yield from _links_on_the_way(each)
+        for each in self._files:
+            for link in _links_in(each):
+                yield from _links_on_the_way(link)
 
 
 class Looked:
@@ -238,12 +242,12 @@ def _begins(parts: Parts, with_: Parts) -> bool:
     return parts[: len(with_)] == with_
 
 
-def _linked_from(folder: Path) -> Iterator[Path]:
-    """Files that a folder of policies takes from elsewhere."""
+def _links_in(folder: Path) -> Iterator[Path]:
+    """By which a folder of policies takes files from elsewhere."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():
-                yield Path(os.path.realpath(entry.path))
+                yield Path(entry.path)
 
 
 def _links_on_the_way(path: Path) -> Iterator[Parts]:
