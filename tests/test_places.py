@@ -114,7 +114,6 @@ OWN = {
     "gateway/toolfile.py": "the tools file in force",
     "host/agent.py": "the temporary folder of an agent",
     "host/changes/scratch.py": "a temporary folder of its own",
-    "host/toolcalls.py": "resolves the name of a path, and opens nothing",
     "host/places.py": "agents' homes and temporary folders, in the data folder",
     "server/address.py": "the port, in the data folder",
     "server/fs/files.py": "the name of that folder",
