@@ -15,8 +15,8 @@ from tests.agents.install.local_registry import LocalRegistry, local_registry
 from tests.cli.cli import AtTerminal, json_lines, legation
 from tests.server.sessions import mirror
 
-from legation.cli.agents_progress import ProgressLine
 from legation.cli.main import run
+from legation.cli.progress import ProgressLine
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -194,7 +194,7 @@ class Looked(io.StringIO):
 def test_progress_is_one_line_that_goes_where_somebody_looks() -> None:
     seen, unseen = Looked(), io.StringIO()
     for out in (seen, unseen):
-        with ProgressLine("codex", out) as progress:
+        with ProgressLine("codex", out, then="unpacking") as progress:
             for done in (1_000_000, 40_000_000, 74_000_000):
                 progress(done, 74_000_000)
     shown = seen.getvalue().split("\r")

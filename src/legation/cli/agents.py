@@ -76,11 +76,11 @@ def install(
     Only packages named in Legation's lock are taken, each checked against its hash before it is unpacked. No
     script of a package is run. Where they come from is npm's setting.
     """
-    from legation.cli.agents_progress import ProgressLine
+    from legation.cli.progress import ProgressLine
 
     catalogue = catalogue_of(settings)
     entry = catalogue.entry(name)
-    with ProgressLine(entry.name, sys.stderr) as progress:
+    with ProgressLine(entry.name, sys.stderr, then="unpacking") as progress:
         found = catalogue.install(name, version, progress=progress, again=again)
     agent = catalogue.agent(name)
     if json:

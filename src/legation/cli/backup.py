@@ -6,23 +6,21 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Final, Self, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from legation.cli.connection import connect
 from legation.cli.flags import LocalFlags, PlaceFlags, settings_of
+from legation.cli.progress import ProgressLine
 from legation.cli.table import when
-from legation.cli.terminal import Terminal, line
+from legation.cli.terminal import Terminal
 from legation.errors import Conflict, InvalidParams, NotFound
 
 if TYPE_CHECKING:
     from legation.settings import Settings
     from legation.store.passphrase import Seal
 
-PERIOD: Final = 0.1  # seconds between two looks at how far it is: the reader's eye
-_MEGABYTE: Final = 1_000_000
 
 Passphrase = Annotated[
     Path | None,
@@ -64,7 +62,7 @@ def backup(
     if file.exists():
         raise Conflict(f"cannot back up to {file}: it exists; choose another name")
     seal = _seal(passphrase_file)
-    with connect(settings) as server, _Counted(file.name, sys.stderr) as counted:
+    with connect(settings) as server, ProgressLine(file.name, sys.stderr) as counted:
         server.backup(file, keys=with_keys, through=lambda: _Through(counted, seal()))
     out = Terminal()
     out.say(f"{file}: {file.stat().st_size} bytes")
@@ -122,7 +120,7 @@ def restore(
         )
     folder, now_ms = place.data_dir, time.time_ns() // 1_000_000
     undo_cut_off(folder)  # its keys count
-    with _Counted(file.name, sys.stderr, file.stat().st_size) as counted:
+    with ProgressLine(file.name, sys.stderr, total=file.stat().st_size) as counted:
         done = restore_folder(
             file,
             folder,
@@ -166,7 +164,7 @@ def _seal(passphrase_file: Path | None) -> Callable[[], Seal | None]:
 class _Through:
     """What comes from the server, counted and perhaps sealed, on its way into the file."""
 
-    def __init__(self, counted: _Counted, seal: Seal | None) -> None:
+    def __init__(self, counted: ProgressLine, seal: Seal | None) -> None:
         self._counted, self._seal, self._count = counted, seal, 0
 
     def update(self, data: bytes) -> bytes:
@@ -176,34 +174,6 @@ class _Through:
 
     def finish(self) -> bytes:
         return b"" if self._seal is None else self._seal.finish()
-
-
-class _Counted:
-    """How far it is: one line that is written over, where somebody looks at it, and nothing elsewhere."""
-
-    def __init__(self, name: str, out: TextIO, total: int | None = None) -> None:
-        self._name, self._out = name, out
-        self._total = "" if total is None else f" of {total // _MEGABYTE}"
-        self._shown, self._width = 0.0, 0
-
-    def __call__(self, done: int) -> None:
-        now = time.monotonic()
-        if now - self._shown < PERIOD or not self._out.isatty():
-            return
-        text = f"{line(self._name)}: {done // _MEGABYTE}{self._total} MB"
-        self._shown, self._width = now, max(self._width, len(text))
-        self._out.write(f"\r{text.ljust(self._width)}")
-        self._out.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._width:
-            self._out.write("\r" + " " * self._width + "\r")
-            self._out.flush()
 
 
 def _known_keys(settings: Settings) -> set[str] | None:
