@@ -98,6 +98,9 @@ def test_a_size_is_a_number_or_a_text_with_a_unit(text: object, count: int) -> N
 @pytest.mark.parametrize(
     ("name", "value", "fault"),
     [
+        ("public_url", "http://[::1", "is not understood: write an address"),
+        ("public_url", "http://a:b", "is not understood"),
+        ("public_url", "http://:80", "is not understood"),
         ("stop_grace", "soon", "is not understood: write seconds"),
         ("stop_grace", "", "is not understood"),
         ("stop_grace", "5 MiB", "is not understood"),

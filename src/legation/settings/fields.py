@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from legation.settings.readers import (
+    address,
     command,
     duration,
     folder,
@@ -88,7 +89,7 @@ FIELDS: Final = (
     Field(
         "url",
         "",
-        optional(text(_HTTP, "an address like https://legation.example.com")),
+        optional(address(_HTTP, "an address like https://legation.example.com")),
         "Server that commands talk to, with `token`. Without it they find the one of this machine by its data folder.",
     ),
     Field(
@@ -113,7 +114,7 @@ FIELDS: Final = (
     Field(
         "public_url",
         "",
-        optional(text(_HTTP, "an address like https://legation.example.com")),
+        optional(address(_HTTP, "an address like https://legation.example.com")),
         "The address under which others reach the server, for links and cookies; behind a reverse proxy.",
     ),
     Field("tls_cert", "", optional(folder), "File with the TLS certificate and its chain (PEM)."),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, get_args
+from urllib.parse import urlsplit
 
 from legation.errors import InvalidParams
 from legation.secret import Secret
@@ -86,6 +87,24 @@ def text(pattern: str, hint: str) -> Callable[[object], str]:
         if isinstance(value, str) and matches(value):
             return value
         raise Unusable(f"is not understood: write {hint}")
+
+    return read
+
+
+def address(pattern: str, hint: str) -> Callable[[object], str]:
+    """One that can be taken apart: `http://[::1` looks like one, and has no host."""
+    look = text(pattern, hint)
+
+    def read(value: object) -> str:
+        found = look(value)
+        try:
+            parts = urlsplit(found)
+            named = parts.hostname and (parts.port is None or parts.port > 0)
+        except ValueError:
+            named = False
+        if not named:
+            raise Unusable(f"is not understood: write {hint}")
+        return found
 
     return read
 
