@@ -60,7 +60,7 @@ def test_the_list_for_programs_says_which_keys_are_set_and_never_their_values(ho
         None,
         "codex",
     )
-    assert agents["rehearsal"]["command"][1:] == ["-m", "legation.agents.rehearsal"]
+    assert agents["rehearsal"]["command"][1:] == ["-P", "-m", "legation.agents.rehearsal"]
     assert "canary" not in done.stdout
 
 

@@ -168,3 +168,19 @@ async def test_a_session_that_is_closed_when_its_agent_has_resumed_it_stays_clos
         assert session.status == "closed"
     async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
         assert (await made.host.restore_session(name)).status == "closed"
+
+
+async def test_a_session_that_is_forgotten_while_its_folder_is_looked_up_is_taken_up_by_its_own_name(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        name = session.meta.agent_session_id
+        assert session.agent_id
+        await made.host.dispose_agent(session.agent_id)
+        agent = await made.host.spawn_agent(made.rehearsal())
+        resuming = asyncio.create_task(made.host.resume_session(agent.agent_id, session.id, cwd=made.work))
+        await asyncio.sleep(0)  # it has begun, and waits for the disk
+        made.host.forget_session(session.id)
+        await resuming
+        assert made.host.session(session.id).meta.agent_session_id == name

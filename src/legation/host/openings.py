@@ -146,16 +146,24 @@ class Openings:
     # Ones that an agent already has.
 
     async def load(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
-        place = await place.resolved()
-        await self._must_be_allowed(place)
+        place = await self._resolved(session_id, place)
         with self._free(agent, session_id, to_load=True):
             return await self._taken_up(agent, session_id, place).load()
 
     async def resume(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
-        place = await place.resolved()
-        await self._must_be_allowed(place)
+        place = await self._resolved(session_id, place)
         with self._free(agent, session_id, to_load=False):
             return await self._taken_up(agent, session_id, place).resume()
+
+    async def _resolved(self, session_id: str, place: Place) -> Place:
+        """While the disk is asked, whoever has no agent for a session may forget it; one that was known then is known now,
+        or the agent would be asked for it by our name."""
+        known = self._sessions.find(session_id)
+        place = await place.resolved()
+        await self._must_be_allowed(place)
+        if known is not None and session_id not in self._sessions:
+            self._sessions.add(known)
+        return place
 
     def again(self, agent: Agent, session: Session) -> TakeUp:
         """By the next process of its agent."""

@@ -452,7 +452,7 @@ HOSTILE: Final[list[tuple[str, list[str] | None]]] = [
     ("$'\\x72\\x6d' -rf y", ["…-rf y"]),
     ("echo hi; {rm,-rf,y}", ["echo hi", "…"]),
     ("$(echo rm) -rf y", ["echo rm", "…-rf y"]),
-    ("/bin/r? -rf y", ["/bin/r… -rf y"]),
+    ("/bin/r? -rf y", None),
     ('"$SHELL" -c "rm y"', ["… -c rm y"]),
     # In here-documents
     ("cat <<EOF\n$(rm -rf ~)\nEOF", ["rm -rf ~", "cat"]),

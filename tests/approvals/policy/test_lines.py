@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -138,7 +139,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def started(line: str, programs: Path, place: Path) -> list[str]:
     """What bash starts for the line, as one text each. All programs that it can find are those of the test."""
-    folder, log = place / "work", place / "log"
+    # A log of its own: what an earlier line has left in the background may still write into its.
+    folder, log = place / "work", place / f"log-{uuid4()}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name in ("file", "a.txt", "a"):

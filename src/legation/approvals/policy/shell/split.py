@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Final
 
 from legation.approvals.policy.shell.words import QUIET_NAME, Reader, Unreadable, Word
-from legation.approvals.policy.shell.wrappers import SPECIAL, Inner, Script, look_into
+from legation.approvals.policy.shell.wrappers import SPECIAL, Inner, Script, look_into, must_not_wrap
 
 MAX_LINE: Final = 32 * 1024  # characters
 MAX_PARTS: Final = 100
@@ -124,6 +124,7 @@ class Parts:
             return
         name = words[0].text
         if name is None:
+            must_not_wrap(words[0])
             return  # an unknown program: its part begins with a hole, or ends in one
         if "/" in name:
             # `/bin/rm` is rm to a deny, and `./git` is not git to an allow.

@@ -88,6 +88,17 @@ SPECIAL: Final = (
 )
 
 
+def must_not_wrap(word: Word) -> None:
+    """A program's name that is known in part, as in `env$X git`: it may be one that runs what stands behind it. One that
+    begins with a hole alone is no matter: that hole may be any command, and every deny is met."""
+    if not any(word.pieces):
+        return
+    known = "".join("\0" if piece is None else piece for piece in word.pieces).rpartition("/")[2]
+    pattern = "".join(".*" if char == "\0" else re.escape(char) for char in known)
+    if any(re.fullmatch(pattern, name) for name in SPECIAL):
+        raise Unreadable("a program that is known in part, and may run another")
+
+
 def look_into(name: str, words: list[Word]) -> Iterator[Inner]:
     if name in _OPAQUE or any((word.text or "").startswith(_RUNS.get(name, "\0")) for word in words[1:]):
         raise Unreadable(f"`{name}`, which runs what cannot be seen")
