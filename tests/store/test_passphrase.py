@@ -39,7 +39,7 @@ def test_what_was_sealed_is_opened(size: int) -> None:
         file = sealed(data, piece)
         assert is_sealed(file)
         assert opened(file) == data
-        assert data[:50] not in file or not data
+        assert len(data) < 50 or data[:50] not in file  # a byte or two stand in any file
 
 
 def test_two_of_the_same_have_nothing_in_common() -> None:
