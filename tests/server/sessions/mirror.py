@@ -1,6 +1,7 @@
 """A small ACP agent that answers every prompt with what it was given: run as a program.
 
-`ask a.txt b.txt` makes it ask for these edits, all at the same time, and end the turn when all are answered.
+`ask a.txt b.txt` makes it ask for these edits, all at the same time, and end the turn when all are answered. `background`
+makes it begin a tool call that goes on when the turn has ended.
 `--load` makes it load sessions instead of resuming them (with `--resume` both), `--new` makes it do neither. With `--wait`
 it says in a file `asked` of the session's folder that it is to take it up, and does so when somebody writes to `go`
 there. With `--late` it does the same in the folder that it starts in before it says hello.
@@ -61,6 +62,11 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"configOptions": options()}
     if method == "session/prompt" and (words := params["prompt"][0]["text"].split())[0] == "ask":
         return ask(params["sessionId"], words[1:])
+    if method == "session/prompt" and words[0] == "background":
+        call = {"toolCallId": "long", "title": "test", "kind": "execute", "status": "in_progress"}
+        begun = {"sessionId": params["sessionId"], "update": {"sessionUpdate": "tool_call", **call}}
+        send(method="session/update", params=begun)
+        return {"stopReason": "end_turn"}
     if method == "session/prompt":
         text = json.dumps({**given, "chosen": chosen, "prompt": params["prompt"], "where": str(Path.cwd())})
         update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
