@@ -1,19 +1,18 @@
-"""`python -m bench [NAME ...]`: all benchmarks but those that run only by name, or those named."""
+"""`python -m bench [NAME ...]`: all benchmarks but those that run only by name, or those named.
+
+`python -m bench compare OLD NEW [NAME ...]`: the same for two trees, in turn; see `bench/compare.py`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from bench import harness, report
-from bench.catalogue import BENCHMARKS
-from bench.harness import Benchmark
-
-# On a disk nearly everywhere, where /tmp often is memory and would flatter every store.
-SCRATCH = Path("/var/tmp")
+from bench import compare, harness, report
+from bench.catalogue import BENCHMARKS, select
+from bench.report import tell
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,30 +22,21 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("names", nargs="*", metavar="NAME", help="which to run; --list shows them")
     found.add_argument("--list", action="store_true", help="list the benchmarks")
     found.add_argument("--json", action="store_true", help="print the results as JSON")
-    found.add_argument("--scratch", type=Path, default=SCRATCH, help=f"where stores are made ({SCRATCH})")
+    found.add_argument(
+        "--scratch", type=Path, default=harness.SCRATCH, help=f"where stores are made ({harness.SCRATCH})"
+    )
     return found
 
 
-def select(names: Sequence[str]) -> list[Benchmark]:
-    if not names:
-        return [each for each in BENCHMARKS if not each.only_by_name]
-    by_name = {each.name: each for each in BENCHMARKS}
-    unknown = [name for name in names if name not in by_name]
-    if unknown:
-        parser().error(f"cannot find {', '.join(unknown)}; choose from {', '.join(by_name)}")
-    return [by_name[name] for name in dict.fromkeys(names)]
-
-
-def tell(text: str) -> None:
-    print(f"bench: {text}", file=sys.stderr, flush=True)
-
-
 def main() -> None:
+    if sys.argv[1:2] == ["compare"]:
+        compare.main(sys.argv[2:])
+        return
     options = parser().parse_args()
     if options.list:
         print(report.listing(BENCHMARKS))
         return
-    chosen = select(options.names)
+    chosen = select(options.names, parser())
     machine = report.machine()
     with tempfile.TemporaryDirectory(prefix="legation-bench-", dir=options.scratch) as scratch:
         outcomes = harness.run(chosen, Path(scratch), tell)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
+
 from bench.flood import BIG_LINE, SMALL_LINE
 from bench.harness import Benchmark, Candidate, Target, metric, times
 from bench.measure import CPU, RATE
@@ -22,8 +25,8 @@ def _start(name: str, *args: str) -> Candidate:
     return Candidate(name, "bench.start", args)
 
 
-BARE = Candidate("bare-splitter", "bench.flood_bare", (FLOOD, str(SMALL_LINE)))
-SDK = Candidate("acp-python-sdk", "bench.flood_sdk", (FLOOD_OF_SDK,))
+BARE = Candidate("bare-splitter", "bench.flood_bare", (FLOOD, str(SMALL_LINE)), counterpart=True)
+SDK = Candidate("acp-python-sdk", "bench.flood_sdk", (FLOOD_OF_SDK,), counterpart=True)
 MEMORY = _log("memory", FLOOD)
 SQLITE = _log("sqlite", FLOOD_TO_DISK)
 JSONL = _log("jsonl", FLOOD_TO_DISK)
@@ -31,28 +34,30 @@ HOST = Candidate("legation-host", "bench.flood_host", (FLOOD,))
 ONE_SESSION = Candidate("1-session", "bench.sessions", ("1", FLOOD_OF_SESSIONS))
 MANY_SESSIONS = Candidate("200-sessions", "bench.sessions", ("200", FLOOD_OF_SESSIONS))
 BIG = Candidate("legation-1MB", "bench.flood_log", ("memory", BIG_LINES, str(BIG_LINE)))
-BIG_BARE = Candidate("bare-splitter-1MB", "bench.flood_bare", (BIG_LINES, str(BIG_LINE)))
+BIG_BARE = Candidate("bare-splitter-1MB", "bench.flood_bare", (BIG_LINES, str(BIG_LINE)), counterpart=True)
 REPLAY_SQLITE = Candidate("replay-sqlite", "bench.replay", ("sqlite",))
 REPLAY_JSONL = Candidate("replay-jsonl", "bench.replay", ("jsonl",))
 ACKS_50 = Candidate("50-sessions", "bench.acks", ("50",))
 ACKS_500 = Candidate("500-sessions", "bench.acks", ("500",))
-START_PYTHON = _start("python-alone", "-c", "pass")
+START_PYTHON = Candidate("python-alone", "bench.start", ("-c", "pass"), counterpart=True)
 START_VERSION = _start("legation-version", "-m", "legation", "--version")
 START_HELP = _start("legation-help", "-m", "legation", "--help")
 SSE_HUB = Candidate("sse-hub", "bench.sse", ("hub", READERS, "10000", FLAT_OUT))
 SSE_PACED = Candidate("sse-hub-paced", "bench.sse", ("hub", READERS, "5000", "0.02"))
-SSE_QUEUE = Candidate("sse-queue-per-reader", "bench.sse", ("queue", READERS, "1000", FLAT_OUT))
+SSE_QUEUE = Candidate(
+    "sse-queue-per-reader", "bench.sse", ("queue", READERS, "1000", FLAT_OUT), counterpart=True
+)
 UP = Candidate("legation-up", "bench.up")
 APPROVALS_SQLITE = Candidate("approvals-sqlite", "bench.approvals", ("sqlite",))
 APPROVALS_POSTGRES = Candidate("approvals-postgres", "bench.approvals", ("postgres",))
 INSTALL = Candidate("base-install", "bench.install")
 POSTS = "24000"
 HTTP = Candidate("legation-http", "bench.http_post", ("legation", POSTS))
-HTTP_FASTAPI = Candidate("fastapi-http", "bench.http_post", ("fastapi", POSTS))
-HTTP_BARE = Candidate("bare-asgi", "bench.http_post", ("bare", POSTS))
+HTTP_FASTAPI = Candidate("fastapi-http", "bench.http_post", ("fastapi", POSTS), counterpart=True)
+HTTP_BARE = Candidate("bare-asgi", "bench.http_post", ("bare", POSTS), counterpart=True)
 CPU_REQUEST = "CPU µs/request"
 POLICY = Candidate("policy-tools", "bench.policy", ("product", "tools"))
-POLICY_NAIVE = Candidate("policy-naive-scan", "bench.policy", ("naive", "tools"))
+POLICY_NAIVE = Candidate("policy-naive-scan", "bench.policy", ("naive", "tools"), counterpart=True)
 POLICY_COMMAND = Candidate("policy-command", "bench.policy", ("product", "command"))
 POLICY_PATH = Candidate("policy-path", "bench.policy", ("product", "path"))
 CPU_DECISION = "CPU µs/decision"
@@ -64,7 +69,8 @@ EVENTS_LINE = Candidate("session-events-line", "bench.session_events", ("line",)
 
 
 def _rival(what: str, side: str, *args: str) -> Candidate:
-    return Candidate("-".join((side, what, *args)), "bench.rival", (what, side, *args))
+    name, is_theirs = "-".join((side, what, *args)), side == "sandbox-agent"
+    return Candidate(name, "bench.rival", (what, side, *args), counterpart=is_theirs)
 
 
 SIDES = ("sandbox-agent", "legation-acp", "legation-sessions")
@@ -73,6 +79,10 @@ FLOOD_1KB = [_rival("flood", side, "1", "20000", "1000") for side in SIDES]
 BURST_1 = [_rival("flood", side, "1", "2000", "50") for side in SIDES]
 BURST_50 = [_rival("flood", side, "50", "2000", "50") for side in SIDES]
 LINE = [_rival("line", side) for side in SIDES]
+WRITTEN_ACP, WRITTEN_SESSIONS = (_rival("written", side, "50000", "200") for side in SIDES[1:])
+# Longer than a burst: processor time is counted in hundredths of a second.
+READERS_ACP, READERS_SESSIONS = (_rival("flood", side, "50", "10000", "50") for side in SIDES[1:])
+BYTES_UPDATE = "B/update"
 RIVAL_REPLAY = Candidate("legation-replay", "bench.rival", ("replay", "50000", "1000"))
 MEMORY_THEIRS = _rival("memory", "sandbox-agent", "1000")
 MEMORY_OURS = _rival("memory", "legation-sessions", "1000")
@@ -226,6 +236,21 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "faces",
+        "both surfaces of Legation, `acp` as a multiple of `sessions`: bytes that are written, 50 readers",
+        (WRITTEN_ACP, WRITTEN_SESSIONS, READERS_ACP, READERS_SESSIONS),
+        (
+            Target(
+                "bytes written for an update of 200",
+                times(WRITTEN_ACP, WRITTEN_SESSIONS, BYTES_UPDATE),
+                "at most",
+                1.2,
+            ),
+            Target("CPU of 50 readers", times(READERS_ACP, READERS_SESSIONS, CPU), "at most", 1.3),
+        ),
+        rounds=5,
+    ),
+    Benchmark(
         "rival",
         "the npm sandbox-agent binary beside both surfaces of Legation: floods to one reader; needs npm once",
         (*FLOOD_50B, *FLOOD_1KB),
@@ -276,3 +301,13 @@ BENCHMARKS = (
         rounds=1,
     ),
 )
+
+
+def select(names: Sequence[str], parser: argparse.ArgumentParser) -> list[Benchmark]:
+    if not names:
+        return [each for each in BENCHMARKS if not each.only_by_name]
+    by_name = {each.name: each for each in BENCHMARKS}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        parser.error(f"cannot find {', '.join(unknown)}; choose from {', '.join(by_name)}")
+    return [by_name[name] for name in dict.fromkeys(names)]

@@ -18,6 +18,8 @@ from typing import Literal
 from bench.measure import Sample
 
 ROOT = Path(__file__).resolve().parent.parent
+# On a disk nearly everywhere, where /tmp often is memory and would flatter every store.
+SCRATCH = Path("/var/tmp")
 ROUNDS = 3
 CANDIDATE_LIMIT = 600.0  # seconds; the installation over a slow network takes longest
 SAID = 400  # characters of a failed candidate's last words that are shown
@@ -25,11 +27,14 @@ SAID = 400  # characters of a failed candidate's last words that are shown
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`python -m MODULE ARGS SCRATCH`, which prints a sample. The same candidate in two benchmarks runs once."""
+    """`python -m MODULE ARGS SCRATCH`, which prints a sample. The same candidate in two benchmarks runs once.
+
+    A `counterpart` is what Legation is measured against: it does not change with it."""
 
     name: str
     module: str
     args: tuple[str, ...] = ()
+    counterpart: bool = False
 
 
 Round = Mapping[str, Sample]  # candidate's name -> what it measured
@@ -92,20 +97,20 @@ def run(benchmarks: Sequence[Benchmark], scratch: Path, tell: Callable[[str], No
     rounds: list[dict[str, Sample]] = []
     failures: dict[str, str] = {}
     for number in range(max(each.rounds for each in benchmarks)):
-        due = _distinct(each for each in benchmarks if number < each.rounds)
+        due = distinct(each for each in benchmarks if number < each.rounds)
         rounds.append({})
         for candidate in due:
             if candidate.name in failures:
                 continue
             tell(f"round {number + 1}: {candidate.name}")
             try:
-                rounds[-1][candidate.name] = _measure(candidate, scratch)
+                rounds[-1][candidate.name] = measure(candidate, scratch)
             except CandidateFailed as error:
                 failures[candidate.name] = str(error)
     return [_outcome(each, rounds, failures) for each in benchmarks]
 
 
-def _distinct(benchmarks: Iterable[Benchmark]) -> list[Candidate]:
+def distinct(benchmarks: Iterable[Benchmark]) -> list[Candidate]:
     return list(dict.fromkeys(candidate for each in benchmarks for candidate in each.candidates))
 
 
@@ -115,10 +120,12 @@ def _outcome(benchmark: Benchmark, rounds: Sequence[Round], failures: Mapping[st
     return Outcome(benchmark, complete, {name: failures[name] for name in names if name in failures})
 
 
-def _measure(candidate: Candidate, scratch: Path) -> Sample:
-    argv = [sys.executable, "-m", candidate.module, *candidate.args, str(scratch)]
+def measure(
+    candidate: Candidate, scratch: Path, *, tree: Path = ROOT, python: str = sys.executable
+) -> Sample:
+    argv = [python, "-m", candidate.module, *candidate.args, str(scratch)]
     try:
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=CANDIDATE_LIMIT)
+        done = subprocess.run(argv, cwd=tree, capture_output=True, text=True, timeout=CANDIDATE_LIMIT)
     except subprocess.TimeoutExpired:
         raise CandidateFailed(f"no result within {CANDIDATE_LIMIT:g} s") from None
     if done.returncode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterator, Sequence
 
 from bench.harness import Benchmark, Outcome, Target
@@ -16,6 +17,10 @@ def machine() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 1),
     }
+
+
+def tell(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def text(outcomes: Sequence[Outcome]) -> str:
@@ -47,18 +52,18 @@ def _table(outcome: Outcome) -> Iterator[str]:
     width = max(24, *(len(name) + 2 for name in medians))
     yield f"  {'':{width}}" + "".join(f"{metric:>16}" for metric in metrics)
     for name, sample in medians.items():
-        values = [_number(sample[metric]) if metric in sample else "" for metric in metrics]
+        values = [number(sample[metric]) if metric in sample else "" for metric in metrics]
         yield f"  {name:{width}}" + "".join(f"{value:>16}" for value in values)
 
 
 def _verdict(target: Target, value: float) -> str:
     if target.bound is None:
-        return _number(value)
+        return number(value)
     word = "reached" if target.is_reached(value) else "NOT REACHED"
-    return f"{_number(value)} (target: {target.sense} {_number(target.bound)}) {word}"
+    return f"{number(value)} (target: {target.sense} {number(target.bound)}) {word}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 

@@ -6,6 +6,8 @@ SIDE is sandbox-agent, legation-acp (the same surface, `/v1/acp`) or legation-se
   line SIDE SCRATCH                        a line every five milliseconds: how long each takes to the reader; and how
                                            long after a prompt its first event is there
   memory SIDE COUNT SCRATCH                of sessions; Legation's have no agent running, the other's cannot be without
+  written SIDE EVENTS SIZE SCRATCH         the same flood with nobody who reads: what Legation writes for an update of SIZE
+                                           bytes, as the agent tells it
   replay EVENTS PAGE SCRATCH               stored events in pages, after a restart; the other has none to give
 Nothing but loopback is reached: all of it runs in a network of its own where the kernel lets it.
 """
@@ -40,6 +42,8 @@ LINES, PAUSE_MS = 1000, 5
 PROMPTS = 30
 RUNNING = 200  # sessions of Legation with agents; then it is restarted, and they have none
 AT_ONCE = 10  # of them are opened
+# Of an update, without its text.
+AROUND = len('{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""}}')
 HERE = Path(__file__).parent
 FLOODING = (sys.executable, "-S", "-E", str(HERE / "rival_agent.py"))
 IDLE = ("/bin/sh", str(HERE / "rival_idle_agent.sh"))
@@ -126,6 +130,16 @@ async def commit_ms(folder: Path) -> float:
     return statistics.median(spent) * 1000
 
 
+async def written(side: Side, events: int, size: int, home: Path) -> Sample:
+    text = size - AROUND
+    with started(side, home, FLOODING) as server:
+        session = await open_session(side, server)
+        await prompted(session, [], f"flood {WARM_UP} {text}", WARM_UP)
+        before = server.written()
+        await prompted(session, [], f"flood {events} {text}", events)
+        return {"B/update": (server.written() - before) / events}
+
+
 async def memory(side: Side, count: int, home: Path) -> Sample:
     if side == "sandbox-agent":
         with started(side, home, IDLE) as server:
@@ -183,6 +197,8 @@ async def main(what: str, *args: str) -> Sample:
         side = cast(Side, args[0])
         if what == "line":
             return await line(side, home)
+        if what == "written":
+            return await written(side, int(args[1]), int(args[2]), home)
         if what == "memory":
             return await memory(side, int(args[1]), home)
         return await flood(side, int(args[1]), int(args[2]), int(args[3]), home)

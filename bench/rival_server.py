@@ -61,6 +61,10 @@ class Server:
         """Seconds, user and system, of the server's processes."""
         return sum(_cpu(pid) for pid in _family(self.pid))
 
+    def written(self) -> int:
+        """Bytes that the server's processes have handed to the kernel: into files, pipes and answers alike."""
+        return sum(_written(pid) for pid in _family(self.pid))
+
     def memory(self) -> float:
         """Kilobytes (PSS) of the server's processes."""
         return sum(_pss(pid) for pid in _family(self.pid))
@@ -69,6 +73,11 @@ class Server:
 def _cpu(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _written(pid: int) -> int:
+    counts = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    return int(counts["wchar"])
 
 
 def _pss(pid: int) -> float:
