@@ -59,6 +59,8 @@ CPU_REQUEST = "CPU µs/request"
 POLICY = Candidate("policy-tools", "bench.policy", ("product", "tools"))
 POLICY_NAIVE = Candidate("policy-naive-scan", "bench.policy", ("naive", "tools"), counterpart=True)
 POLICY_COMMAND = Candidate("policy-command", "bench.policy", ("product", "command"))
+POLICY_REGEX = Candidate("policy-regex", "bench.policy", ("bound", "regex"))
+POLICY_RULES = Candidate("policy-rules", "bench.policy", ("bound", "rules"))
 POLICY_PATH = Candidate("policy-path", "bench.policy", ("product", "path"))
 CPU_DECISION = "CPU µs/decision"
 EVENTS_50B = Candidate("session-events-50B", "bench.session_events", ("flood", "1", "100000", "50"))
@@ -214,11 +216,13 @@ BENCHMARKS = (
     Benchmark(
         "policy",
         "one decision over 100 rules, without an approval, against a scan of all rules with fnmatch",
-        (POLICY, POLICY_COMMAND, POLICY_PATH, POLICY_NAIVE),
+        (POLICY, POLICY_COMMAND, POLICY_PATH, POLICY_REGEX, POLICY_RULES, POLICY_NAIVE),
         (
             Target("CPU µs by an argument", metric(POLICY, CPU_DECISION), "at most", 20),
             Target("CPU µs of a command of two parts", metric(POLICY_COMMAND, CPU_DECISION), "at most", 20),
             Target("CPU µs of a path, on the disk", metric(POLICY_PATH, CPU_DECISION), "at most", 20),
+            Target("CPU ms at the bound, by a heavy regex", metric(POLICY_REGEX, "ms"), "at most", 50),
+            Target("CPU ms of 10,000 rules with a glob each", metric(POLICY_RULES, "ms"), "at most", 50),
             Target("times the scan", times(POLICY_NAIVE, POLICY, CPU_DECISION)),
         ),
     ),

@@ -2,6 +2,9 @@
 
 `python -m bench.policy product|naive CASE`: `tools` is a call that the last of the rules for its tool decides by an
 argument; `command` a shell line of two parts; `path` a file in the workspace, with its links followed on the disk.
+
+`python -m bench.policy bound CASE`: the processor's milliseconds of one decision, the slowest of some, at the bound of
+what one may cost: `regex` is `.*a.{400}` on texts of 32 KiB, `rules` 10,000 rules with a glob each on one path.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from typing import Any
 import yaml
 
 from bench.measure import emit
-from legation.approvals.policy.facts import Facts
+from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.policy.load import load_text
 from legation.wire.action import Action
 
 RULES = 100
 BATCH, BATCHES = 200, 100
 WARM = 500
+SLOW_BATCHES = 20
 
 
 def rules(case: str) -> list[dict[str, Any]]:
@@ -106,7 +110,33 @@ def naive(case: str, workspace: Path) -> Callable[[], str]:
     return decide
 
 
+def bound(case: str) -> None:
+    if case == "regex":
+        found: list[dict[str, Any]] = [{"action": "deny", "when": {"text": {"regex": ".*a.{400}!"}}}]
+        call = Action(agent="claude", tool="write", params={"text": ["ab" * (16 * 1024)] * 20})
+    else:
+        found = [
+            {"action": "deny", "when": {"paths": {"glob": f"**/secret{number}"}}} for number in range(9999)
+        ]
+        call = Action(
+            agent="claude", tool="edit", kind="edit", paths=("/workspace/src/legation/names/main.py",)
+        )
+    policies = load_text(yaml.safe_dump({"name": "bench", "rules": [*found, {"action": "allow"}]}))
+    facts, taken, action = Facts("/workspace", "/workspace", None, as_named), [], ""
+    for _ in range(SLOW_BATCHES):
+        started = time.thread_time()
+        action = policies.decide(call, facts).action
+        taken.append(time.thread_time() - started)
+    if action != ("deny" if case == "regex" else "allow"):
+        raise RuntimeError("cannot measure: the decision is not the expected one; correct the rules")
+    # The first of a policy makes the states that the others use.
+    emit({"first ms": taken[0] * 1e3, "ms": max(taken[1:]) * 1e3})
+
+
 def main(who: str, case: str, scratch: Path) -> None:
+    if who == "bound":
+        bound(case)
+        return
     workspace = scratch / "policy-workspace"
     (workspace / "src").mkdir(parents=True, exist_ok=True)
     (workspace / "src" / "main.py").touch()

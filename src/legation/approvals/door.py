@@ -35,6 +35,8 @@ from legation.approvals.passage import Judged, NoGrant, OverLimit, Passage, cove
 from legation.approvals.policies import Policies, judged_by, off_loop
 from legation.approvals.policy.facts import normal
 from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.policy.shell.lines import is_long
+from legation.approvals.policy.shell.split import Line
 from legation.approvals.policy.verdict import UnaskedWord, Verdict
 from legation.approvals.recheck import Recheck
 from legation.approvals.request import (
@@ -155,9 +157,12 @@ class Door:
 
     def expires_at(self, request: Request, asked_at: int) -> int:
         """Of the approval that would come of it, for whoever has to say so before it is decided. Nothing is looked up on
-        the disk, since nobody can wait for it: where a link, or a line that takes the parser, leads to a rule with
-        less time, the approval ends earlier than was said."""
+        the disk, since nobody can wait for it: where a link, or a line that is long or takes the parser, leads to a
+        rule with less time, the approval ends earlier than was said."""
         facts = replace(request.facts, resolve=normal)
+        if is_long(request.action):
+            unread = Line(unreadable="too long to be read at once")
+            facts = replace(facts, lines=dict.fromkeys(request.action.commands, unread))
         verdict = self.policies.current.decide(request.action, facts)
         return asked_at + self._lifetime_ms(verdict, request)
 

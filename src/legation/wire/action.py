@@ -32,6 +32,9 @@ MAX_PATH = 4096
 MAX_NAMES = 10_000
 """Of arguments, at any depth, maps and lists counted with them: each is looked at, while everybody waits."""
 
+MAX_TOOL = 512
+"""Characters of a tool's name: every rule is held against it."""
+
 EFFECTLESS: Final = frozenset(("read", "search", "think"))
 """Kinds of calls that change nothing."""
 
@@ -69,7 +72,8 @@ _ROOTED: Final = re.compile(r"[/~]|file:|[a-z]:[\\/]|\\\\", re.IGNORECASE)
 _TAKES_TEXT: Final = re.compile(r"-[a-z]*[ecm]|--message|--eval", re.ASCII)
 _KEYED: Final = frozenset({"changes", "filechanges"})  # whose keys are paths, in some of Codex' forms
 _PATCHES: Final = frozenset({"patch", "patchtext", "input"})
-_MCP_NAME = re.compile(r"mcp__(?P<server>[\w-]+?)__(?P<tool>[\w.-]+)", re.ASCII)
+# All characters are looked at first, or each `__` of a long name would lead to its end and back.
+_MCP_NAME = re.compile(r"mcp__(?=[\w.-]+\Z)(?P<server>[\w-]+?)__(?P<tool>[\w.-]+)", re.ASCII)
 # Without a word on blanks at the end: looking for them from each character on would take the square of a line's length.
 _PATCHED: Final = re.compile(
     r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$|^(?:---|\+\+\+) (\S+)", re.MULTILINE
@@ -151,6 +155,10 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if deeper_than(MAX_DEPTH, params):
             raise InvalidParams(
                 f"cannot judge a tool call of {agent} whose arguments are nested deeper than {MAX_DEPTH}: refuse it"
+            )
+        if len(tool) > MAX_TOOL:
+            raise InvalidParams(
+                f"cannot judge a tool call of {agent} whose tool has a name of more than {MAX_TOOL} characters: refuse it"
             )
         found = _Arguments(agent, cwd, declared or {}, tool)
         for path in _located_paths(call):

@@ -282,7 +282,7 @@ def test_invented_tool_names_do_not_fill_the_memory() -> None:
     rules = policy({"tools": "x*", "action": "allow"})
     for number in range(10_000):
         rules.decide(Action(agent="a", tool=f"x{number}"), EXAMPLE_FACTS)
-    assert decide(rules, {"tool": "x" * 100_000}).action == "allow"
+    assert rules.decide(Action(agent="a", tool="x" * 100_000), EXAMPLE_FACTS).action == "allow"
     kept = rules._rules  # the only way to see what is kept
     assert len(kept) <= 4096
     assert all(len(tool) < 300 for _, tool, _ in kept)

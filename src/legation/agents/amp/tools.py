@@ -48,9 +48,10 @@ KINDS: Final[Mapping[str, ToolKind]] = {
 _LOCAL: Final = frozenset(("execute", "edit", "delete"))
 _PATHS: Final = ("path", "file_path")
 _TITLES: Final = ("command", "cmd", "path", "url", "query", "pattern", "prompt", "description")
-_PATCHED: Final = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$", re.MULTILINE)
+# Without a word on blanks at the end: looking for them from each character on would take the square of a line's length.
+_PATCHED: Final = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
 _DELETES: Final = re.compile(r"^\*\*\* Delete File: ", re.MULTILINE)
-_ADDED: Final = re.compile(r"^\*\*\* Add File: (.+?)\s*\n((?:\+.*\n?)*)", re.MULTILINE)
+_ADDED: Final = re.compile(r"^\*\*\* Add File: (.+)\n(?:[ \t\r]*\n)*((?:\+.*\n?)*)", re.MULTILINE)
 
 
 def is_local(name: str) -> bool:
@@ -105,9 +106,8 @@ def _title(name: str, given: Mapping[str, object]) -> str:
 
 def _paths(given: Mapping[str, object]) -> tuple[str, ...]:
     named = tuple(str(given[key]) for key in _PATHS if isinstance(given.get(key), str) and given[key])
-    return tuple(
-        dict.fromkeys((*named, *(path for text in _patches(given) for path in _PATCHED.findall(text))))
-    )
+    patched = (path.rstrip() for text in _patches(given) for path in _PATCHED.findall(text))
+    return tuple(dict.fromkeys((*named, *filter(None, patched))))
 
 
 def _patches(given: Mapping[str, object]) -> Iterator[str]:
@@ -125,6 +125,6 @@ def _content(name: str, given: Mapping[str, object]) -> Iterator[ToolCallContent
             yield Diff(path=path, new_text=whole)
     for patch in _patches(given):
         for added, lines in _ADDED.findall(patch):
-            yield Diff(path=added, new_text="".join(f"{line[1:]}\n" for line in lines.splitlines()))
+            yield Diff(path=added.rstrip(), new_text="".join(f"{line[1:]}\n" for line in lines.splitlines()))
         if "*** Update File:" in patch or "*** Delete File:" in patch:  # of which it tells no whole texts
             yield Content(content=Text(text=patch))

@@ -5,7 +5,6 @@ Only once: what Codex would remember for a session, or as a rule, is never chose
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -31,7 +30,6 @@ from legation.wire.acp.toolcall import Content, ToolCall, ToolCallLocation, Tool
 DECLINED: Final = "The user declined to answer."
 
 _MCP_APPROVAL: Final = "mcp_tool_call"
-_MCP_TOOL: Final = re.compile(r'run tool "(.+)"\?', re.DOTALL)
 
 
 # Permissions.
@@ -117,10 +115,10 @@ def mcp_call(asked: ElicitationAsked, items: Iterable[ThreadItem], request: str)
         for item in items
         if isinstance(item, McpToolCall) and item.server == asked.server_name and item.arguments == given
     ]
-    said = _MCP_TOOL.search(asked.message)
+    said = asked.message.partition('run tool "')[2].rpartition('"?')[0]
     if len({each.tool for each in waiting}) > 1:
-        waiting = [each for each in waiting if said and each.tool == said[1]]
-    tool = waiting[-1].tool if waiting else said[1] if said else "?"
+        waiting = [each for each in waiting if each.tool == said]
+    tool = waiting[-1].tool if waiting else said or "?"
     name = mcp_name(asked.server_name, tool)
     return ToolCallPatch(
         tool_call_id=waiting[-1].id if waiting else f"mcp-{request}",

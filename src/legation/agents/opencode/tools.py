@@ -48,7 +48,7 @@ _STATUSES: Final = {
     "completed": "completed",
     "error": "failed",
 }
-_DELETES: Final = re.compile(r"^\s*\*\*\* Delete File:", re.MULTILINE)
+_DELETES: Final = re.compile(r"^[^\S\n]*\*\*\* Delete File:", re.MULTILINE)
 _PATCHED: Final = re.compile(
     r"^\*\*\* (?:Add|Update|Delete) File: (.+)$|^\*\*\* Move to: (.+)$", re.MULTILINE
 )

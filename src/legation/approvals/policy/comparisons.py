@@ -27,6 +27,9 @@ _ORDER: Final[dict[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,
 }
 
+_FOLDER: Final = 20  # steps that a path costs for each folder that it is held against,
+_AT_ONCE: Final = 16  # and characters of it that cost one more
+
 
 def one_of(values: Sequence[Scalar]) -> Test:
     kinds = {kind_of(value) for value in values}
@@ -71,7 +74,9 @@ def literals(texts: Sequence[str]) -> Automaton:
 
 def fits(automaton: Automaton) -> Test:
     """For texts."""
-    return lambda actual, _: automaton.judge((actual,)) if isinstance(actual, str) else UNKNOWN
+    return lambda actual, view: (
+        automaton.judge((actual,), view.budget) if isinstance(actual, str) else UNKNOWN
+    )
 
 
 def fits_path(automaton: Automaton) -> Test:
@@ -82,15 +87,17 @@ def fits_path(automaton: Automaton) -> Test:
             return UNKNOWN
         real = view.real(actual)
         if real == actual:
-            return automaton.judge((actual,))
-        return UNKNOWN if real is None else of_each((automaton.judge((actual,)), automaton.judge((real,))))
+            return automaton.judge((actual,), view.budget)
+        if real is None:
+            return UNKNOWN
+        return of_each(automaton.judge((path,), view.budget) for path in (actual, real))
 
     return test
 
 
 def fits_command(automaton: Automaton) -> Test:
     """For one simple command with its holes."""
-    return lambda actual, _: automaton.judge(actual) if isinstance(actual, tuple) else UNKNOWN
+    return lambda actual, view: automaton.judge(actual, view.budget) if isinstance(actual, tuple) else UNKNOWN
 
 
 def differs(test: Test) -> Test:
@@ -105,6 +112,7 @@ def under(folders: Sequence[str]) -> Test:
         if path is None or "\0" in path:
             return UNKNOWN
         found: Truth = NO
+        view.budget.spend(len(folders) * (_FOLDER + len(path) // _AT_ONCE))
         for folder in folders:
             held = _is_under(path, folder, view)
             if held is YES:

@@ -11,6 +11,7 @@ from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth, negate, of_
 
 Op = Literal["==", "!=", "<", "<=", ">", ">=", "in", "glob", "regex", "exists", "under"]
 MAX_VALUES: Final = 1000  # of one field, such as the paths of one call; of more nobody knows
+_VALUE: Final = 10  # steps that a comparison costs, however short what it compares
 OPS: Final[tuple[Op, ...]] = get_args(Op)
 
 Test: TypeAlias = Callable[[object, View], Truth]
@@ -52,10 +53,12 @@ class Comparison:
         values = self.read(view)
         if values is None:
             return if_missing(self.field, view) if self.missing is None else self.missing
+        budget = view.budget
+        budget.left -= _VALUE * len(values)
+        if budget.left < 0 or len(values) > MAX_VALUES:
+            return UNKNOWN
         if len(values) == 1:
             return self.test(values[0], view)
-        if len(values) > MAX_VALUES:
-            return UNKNOWN
         return of_each(self.test(value, view) for value in values)
 
     def findings(self, view: View) -> Iterator[Finding]:

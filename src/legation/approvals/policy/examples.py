@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from legation.approvals.policy.automaton import Budget
 from legation.approvals.policy.document import Node
 from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.policy.glob import is_literal
@@ -172,7 +173,10 @@ def _is_parsed(action: Action | str) -> bool:
 def _problem(action: Action | str, wanted: bool, rule: Rule, policy: Policy) -> str | None:
     if isinstance(action, str):
         return action
-    verdict = _decide(policy, action)
+    budget = Budget()
+    verdict = _decide(policy, action, budget)
+    if budget.is_spent:
+        return f"cannot be decided: {budget.why}; write that rule's patterns shorter, or the example"
     by = "no rule of its policy" if verdict.policy == "default" else f"rule {verdict.rule}"
     if wanted and verdict.rule != rule.id:
         return f"should match rule {rule.id}, but {by} decides it; correct one of them"
@@ -181,6 +185,7 @@ def _problem(action: Action | str, wanted: bool, rule: Rule, policy: Policy) -> 
     return None
 
 
-def _decide(policy: Policy, action: Action) -> Verdict:
+def _decide(policy: Policy, action: Action, budget: Budget) -> Verdict:
     """By this policy alone."""
-    return PolicySet([replace(policy, agent=EVERY)]).decide(action, prepare_here(action, EXAMPLE_FACTS))
+    alone = PolicySet([replace(policy, agent=EVERY)])
+    return alone.decide(action, prepare_here(action, EXAMPLE_FACTS), budget)

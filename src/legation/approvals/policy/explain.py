@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
+from legation.approvals.policy.automaton import Budget
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.fields import View
 from legation.approvals.policy.rule import Policy, Rule
-from legation.approvals.policy.search import UNCLEAR, kinds_of, views
+from legation.approvals.policy.search import UNCLEAR, held_by, kinds_of, views
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
 from legation.approvals.policy.verdict import Outcome, Step
 from legation.wire.action import Action
@@ -26,9 +28,14 @@ def steps(policies: Iterable[Policy], action: Action, facts: Facts) -> Iterator[
             yield Step(policy=policy.name, rule=None, outcome="no match", why=why, place=policy.place)
     covering = [policy for policy in policies if policy.covers(action.agent)]
     see_command = any(rule.sees_command for policy in covering for rule in policy.rules)
+    budget = Budget()
     for kind in kinds_of(action):
-        for view in views(action, facts, kind) if see_command else [View(action, facts, kind)]:
+        whole = View(action, facts, kind, budget=budget)
+        for view in views(action, facts, kind, budget) if see_command else [whole]:
+            was_spent = budget.is_spent
             yield from _search(covering, view)
+            if was_spent:  # without a budget all parts are alike
+                break
 
 
 def _search(policies: list[Policy], view: View) -> Iterator[Step]:
@@ -73,5 +80,10 @@ def _judge(rule: Rule, view: View) -> tuple[Truth, str]:
         return NO, f"the kind {view.kind!r} is not {', '.join(sorted(rule.kinds))}"
     if rule.when is None:
         return YES, "tool and kind fit, and it has no condition"
-    words = [f"{found.words} -> {_WORDS[found.truth]}" for found in rule.when.findings(view)]
-    return rule.when.holds(view), "; ".join(words)
+    held = held_by(rule, view)
+    if view.budget.is_spent:
+        return held, view.budget.why
+    # Said with steps of their own: the words must not change what comes of the rules that follow.
+    told = replace(view, budget=Budget())
+    words = [f"{found.words} -> {_WORDS[found.truth]}" for found in rule.when.findings(told)]
+    return held, "; ".join(words)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from legation.approvals.policy.automaton import Budget
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.shell.split import Line, Part
 from legation.approvals.policy.truth import NO, UNKNOWN, Truth
@@ -34,7 +35,9 @@ class View:
     kind: str
     part: Part | None = None  # None: no command, or one that cannot be read
     line: Line | None = None
+    budget: Budget = field(default_factory=Budget)  # of the decision: all its views share one
     _real: dict[str, str | None] = field(default_factory=dict)
+    _read: dict[str, Values] = field(default_factory=dict)
 
     def real(self, path: str) -> str | None:
         """Each path is resolved once in a decision, so that all rules see the same place."""
@@ -43,10 +46,16 @@ class View:
         return self._real[path]
 
     def with_line(self, line: Line) -> View:
-        return View(self.action, self.facts, self.kind, None, line, self._real)
+        return View(self.action, self.facts, self.kind, None, line, self.budget, self._real, self._read)
 
     def with_part(self, part: Part) -> View:
-        return View(self.action, self.facts, self.kind, part, self.line, self._real)
+        return View(self.action, self.facts, self.kind, part, self.line, self.budget, self._real, self._read)
+
+    def once(self, name: str, read: Callable[[View], Values]) -> Values:
+        """What costs as much as the action is long is read once, however many rules ask for it."""
+        if name not in self._read:
+            self._read[name] = read(self)
+        return self._read[name]
 
 
 class Hidden:
@@ -65,7 +74,7 @@ def reader(name: str) -> Callable[[View], Values]:
     if len(keys) == 1:
         key = keys[0]
         return lambda view: _spread(view.action.params.get(key))
-    return lambda view: _dig(view.action.params, keys)
+    return lambda view: view.once(name, lambda view: _dig(view, keys))
 
 
 def if_missing(name: str, view: View) -> Truth:
@@ -81,10 +90,11 @@ def _spread(value: object) -> Values:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _dig(value: object, keys: tuple[str, ...]) -> Values:
+def _dig(view: View, keys: tuple[str, ...]) -> Values:
     """Through lists too: `edits.path` is the path of every edit."""
-    found: list[object] = [value]
+    found: list[object] = [view.action.params]
     for key in keys:
+        view.budget.spend(len(found))
         found = [
             HIDDEN if inner is None else inner
             for outer in found
@@ -146,8 +156,8 @@ _READERS: Final[Mapping[str, Callable[[View], Values]]] = {
     "command": lambda view: (
         None if view.action.command is None else (HIDDEN if view.part is None else view.part,)
     ),
-    "urls": _urls,
-    "hosts": _hosts,
+    "urls": lambda view: view.once("urls", _urls),
+    "hosts": lambda view: view.once("hosts", _hosts),
     "agent": lambda view: (view.action.agent,),
     "tool": lambda view: (view.action.tool,),
     "kind": lambda view: (view.kind,),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import Final
 
+from legation.approvals.policy.automaton import Budget
 from legation.approvals.policy.explain import steps
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.fields import View
@@ -35,13 +36,14 @@ class PolicySet:
         self.version = hashlib.sha256(canonical.encode()).hexdigest()
         self._rules: dict[tuple[str, str, str], tuple[tuple[Rule, ...], bool]] = {}
 
-    def decide(self, action: Action, facts: Facts) -> Verdict:
+    def decide(self, action: Action, facts: Facts, budget: Budget | None = None) -> Verdict:
         """Looks at nothing outside but, through `facts`, at where paths lead."""
+        budget = budget or Budget()
         if action.command is None:
             rules, _ = self._relevant(action.agent, action.tool, action.kind)
-            return first_match(rules, View(action, facts, action.kind))
+            return first_match(rules, View(action, facts, action.kind, budget=budget))
         found = (
-            judge(*self._relevant(action.agent, action.tool, kind), action, facts, kind)
+            judge(*self._relevant(action.agent, action.tool, kind), action, facts, kind, budget)
             for kind in kinds_of(action)
         )
         return reduce(stricter, found)

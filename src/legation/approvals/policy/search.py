@@ -7,14 +7,16 @@ from typing import Final
 
 import msgspec
 
+from legation.approvals.policy.automaton import Budget
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.fields import View
 from legation.approvals.policy.rule import Rule
-from legation.approvals.policy.truth import NO, YES
+from legation.approvals.policy.truth import NO, YES, Truth
 from legation.approvals.policy.verdict import DEFAULT, STRICTNESS, Verdict, stricter
 from legation.wire.action import Action
 
 _SHELL: Final = "execute"
+_RULE: Final = 5  # steps that a rule costs, whatever its condition
 UNCLEAR: Final = (
     "the call has arguments that look like a path, a command or an address, and nobody said what they are"
 )
@@ -30,9 +32,9 @@ def kinds_of(action: Action) -> tuple[str, ...]:
     return (action.kind, _SHELL)
 
 
-def views(action: Action, facts: Facts, kind: str) -> Iterator[View]:
+def views(action: Action, facts: Facts, kind: str, budget: Budget) -> Iterator[View]:
     """One for each simple command; one for a line that cannot be read, or where there is none."""
-    whole = View(action, facts, kind)
+    whole = View(action, facts, kind, budget=budget)
     if action.command is None:
         yield whole
     for text in action.commands:
@@ -44,15 +46,18 @@ def views(action: Action, facts: Facts, kind: str) -> Iterator[View]:
             yield of_line.with_part(part)
 
 
-def judge(rules: Sequence[Rule], see_command: bool, action: Action, facts: Facts, kind: str) -> Verdict:
+def judge(
+    rules: Sequence[Rule], see_command: bool, action: Action, facts: Facts, kind: str, budget: Budget
+) -> Verdict:
     """The strictest over the parts of a command, where any rule looks at them."""
     if action.command is None or not see_command:
-        return first_match(rules, View(action, facts, kind))
+        return first_match(rules, View(action, facts, kind, budget=budget))
     verdict: Verdict | None = None
-    for view in views(action, facts, kind):
+    for view in views(action, facts, kind, budget):
+        was_spent = budget.is_spent
         found = first_match(rules, view)
         verdict = found if verdict is None else stricter(verdict, found)
-        if verdict.action == "deny":
+        if verdict.action == "deny" or was_spent:  # without a budget all parts are alike
             break
     return verdict or DEFAULT
 
@@ -65,7 +70,7 @@ def first_match(rules: Sequence[Rule], view: View) -> Verdict:
     floor: Verdict | None = None
     looks = False
     for rule in rules:
-        held = rule.holds(view)
+        held = held_by(rule, view)
         looks = looks or rule.sees_places
         if held is NO:
             continue
@@ -81,7 +86,19 @@ def first_match(rules: Sequence[Rule], view: View) -> Verdict:
             return verdict
         if floor is None or STRICTNESS[verdict.action] > STRICTNESS[floor.action]:
             floor = verdict
+    if view.budget.is_spent:
+        return msgspec.structs.replace(DEFAULT, reason=f"no rule matches for certain: {view.budget.why}")
     return DEFAULT
+
+
+def held_by(rule: Rule, view: View) -> Truth:
+    """Whether the rule matches, as far as the budget reaches."""
+    budget = view.budget
+    budget.left -= _RULE
+    held = rule.holds(view)
+    if budget.left < 0 and budget.by is None:
+        budget.by = rule.verdict.name
+    return held
 
 
 def asked_about(verdict: Verdict) -> Verdict:
@@ -94,6 +111,8 @@ def asked_about(verdict: Verdict) -> Verdict:
 
 def _uncertain(view: View, verdict: Verdict) -> str:
     why = "something that its condition needs is missing or of another type"
-    if view.line is not None and view.line.unreadable:
+    if view.budget.is_spent:
+        why = view.budget.why
+    elif view.line is not None and view.line.unreadable:
         why = f"the command cannot be read with certainty: {view.line.unreadable}"
     return f"rule {verdict.rule} may match, and that is enough: {why}"

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -31,11 +31,16 @@ from legation.approvals.policy.shell.syntax import Tree
 from legation.approvals.policy.shell.words import Unreadable
 from legation.wire.action import Action
 
+T = TypeVar("T")
+
 PACKAGE: Final = "shfmt-py"
 _TIME: Final = 10.0  # seconds: the parser's, which takes some milliseconds; an agent waits for it
 _MAX_TREE: Final = 2 * 1024 * 1024  # bytes of JSON; a line of a hundred commands has less than a tenth of it
 _MAX_SCRIPTS: Final = 8  # texts within one line that are parsed on their own, as in `bash -c '...'`
 _KEPT: Final = 8 * 1024 * 1024  # characters of lines and their parts that are remembered
+_SPLIT_AT_ONCE: Final = (
+    2048  # characters of an action's lines: a word of three may take 30 µs, and they some 15 ms
+)
 _MOST_PARSED: Final = 16  # lines of one action: an honest call has one
 _AT_ONCE: Final = 2  # parsers: more would take the processor from whoever else decides
 
@@ -59,7 +64,10 @@ class Lines:
         found = self._at_once(text)
         if found is not None:
             return found
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._parsed, text)
+        return await self.in_thread(self._parsed, text)
+
+    async def in_thread(self, work: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     def _at_once(self, text: str) -> Line | None:
         """None: it must be parsed."""
@@ -191,7 +199,10 @@ LINES: Final = Lines(program)
 
 
 async def prepare(action: Action, facts: Facts) -> Facts:
-    """The facts for a decision on this action, with its commands read. What `split` can read costs nothing here."""
+    """The facts for a decision on this action, with its commands read. A short line that `split` can read costs nothing
+    here; a long one is split in a thread, since every word takes its time."""
+    if is_long(action):
+        return await LINES.in_thread(prepare_here, action, facts)
     for command in _unread(action):
         facts = facts.with_line(command, await LINES.read_off_the_loop(command))
     return facts
@@ -202,6 +213,11 @@ def prepare_here(action: Action, facts: Facts) -> Facts:
     for command in _unread(action):
         facts = facts.with_line(command, LINES.read(command))
     return facts
+
+
+def is_long(action: Action) -> bool:
+    """Whether to split its lines would hold up the loop."""
+    return sum(map(len, action.commands)) > _SPLIT_AT_ONCE
 
 
 def _unread(action: Action) -> list[str]:
