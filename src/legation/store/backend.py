@@ -24,9 +24,14 @@ class StreamInfo:
     name: str
     workspace: str = "local"
     state: State = "open"
-    first_seq: int = 1  # the readable floor: what lies below was replaced or deleted
+    first_seq: int = 1  # where readers begin: with the newest generation
     head: int = 0  # the last number given; never given again
     meta: bytes = b"{}"
+    earlier: tuple[int, ...] = ()  # where the generations before it begin, the oldest first
+
+    def begun_at(self, seq: int) -> tuple[int, ...]:
+        """Where the earlier generations begin once another begins at `seq`: one that is empty is none."""
+        return (*self.earlier, self.first_seq) if self.first_seq < seq else self.earlier
 
 
 def key_of(name: str, workspace: str) -> str:
@@ -60,10 +65,12 @@ class Append:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replace:
-    """The stream's readable history becomes these events, numbered after all earlier ones; reopens it."""
+    """A new generation: what readers see becomes these events, numbered after all earlier ones, which stay and can be
+    read. Reopens the stream; without events that is all it does. `meta` is its metadata from then on."""
 
     stream: str
     events: Sequence[Event]
+    meta: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,14 +1,16 @@
 """Events in a folder of text files: `<stream>.jsonl`, one event a line, and `<stream>.json` for its state.
 
 Nothing is indexed: numbers rise along the file, so a reader finds its place by bisection, and the head is in
-the last line. A torn last line is what a crash leaves; it was never acknowledged and is cut off. A history
-is replaced by writing a new file and renaming it over the old one.
+the last line. A torn last line is what a crash leaves; it was never acknowledged and is cut off.
+
+A new generation is events and metadata in one commit, which are two files: first `<stream>.load` says what is to come,
+then the events are appended. It is there as soon as the last of them is; if not, they are cut off again.
 """
 
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -43,6 +45,17 @@ class _Side(msgspec.Struct, frozen=True):
     state: State = "open"
     head: int = 0  # only kept where no event is left to tell it: after a deletion
     meta: msgspec.Raw = msgspec.Raw(b"{}")
+    first_seq: int = 0  # of the newest generation; 0: the first event that there is
+    earlier: tuple[int, ...] = ()
+
+
+class _Load(msgspec.Struct, frozen=True):
+    """A generation that begins: its numbers, the size of the file before it, and what is beside it then."""
+
+    first: int
+    last: int
+    size: int
+    side: _Side
 
 
 class _OpenFile:
@@ -78,6 +91,8 @@ class JsonlBackend:
         self._folder = folder
         self._lock = FolderLock(folder / "lock")
         self._files: dict[str, _OpenFile] = {}
+        # Loads that could not be ended yet: whether they are there, or were refused.
+        self._loads: dict[str, bool] = {}
         self._report: Report = lambda _: None
 
     def open(self, report: Report) -> None:
@@ -89,6 +104,10 @@ class JsonlBackend:
         try:
             for path in self._folder.glob("*.jsonl"):
                 self._mend(path)
+            for path in self._folder.glob("*.load"):
+                stream = _stream_of(path)
+                load = read_load(self._folder, stream)
+                self._end_load(stream, there=load is not None and _has(self._events_path(stream), load))
         except OSError as error:
             self._lock.release()
             reason = f"{error.filename or self._folder}: {error.strerror}"
@@ -116,6 +135,8 @@ class JsonlBackend:
             raise StorageFailed(f"cannot write to {self._folder}: {error.strerror}; {remedy}") from error
 
     def _apply(self, op: Op) -> None:
+        if op.stream in self._loads:
+            self._end_load(op.stream, there=self._loads[op.stream])
         match op:
             case Create():
                 if not self._side_path(op.stream).exists():
@@ -149,17 +170,43 @@ class JsonlBackend:
         return file
 
     def _replace(self, op: Replace) -> None:
-        if op.events[-1].seq <= self._file(op.stream).head:
-            return
+        info = stream_info(self._folder, op.stream)
         side = self._side(op.stream)
-        with linefile.written_beside(self._events_path(op.stream), codec.encode(op.events)):
-            if side.state != "open":
-                self._write_side(op.stream, msgspec.structs.replace(side, state="open"))
-        self._forget(op.stream)
+        meta = side.meta if op.meta is None else msgspec.Raw(op.meta)
+        side = msgspec.structs.replace(side, state="open", meta=meta)
+        if not op.events:
+            self._write_side(op.stream, side)
+            return
+        file, first, last = self._file(op.stream), op.events[0].seq, op.events[-1].seq
+        if last <= file.head:
+            return
+        side = msgspec.structs.replace(side, first_seq=first, earlier=info.begun_at(first))
+        load = _Load(first, last, file.size, side)
+        self._loads[op.stream] = False
+        try:
+            linefile.write_atomically(load_path(self._folder, op.stream), msgspec.json.encode(load))
+            file.append(op.events)  # this is the commit
+            self._loads[op.stream] = True
+        finally:
+            with suppress(OSError):  # else before the next change; until then the file tells
+                self._end_load(op.stream, there=self._loads[op.stream])
+
+    def _end_load(self, stream: str, *, there: bool) -> None:
+        """All of it is there, or nothing: who was told that it failed finds it so."""
+        load, path = read_load(self._folder, stream), self._events_path(stream)
+        if load is not None and there:
+            self._write_side(stream, load.side)
+        elif load is not None and path.exists():
+            os.truncate(path, load.size)
+        load_path(self._folder, stream).unlink(missing_ok=True)
+        linefile.sync_folder(self._folder)
+        self._loads.pop(stream, None)
 
     def _set_state(self, op: SetState) -> None:
-        head = self._head(op.stream)
-        self._write_side(op.stream, msgspec.structs.replace(self._side(op.stream), state=op.state, head=head))
+        side = msgspec.structs.replace(self._side(op.stream), state=op.state, head=self._head(op.stream))
+        if op.state == "deleted":
+            side = msgspec.structs.replace(side, first_seq=0, earlier=())
+        self._write_side(op.stream, side)
         if op.state != "open":
             self._forget(op.stream)
         if op.state == "deleted":
@@ -225,11 +272,40 @@ def side_path(folder: Path, stream: str) -> Path:
     return folder / f"{quote(stream, safe='')}.json"
 
 
+def load_path(folder: Path, stream: str) -> Path:
+    return folder / f"{quote(stream, safe='')}.load"
+
+
 def stream_info(folder: Path, stream: str) -> StreamInfo:
     side, path = read_side(side_path(folder, stream)), events_path(folder, stream)
-    first, last = linefile.first_event(path), linefile.last_event(path)
+    load = read_load(folder, stream)
+    last = linefile.last_event(path)
     head = max(last.seq if last else 0, side.head)
-    return StreamInfo(stream, side.workspace, side.state, first.seq if first else 1, head, bytes(side.meta))
+    if load is not None and head >= load.last:
+        side = load.side
+    elif load is not None:
+        head = min(head, load.first - 1)
+    first_seq = side.first_seq
+    if not first_seq:
+        first = linefile.first_event(path)
+        first_seq = first.seq if first else 1
+    return StreamInfo(stream, side.workspace, side.state, first_seq, head, bytes(side.meta), side.earlier)
+
+
+def read_load(folder: Path, stream: str) -> _Load | None:
+    """None where no load is under way, or was when its writer ended."""
+    try:
+        return msgspec.json.decode(load_path(folder, stream).read_bytes(), type=_Load)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        path = load_path(folder, stream)
+        raise StorageFailed(f"cannot read {path}: {error}; restore it or delete it") from error
+
+
+def _has(path: Path, load: _Load) -> bool:
+    last = linefile.last_event(path)
+    return last is not None and last.seq >= load.last
 
 
 def read_side(path: Path) -> _Side:

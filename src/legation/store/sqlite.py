@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from legation.errors import StorageFailed
 from legation.store import codec
@@ -32,7 +33,7 @@ from legation.store.lock import FolderLock
 from legation.store.sqlitefile import connect
 from legation.wire.events import Event
 
-VERSION = 1
+VERSION = 2
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
 AT_ONCE = 100  # pages in one statement
 KNOWN_STREAMS = 10_000  # whose heads are remembered
@@ -46,7 +47,8 @@ create table stream (
   state text not null check (state in ('open', 'closed', 'deleted')),
   first_seq integer not null,
   head integer not null,
-  meta blob not null
+  meta blob not null,
+  earlier text not null default ''
 ) strict;
 create table page (
   id integer primary key,
@@ -57,9 +59,13 @@ create table page (
 create unique index page_by_seq on page (stream, last_seq);
 """
 
-_LOOKUP = "select name, workspace, state, first_seq, head, meta from stream where name = ?"
+# 2: where the generations before the newest begin, with spaces between. Until then a load deleted them.
+_MIGRATIONS = {2: "alter table stream add column earlier text not null default '';"}
+
+_LOOKUP = "select name, workspace, state, first_seq, head, meta, earlier from stream where name = ?"
 _STREAMS = (
-    "select name, workspace, state, first_seq, head, meta from stream where state <> 'deleted' order by id"
+    "select name, workspace, state, first_seq, head, meta, earlier from stream"
+    " where state <> 'deleted' order by id"
 )
 _CREATE = """insert into stream (name, workspace, state, first_seq, head, meta) values (?, ?, 'open', 1, 0, x'7b7d')
   on conflict (name) do nothing"""
@@ -67,7 +73,9 @@ _HEAD = "select id, head from stream where name = ?"
 _INSERT_PAGES = "insert into page (stream, last_seq, body) values "
 _ADVANCE = """create temp trigger page_advances_stream after insert on main.page
   begin update stream set head = new.last_seq where id = new.stream; end"""
-_RESTART = "update stream set first_seq = ?, head = ?, state = 'open' where id = ?"
+_RESTART = """update stream set state = 'open', head = ?2, meta = coalesce(?3, meta), first_seq = ?1,
+  earlier = case when first_seq < ?1 then ltrim(earlier || ' ' || first_seq) else earlier end where id = ?4"""
+_REOPEN = "update stream set state = 'open', meta = coalesce(?, meta) where id = ?"
 _DROP_PAGES = "delete from page where stream = ?"
 _SET_STATE = "update stream set state = ? where id = ?"
 _SET_META = "update stream set meta = ? where id = ?"
@@ -120,6 +128,11 @@ class SqliteBackend:
             )
         if version == 0:
             self._writer.executescript(f"begin immediate; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+            return
+        for number in range(version + 1, VERSION + 1):
+            self._writer.executescript(
+                f"begin immediate; {_MIGRATIONS[number]} pragma user_version = {number}; commit;"
+            )
 
     def commit(self, ops: Sequence[Op]) -> None:
         try:
@@ -157,12 +170,13 @@ class SqliteBackend:
         match op:
             case Append():
                 self._insert(self._pages(op))
+            case Replace(events=[]):
+                run(_REOPEN, (op.meta, stream_id))
             case Replace():
                 if op.events[-1].seq <= head:
                     return
-                run(_DROP_PAGES, (stream_id,))
                 self._insert(self._pages(op))
-                run(_RESTART, (op.events[0].seq, op.events[-1].seq, stream_id))
+                run(_RESTART, (op.events[0].seq, op.events[-1].seq, op.meta, stream_id))
             case SetState():
                 if op.state == "deleted":
                     run(_DROP_PAGES, (stream_id,))
@@ -195,12 +209,12 @@ class SqliteBackend:
     def lookup(self, stream: str) -> StreamInfo | None:
         with self._reading():
             row = self._reader.execute(_LOOKUP, (stream,)).fetchone()
-        return StreamInfo(*row) if row else None
+        return _info(row) if row else None
 
     def streams(self) -> list[StreamInfo]:
         with self._reading():
             rows = self._reader.execute(_STREAMS).fetchall()
-        return [StreamInfo(*row) for row in rows]
+        return [_info(row) for row in rows]
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         events: list[Event] = []
@@ -228,3 +242,8 @@ class SqliteBackend:
         while self._connections:
             self._connections.pop().close()
         self._lock.release()
+
+
+def _info(row: tuple[Any, ...]) -> StreamInfo:
+    name, workspace, state, first_seq, head, meta, earlier = row
+    return StreamInfo(name, workspace, state, first_seq, head, meta, tuple(map(int, earlier.split())))

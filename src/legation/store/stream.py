@@ -1,4 +1,7 @@
-"""One numbered stream of an event log: append, read from any number, close, delete, replace."""
+"""One numbered stream of an event log: append, read from any number, close, delete, replace.
+
+What is replaced stays, as an earlier generation: numbers go on through all of them, and readers begin with the newest.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from legation.clock import Clock
-from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
+from legation.errors import Conflict, InvalidParams, NotFound, SessionClosed, StorageFailed
 from legation.store import codec
 from legation.store.backend import Append, Op, Replace, SetMeta, SetState, State, StreamInfo, named
 from legation.store.subscription import Subscription
@@ -55,7 +58,7 @@ class Stream:
         self._log = log
         self._workspace, self._state, self._meta = info.workspace, info.state, info.meta
         self._metas_given: list[bytes] = []  # on the way to the disk, the newest last
-        self._floor = info.first_seq
+        self._floor, self._earlier = info.first_seq, info.earlier
         self._head = self._visible = self._saved = info.head
         self._tail: list[Event] = []
         self._tail_bytes = 0
@@ -70,7 +73,9 @@ class Stream:
         self.ended = info.state == "deleted"
 
     def info(self) -> StreamInfo:
-        return StreamInfo(self.name, self._workspace, self._state, self._floor, self._head, self.meta)
+        return StreamInfo(
+            self.name, self._workspace, self._state, self._floor, self._head, self.meta, self._earlier
+        )
 
     @property
     def meta(self) -> bytes:
@@ -107,17 +112,42 @@ class Stream:
     def subscribe(self, after: int = 0, *, follow: bool = True, ahead: bool = False) -> Subscription:
         """Every event above `after`, then (with `follow`) those to come. With `ahead` also those that are on the way to
         the disk: for who stores what it makes of them in the same log, behind them."""
-        if after < 0:
-            raise InvalidParams(f"cannot subscribe after {after}; give a number from 0")
+        _must_be_position(after)
         return Subscription(self, after, None if follow else self._visible, ahead=ahead)
 
-    async def replace(self, drafts: Sequence[Draft]) -> Receipt:
-        """Strict: the readable history becomes these events, with fresh numbers; a closed stream reopens."""
+    def generation(self, number: int) -> Span:
+        """One generation, counted from 1; the newest is also what the stream itself gives."""
+        count = len(self._earlier) + 1
+        if not 0 < number <= count:
+            there_are = f"there are {count}, counted from 1" if count > 1 else "there is one, number 1"
+            raise NotFound(
+                f"cannot find generation {number} of stream {self.name}: {there_are}; give one of these",
+                {"stream": self.name, "generations": count},
+            )
+        return Span(self, number, number)
+
+    def whole(self) -> Span:
+        """Every generation, one after the other."""
+        return Span(self, 1, None)
+
+    def starts(self) -> tuple[int, ...]:
+        """Where each generation begins."""
+        return (*self._earlier, self._floor)
+
+    async def replace(
+        self, drafts: Sequence[Draft], *, meta: bytes | None = None, replaces: bytes | None = None
+    ) -> Receipt:
+        """Strict: what readers see becomes these events, with fresh numbers; a closed stream reopens. What there was is
+        an earlier generation. `meta`, as for `set_meta`, is in the same commit."""
         if not drafts:
             raise InvalidParams(f"cannot replace stream {self.name} by nothing; give at least one event")
         events = self._number(drafts)
-        await self._change(Replace(self.key, events))
+        await self._change(Replace(self.key, events, meta), meta, replaces)
         return Receipt(self, events[0].seq, events[-1].seq)
+
+    async def reopen(self, *, meta: bytes | None = None, replaces: bytes | None = None) -> None:
+        """Strict: a closed stream takes events again, behind those it has."""
+        await self._change(Replace(self.key, (), meta), meta, replaces)
 
     async def close(self) -> None:
         """Strict: no more events, unless the history is replaced."""
@@ -132,20 +162,25 @@ class Stream:
         """Strict: what to know of the stream besides its events, as one line of JSON. It is the stream's `meta` at once,
         and on the disk when the answer has been awaited. Several parties write parts of it: one that names what it
         `replaces` is refused where another was first, so that nobody puts back what he read before."""
+        self._log.must_be_writable(self.name)
+        self._give_meta(meta, replaces)
+        return self._log.commit(self, SetMeta(self.key, meta))
+
+    def _give_meta(self, meta: bytes, replaces: bytes | None) -> None:
         if not _is_one_json_line(meta):
             raise InvalidParams(f"cannot note that of stream {self.name}: give one line of JSON")
-        self._log.must_be_writable(self.name)
         if replaces is not None and replaces != self.meta:
             raise Conflict(f"cannot note that of stream {self.name}: it was changed meanwhile; read it again")
         self._metas_given.append(meta)
-        return self._log.commit(self, SetMeta(self.key, meta))
 
-    async def _change(self, op: Op) -> None:
+    async def _change(self, op: Op, meta: bytes | None = None, replaces: bytes | None = None) -> None:
         self._log.must_be_writable(self.name)
         if self._state == "deleted":
             raise SessionClosed(f"cannot change stream {self.name}: it is deleted; use another name")
         if self._changing:
             raise Conflict(f"cannot change stream {self.name}: another change is under way; wait for that")
+        if meta is not None:
+            self._give_meta(meta, replaces)
         self._changing = True
         await self._log.commit(self, op)
 
@@ -170,9 +205,9 @@ class Stream:
                 self._restart(op.events)
             case SetState():
                 self._set_state(op.state)
-            case SetMeta():
-                self._meta = op.meta
-                self._metas_given.remove(op.meta)
+        if isinstance(op, Replace | SetMeta) and op.meta is not None:
+            self._meta = op.meta
+            self._metas_given.remove(op.meta)
         if isinstance(op, Replace | SetState):
             self._changing = False
 
@@ -183,8 +218,8 @@ class Stream:
             for _, saved in acks:
                 if not saved.done():
                     saved.set_exception(error)
-        if isinstance(op, SetMeta):  # what was given on top of it stays: it is on its way
-            self._metas_given.remove(op.meta)
+        if isinstance(op, Replace | SetMeta) and op.meta is not None:
+            self._metas_given.remove(op.meta)  # what was given on top of it stays: it is on its way
         if isinstance(op, Replace | SetState):
             self._changing = False
 
@@ -213,8 +248,12 @@ class Stream:
                 saved.set_result(None)
 
     def _restart(self, events: Sequence[Event]) -> None:
-        self._floor, self._head, self._state = events[0].seq, events[-1].seq, "open"
-        self._tail, self._tail_bytes, self._before_tail = [], 0, events[0].seq - 1
+        self._state = "open"
+        if not events:
+            self._wake()
+            return
+        self._earlier = self.info().begun_at(events[0].seq)
+        self._floor, self._head = events[0].seq, events[-1].seq
         self._save(self._head)
         self.show(events, size_of(events))
 
@@ -222,7 +261,7 @@ class Stream:
         self._state = state
         if state == "deleted":
             self._tail, self._tail_bytes, self._before_tail = [], 0, self._visible
-            self._floor = self._head + 1
+            self._floor, self._earlier = self._head + 1, ()
             self.end()
         else:
             self._wake()  # whoever reads until it is closed has nothing else to be woken by
@@ -267,7 +306,7 @@ class Stream:
 
     @property
     def closed(self) -> bool:
-        """Until its history is replaced."""
+        """Until it is reopened."""
         return self._state == "closed"
 
     @property
@@ -275,24 +314,39 @@ class Stream:
         """Why it ended: else the log was closed, and the stream goes on when that is open again."""
         return self._state == "deleted"
 
+    @property
+    def finished(self) -> bool:
+        """Nothing more comes of it though it is there: of an earlier generation. See `Span`."""
+        return False
+
     def since(self, seq: int) -> list[Event] | None:
-        """The visible events above `seq`, or None where they must be read from the store."""
+        """The visible events above `seq`, or None where they must be read from the store. Who stands in an earlier
+        generation goes on with the newest."""
+        return self.since_in_all(max(seq, self._floor - 1))
+
+    def since_in_all(self, seq: int) -> list[Event] | None:
+        """The same, whatever generation they are of."""
         start = seq - self._before_tail
         return self._tail[start:] if start >= 0 else None
 
     def since_ahead(self, seq: int) -> list[Event] | None:
-        """The same, with those that are on the way to the disk."""
+        """The same as `since`, with those that are on the way to the disk."""
         found = self.since(seq)
         return None if found is None else found + self._ahead[max(0, seq - self._visible) :]
 
     async def read_older(self, after: int) -> list[Event]:
         """From the store, for a subscriber that is behind the tail. Always gets it further."""
+        return await self.read_in_all(max(after, self._floor - 1))
+
+    async def read_in_all(self, after: int) -> list[Event]:
         if self._state == "deleted":
             return []
         older = await self._log.read(self.key, after)
+        if older and older[-1].seq > self._visible:  # a store of files may show a commit before it is one
+            older = [event for event in older if event.seq <= self._visible]
         if older or after >= self._before_tail:
             return older
-        return self._tail[:]  # what lay between was replaced, or was malformed and has been reported
+        return self._tail[:]  # what lay between was deleted, or was malformed and has been reported
 
     async def news(self, *, ahead: bool = False) -> None:
         """Returns when there may be something new."""
@@ -304,6 +358,82 @@ class Stream:
             for asleep in (self._asleep, self._asleep_ahead):
                 if sleeper.cancelled() and sleeper in asleep:  # news may have come at the same moment
                     asleep.remove(sleeper)
+
+
+class Span:
+    """Generations of a stream, to be read like one: the `last` one given, or up to the newest without one."""
+
+    def __init__(self, stream: Stream, first: int, last: int | None) -> None:
+        self._stream = stream
+        self._first, self._last = first, last
+        self.key = f"{stream.key}\n{first}-{last or ''}"
+        self.name = stream.name
+
+    @property
+    def _until(self) -> int | None:
+        """The last number of it; None while more may come."""
+        starts = self._stream.starts()
+        if self._last is None or self._last >= len(starts):
+            return None
+        return starts[self._last] - 1
+
+    @property
+    def floor(self) -> int:
+        return self._stream.starts()[self._first - 1] if not self._stream.deleted else self._stream.floor
+
+    @property
+    def head(self) -> int:
+        return self._stream.head if self._until is None else self._until
+
+    @property
+    def visible(self) -> int:
+        return self._stream.visible if self._until is None else self._until
+
+    @property
+    def ended(self) -> bool:
+        return self._stream.ended or self.finished
+
+    @property
+    def deleted(self) -> bool:
+        return self._stream.deleted
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    @property
+    def finished(self) -> bool:
+        """Another generation follows, so nothing is added to it."""
+        return self._until is not None
+
+    def subscribe(self, after: int = 0, *, follow: bool = True) -> Subscription:
+        _must_be_position(after)
+        return Subscription(self, after, None if follow else self.visible)
+
+    def since(self, seq: int) -> list[Event] | None:
+        found = self._stream.since_in_all(max(seq, self.floor - 1))
+        return None if found is None else self._cut(found)
+
+    def since_ahead(self, seq: int) -> list[Event] | None:
+        return self.since(seq)
+
+    async def read_older(self, after: int) -> list[Event]:
+        after = max(after, self.floor - 1)
+        return [] if after >= self.visible else self._cut(await self._stream.read_in_all(after))
+
+    def _cut(self, found: list[Event]) -> list[Event]:
+        until = self._until
+        if until is None or not found or found[-1].seq <= until:
+            return found
+        return [event for event in found if event.seq <= until]
+
+    async def news(self, *, ahead: bool = False) -> None:
+        await self._stream.news(ahead=ahead)
+
+
+def _must_be_position(after: int) -> None:
+    if after < 0:
+        raise InvalidParams(f"cannot subscribe after {after}; give a number from 0")
 
 
 def _woken(asleep: list[asyncio.Future[None]]) -> list[asyncio.Future[None]]:

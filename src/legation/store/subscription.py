@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from legation.store.stream import Stream
+    from legation.store.stream import Span, Stream
     from legation.wire.events import Event
 
 
 class Subscription:
     """Iterate it for events, or `batches()` for all that is there at once. `seq` is the last number taken."""
 
-    def __init__(self, stream: Stream, after: int, until: int | None, *, ahead: bool = False) -> None:
+    def __init__(self, stream: Stream | Span, after: int, until: int | None, *, ahead: bool = False) -> None:
         self._stream = stream
         self._ahead = ahead
         self._until = until  # None: follow
