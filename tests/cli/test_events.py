@@ -1,8 +1,14 @@
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from tests.cli.cli import AtTerminal, json_lines, legation, rehearse
+
+from legation.store.jsonl import JsonlBackend
+from legation.store.log import EventLog
+from legation.wire import codec
+from legation.wire.lifecycle import SessionReset
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -91,3 +97,24 @@ def test_a_broken_session_does_not_hide_the_others(home: Path, repo: Path, recor
     done = legation(home, "events", "--json")
     assert len(json_lines(done.stdout)) == 1
     assert f"cannot list session {path.stem}" in done.stderr
+
+
+def test_a_replay_shows_the_newest_generation_one_or_all(home: Path, recorded: str) -> None:
+    """Of a session whose agent told its history anew."""
+    (row,) = json_lines(legation(home, "events", "--json").stdout)
+    (folder,) = home.rglob(row["id"])
+    asyncio.run(tell_anew(folder, row["id"]))
+    new = legation(home, "events", "last", "--json").stdout
+    assert json_lines(new)[0]["type"] == "session-reset"
+    assert [each["seq"] for each in json_lines(new)] == [row["events"] + 1]
+    assert legation(home, "events", "last", "--json", "--generation", "1").stdout == recorded
+    assert legation(home, "events", "last", "--json", "--all").stdout == recorded + new
+    assert legation(home, "events", "last", "--json", "--all", "--after", str(row["events"])).stdout == new
+    missing = legation(home, "events", "last", "--generation", "3")
+    assert (missing.returncode, "the last is 2" in missing.stderr) == (3, True)
+    assert legation(home, "events", "last", "--generation", "0").returncode == 2
+
+
+async def tell_anew(folder: Path, name: str) -> None:
+    async with EventLog(JsonlBackend(folder)) as log:
+        await (await log.stream(name)).replace([codec.draft(SessionReset(reason="loaded"))])

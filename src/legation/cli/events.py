@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -31,6 +31,12 @@ def events(
     *,
     after: Annotated[int, Parameter(help="Start after the event with this number.")] = 0,
     follow: Annotated[bool, Parameter(negative="", help="Go on until the session ends.")] = False,
+    all: Annotated[  # noqa: A002 - spelt as the flag
+        bool, Parameter(negative="", help="Also what was recorded before its agent told the history anew.")
+    ] = False,
+    generation: Annotated[
+        int | None, Parameter(help="Only this one of these records: 1 is the first.")
+    ] = None,
     json: Annotated[bool, Parameter(negative="", help="One JSON object a line.")] = False,
     settings: SettingsFlags | None = None,
 ) -> int:
@@ -48,11 +54,14 @@ def events(
         return 0
     if after < 0:
         raise InvalidParams(f"cannot start after {after}; give a number from 0")
+    if generation is not None and (all or generation < 1):
+        raise InvalidParams(f"cannot show generation {generation}; count from 1, or give --all alone")
     there = None if session in _names(here) else chosen_of(sessions_there(chosen), session)
     if there is not None and not _is_newer_here(here, session, there):
-        replay_there(chosen, there.session_id, after, view_of(json=json), follow=follow)
+        which: int | Literal["all"] | None = "all" if all else generation
+        replay_there(chosen, there.session_id, after, view_of(json=json), follow=follow, generation=which)
     else:
-        _replay(find(here, session), after, follow=follow, json=json)
+        _replay(find(here, session), after, follow=follow, json=json, all_of_it=all, generation=generation)
     return 0
 
 
@@ -84,11 +93,17 @@ def _names(sessions: Path) -> list[str]:
     return sorted(path.name for path in paths if StreamReader(path, path.name).exists())
 
 
-def _replay(reader: StreamReader, after: int, *, follow: bool, json: bool) -> None:
+def _replay(
+    reader: StreamReader, after: int, *, follow: bool, json: bool, all_of_it: bool, generation: int | None
+) -> None:
     view = view_of(json=json)
-    for batch in reader.batches(after, _malformed, follow=follow):
+    first, last = (1, None) if all_of_it else reader.range_of(generation)
+    for batch in reader.batches(max(after, first - 1), _malformed, follow=follow and last is None):
         for event in batch:
-            view.show(event)
+            if last is None or event.seq <= last:
+                view.show(event)
+        if last is not None and batch[-1].seq >= last:
+            break
     view.end()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from legation.cli.connection import connect_to
 from legation.cli.view import View
@@ -38,10 +39,18 @@ def chosen_of(there: list[SessionInfo], wanted: str) -> SessionInfo | None:
     return next(iter(whole or found), None)
 
 
-def replay_there(settings: Settings, session: str, after: int, view: View, *, follow: bool) -> None:
+def replay_there(
+    settings: Settings,
+    session: str,
+    after: int,
+    view: View,
+    *,
+    follow: bool,
+    generation: int | Literal["all"] | None = None,
+) -> None:
     with connect_to(settings) as server:
-        streams = server.streams
-        for event in streams.follow(session, after) if follow else streams.events(session, after):
+        read = server.streams.follow if follow else server.streams.events
+        for event in read(session, after, generation=generation):
             view.show(event)
             if follow and event.type == SessionStatus.event_type():
                 status = codec.decode(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from legation.client.eventline import read_page
 from legation.client.operation import Operation, as_json, get, nothing, of_body, query_of, sending
@@ -68,9 +69,16 @@ def list_streams(
     return get("/v1/streams", Page[StreamSummary], {"prefix": prefix, "after": after, "limit": limit})
 
 
-def list_events(stream: str, after: int | str = 0, limit: int | None = None) -> Operation[Page[Event]]:
-    """What is recorded above the number `after`; `follow` also gives what comes."""
-    query = query_of({"after": after, "limit": limit})
+def list_events(
+    stream: str,
+    after: int | str = 0,
+    limit: int | None = None,
+    *,
+    generation: int | Literal["all"] | None = None,
+) -> Operation[Page[Event]]:
+    """What is recorded above the number `after`; `follow` also gives what comes. What was recorded before an agent told
+    a session's history anew is an earlier `generation`, counted from 1."""
+    query = query_of({"after": after, "limit": limit, "generation": generation})
     return Operation("GET", f"/v1/streams/{segment(stream)}/events", of_body(read_page), query)
 
 

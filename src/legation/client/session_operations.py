@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import msgspec
 
@@ -136,10 +137,23 @@ def steer_turn(session: str, text: str, attachments: Iterable[Attachment | str] 
 
 
 def list_session_events(
-    session: str, after: int = 0, *, limit: int = PAGE, raw: bool = False
+    session: str,
+    after: int = 0,
+    *,
+    limit: int = PAGE,
+    raw: bool = False,
+    generation: int | Literal["all"] | None = None,
 ) -> Operation[Page[SessionEvent]]:
-    """What is recorded above the number `after`, to its end; `events` also gives what comes."""
-    query = query_of({"offset": after, "limit": limit, "includeRaw": "true" if raw else None})
+    """What is recorded above the number `after`, to its end; `events` also gives what comes. What was recorded before
+    the agent told the history anew is an earlier `generation`, counted from 1."""
+    query = query_of(
+        {
+            "offset": after,
+            "limit": limit,
+            "includeRaw": "true" if raw else None,
+            "generation": generation,
+        }
+    )
     path = f"{session_path(session)}/events"
     return Operation("GET", path, of_body(read_event_page), query, cursor="offset")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from legation.client.cursor import Broken, Cursors
 from legation.client.eventline import read_event, read_stream_name, read_tagged
@@ -38,8 +38,9 @@ class OneStream:
     body: bytes | None = None
     over = False
 
-    def __init__(self, stream: str, after: int) -> None:
+    def __init__(self, stream: str, after: int, generation: int | Literal["all"] | None = None) -> None:
         self.path = f"/v1/streams/{segment(stream)}/sse"
+        self._generation = generation
         self._stream = stream
         self._cursors = Cursors({stream: _checked(after)})
         self._connected_before = False
@@ -49,7 +50,8 @@ class OneStream:
         after = str(self._cursors[self._stream])
         headers = {"Last-Event-ID": after} if self._connected_before else {}
         self._connected_before = True
-        return (("after", after),), headers
+        chosen = () if self._generation is None else (("generation", str(self._generation)),)
+        return (("after", after), *chosen), headers
 
     def read(self, frame: Frame) -> tuple[Event, ...]:
         try:

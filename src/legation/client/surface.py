@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from legation.client import agent_operations as agents
 from legation.client import approval_operations as approvals
@@ -18,12 +19,19 @@ from legation.client.source import ManyStreams, OneStream
 from legation.wire.events import Event
 
 
-def follow(stream: str, after: int = 0, *, patience: float = PATIENCE) -> Follow[Event]:
+def follow(
+    stream: str,
+    after: int = 0,
+    *,
+    generation: int | Literal["all"] | None = None,
+    patience: float = PATIENCE,
+) -> Follow[Event]:
     """Every event above `after`: all that happened, then all that happens, until the stream is closed.
 
-    Connections come and go without a gap or a double. `patience`: seconds without a sign of the server.
+    Connections come and go without a gap or a double. `patience`: seconds without a sign of the server. `generation`:
+    as of `events`; an earlier one ends.
     """
-    return Follow(OneStream(stream, after), Reconnects(patience))
+    return Follow(OneStream(stream, after, generation), Reconnects(patience))
 
 
 def follow_many(after: Mapping[str, int], *, patience: float = PATIENCE) -> Follow[tuple[str, Event]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from legation.errors import NotFound
 from legation.store import linefile
 from legation.store.backend import StreamInfo
 from legation.store.jsonl import events_path, read_side, side_path, stream_info
@@ -31,6 +32,17 @@ class StreamReader:
         """Whether its owner lives and has not closed it."""
         state = read_side(side_path(self._folder, self._stream)).state
         return state == "open" and owner_alive(self._folder / "lock")
+
+    def range_of(self, generation: int | None) -> tuple[int, int | None]:
+        """The first number of a generation, counted from 1, and the last; the newest has none, and is the default."""
+        info = self.info()
+        starts = (*info.earlier, info.first_seq)
+        number = len(starts) if generation is None else generation
+        if not 0 < number <= len(starts):
+            raise NotFound(
+                f"cannot find generation {number} of session {self._stream}: the last is {len(starts)}; give one of these"
+            )
+        return starts[number - 1], starts[number] - 1 if number < len(starts) else None
 
     def read(self, after: int, on_malformed: Callable[[bytes], None]) -> list[Event]:
         return linefile.read_events(events_path(self._folder, self._stream), after, READ_BYTES, on_malformed)

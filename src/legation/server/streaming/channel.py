@@ -42,6 +42,10 @@ class Source(Protocol):
     def ended(self) -> bool: ...
     @property
     def deleted(self) -> bool: ...
+    @property
+    def finished(self) -> bool:
+        """It is there, but no more will come of it: an earlier generation."""
+
     def since(self, seq: int) -> list[Event] | None:
         """The visible events above `seq`, or None where they must be read with `read_older`."""
 

@@ -21,10 +21,12 @@ from legation.server.streaming.channel import Cache, Channel, Farewell, Framing,
 from legation.server.streaming.projected_checkpoints import Checkpoints
 from legation.server.streaming.sse import CHUNK_BYTES
 from legation.store.log import EventLog
+from legation.store.stream import Span, Stream
 
 KEEP_ALIVE: Final = 15.0  # seconds of silence before a comment: proxies give up on idle bodies after 30 to 60
 RECHECK: Final = 15.0  # seconds for which a body may outlive its credential, at most
 CACHE_BYTES: Final = 8 * 1024 * 1024
+ALL: Final = "all"  # generations
 
 logger = logging.getLogger("legation.streams")
 
@@ -143,8 +145,15 @@ class StreamReader(Reader):
             if len(found.data) >= CHUNK_BYTES // 2:
                 await asyncio.sleep(0)  # one that catches up takes turns with the others
         elif self._channel.source.ended:
-            self._finish(sse.end("deleted") if self._channel.source.deleted else sse.bye("shutdown"))
+            self._finish(farewell(self._channel.source))
         return found.data
+
+
+def farewell(source: Source) -> bytes:
+    """Of one that has ended."""
+    if source.deleted:
+        return sse.end("deleted")
+    return sse.end("replaced") if source.finished else sse.bye("shutdown")
 
 
 class Hub:
@@ -175,18 +184,23 @@ class Hub:
     def cached_bytes(self) -> int:
         return self._cache.size
 
-    async def source(self, name: str, workspace: str) -> Source:
+    async def source(self, name: str, workspace: str, generation: str | None = None) -> Source:
         """The stream of that name. An absent one, a deleted one and another workspace's look the same."""
         for find in self._finders:
             found = await find(name, workspace)
             if found is not None and not found.deleted:
-                return found
+                return of_generation(found, generation) if isinstance(found, Stream) else found
         raise NotFound(f"cannot find stream {name[:200]}; check its name")
 
     async def reader(
-        self, name: str, workspace: str, after: int, credential: Credential | None = None
+        self,
+        name: str,
+        workspace: str,
+        after: int,
+        credential: Credential | None = None,
+        generation: str | None = None,
     ) -> StreamReader:
-        source = await self.source(name, workspace)
+        source = await self.source(name, workspace, generation)
         check_position(source, after)
         return StreamReader(self, source, after, credential)
 
@@ -268,6 +282,13 @@ class Hub:
                         reader.dismiss("credential")
         finally:
             self._checking = None
+
+
+def of_generation(stream: Stream, generation: str | None) -> Stream | Span:
+    """The one of that number, or `all`; without either the newest, and whatever takes its place."""
+    if generation is None:
+        return stream
+    return stream.whole() if generation == ALL else stream.generation(int(generation))
 
 
 def check_position(source: Source, after: int) -> None:

@@ -14,13 +14,13 @@ from typing import Final
 
 from legation.errors import Conflict, NotFound
 from legation.server.streaming.channel import Source
-from legation.server.streaming.hub import Hub
+from legation.server.streaming.hub import Hub, of_generation
 from legation.server.streaming.projected_checkpoints import Checkpoint
 from legation.server.streaming.projected_fold import Schema, row
 from legation.server.streaming.projected_reading import BEYOND, STEP, Projection, Wanted
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
-from legation.store.stream import Stream
+from legation.store.stream import Span, Stream
 from legation.wire.events import Event
 from legation.wire.universal.facts import STRIDE, SessionFacts
 from legation.wire.universal.rows import Row, framed, join_frames
@@ -34,12 +34,20 @@ _seq = attrgetter("seq")
 
 
 async def project(
-    hub: Hub, log: EventLog, workspace: str, facts: SessionFacts, schema: Schema, *, include_raw: bool
+    hub: Hub,
+    log: EventLog,
+    workspace: str,
+    facts: SessionFacts,
+    schema: Schema,
+    *,
+    include_raw: bool,
+    generation: str | None = None,
 ) -> Projected:
     """The session's own stream must be there: it is made with the session."""
-    stream = await log.find(facts.session_id, workspace)
-    if stream is None or stream.deleted:
+    found = await log.find(facts.session_id, workspace)
+    if found is None or found.deleted:
         raise NotFound(f"cannot find session {facts.session_id}; check its id")
+    stream = of_generation(found, generation)
     track = hub.checkpoints.track(stream.key, schema, facts)
     key = "\n".join((stream.key, schema, "raw" if include_raw else "", facts.native_session_id or ""))
     return Projected(key, Projection(stream, hub.checkpoints, track, include_raw=include_raw))
@@ -56,7 +64,7 @@ class Projected(Source):
     def __init__(self, key: str, projection: Projection) -> None:
         self.projection = projection
         self._key = key
-        self._stream: Stream = projection.stream
+        self._stream: Stream | Span = projection.stream
         self._floor = self._stream.floor
         self._tip: Checkpoint | None = None  # as far as the log was fed; this fold is our own
         self._tail: list[Row] = []
@@ -96,6 +104,10 @@ class Projected(Source):
     @property
     def deleted(self) -> bool:
         return self._stream.deleted
+
+    @property
+    def finished(self) -> bool:
+        return self._stream.finished
 
     async def news(self) -> None:
         await self._stream.news()

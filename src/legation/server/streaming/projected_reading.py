@@ -13,7 +13,7 @@ from typing import Final
 
 from legation.server.streaming.projected_checkpoints import Checkpoint, Checkpoints, Track
 from legation.server.streaming.projected_fold import Fold, row
-from legation.store.stream import Stream
+from legation.store.stream import Span, Stream
 from legation.wire.events import Event
 from legation.wire.universal.facts import STRIDE
 from legation.wire.universal.rows import Row
@@ -44,7 +44,9 @@ class Found:
 class Projection:
     """One session in one projection. It is made for a reader and thrown away: what lasts are the checkpoints."""
 
-    def __init__(self, stream: Stream, checkpoints: Checkpoints, track: Track, *, include_raw: bool) -> None:
+    def __init__(
+        self, stream: Stream | Span, checkpoints: Checkpoints, track: Track, *, include_raw: bool
+    ) -> None:
         self.stream = stream
         self.include_raw = include_raw
         self.apart = checkpoints.apart

@@ -12,7 +12,7 @@ from typing import Final, Self, cast
 
 from legation.server.streaming import sse
 from legation.server.streaming.channel import Channel
-from legation.server.streaming.hub import Credential, Hub, Reader
+from legation.server.streaming.hub import Credential, Hub, Reader, farewell
 from legation.server.streaming.projected import Projected, frames
 from legation.wire.events import Event
 from legation.wire.universal.rows import Row
@@ -107,7 +107,7 @@ class TurnReader(Reader):
         elif not rows and self._last is not None:
             self.ring()  # it ended after we had looked for what to show
         elif not rows and self._shown.source.ended:
-            self._finish(sse.end("deleted") if self._shown.source.deleted else sse.bye("shutdown"))
+            self._finish(farewell(self._shown.source))
         elif rows and not sent:
             self.ring()  # there may be more behind what was skipped
         self._hub.delivered += len(sent)

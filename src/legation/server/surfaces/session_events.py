@@ -26,6 +26,7 @@ MEDIA: Final = "text/event-stream"
 Offset = Annotated[int, Meta(ge=0, le=10**18 - 1)]
 Limit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]
 IncludeRaw = Annotated[bool, Alias("include_raw")]
+Generation = Annotated[str | None, Meta(pattern="^([1-9][0-9]{0,8}|all)$")]
 LastEventId = Annotated[str | None, Header("Last-Event-ID")]
 
 routes = Routes(tag="session events")
@@ -42,11 +43,13 @@ async def read_session_events(
     *,
     include_raw: IncludeRaw = False,
     schema: Schema = "sandbox-agent",
+    generation: Generation = None,
 ) -> Response:
     """The events above a number, which is the last one seen. Without a limit: all of them.
 
-    `hasMore` says that the limit cut something off."""
-    source = await _projected(call, id, schema, include_raw=include_raw)
+    `hasMore` says that the limit cut something off. `generation` is 1 for what was recorded before the first load, and so
+    on, or `all`; without it, the newest."""
+    source = await _projected(call, id, schema, include_raw=include_raw, generation=generation)
     return await page(source.projection, offset, limit)
 
 
@@ -59,13 +62,14 @@ async def follow_session_events(
     *,
     include_raw: IncludeRaw = False,
     schema: Schema = "sandbox-agent",
+    generation: Generation = None,
     last_event_id: LastEventId = None,
 ) -> Response:
     """Every event above a number, then those to come, as server-sent events.
 
     A `Last-Event-ID`, which browsers send when they connect again, wins over `offset`. A `limit` is taken and does not
-    count: there is no end to cut off."""
-    source = await _projected(call, id, schema, include_raw=include_raw)
+    count: there is no end to cut off. The body of one `generation` ends with it."""
+    source = await _projected(call, id, schema, include_raw=include_raw, generation=generation)
     after = read_position(last_event_id, "Last-Event-ID") if last_event_id else offset
     await source.check_position(after)
     return EventStream(StreamReader(call.services.hub, source, after, credential_of(call), frames))
@@ -101,7 +105,17 @@ async def stream_turn(
     return EventStream(TurnReader(call.services.hub, shown, judged, boundary, begins, credential))
 
 
-async def _projected(call: Call, session_id: str, schema: Schema, *, include_raw: bool) -> Projected:
+async def _projected(
+    call: Call, session_id: str, schema: Schema, *, include_raw: bool, generation: str | None = None
+) -> Projected:
     services, workspace = call.services, call.principal.workspace
     facts = services.sessions.facts(workspace, session_id)
-    return await project(services.hub, services.log, workspace, facts, schema, include_raw=include_raw)
+    return await project(
+        services.hub,
+        services.log,
+        workspace,
+        facts,
+        schema,
+        include_raw=include_raw,
+        generation=generation,
+    )

@@ -29,6 +29,7 @@ PAGE_BYTES: Final = (
 
 Position = Annotated[int, Meta(ge=0, le=10**18 - 1)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
+Generation = Annotated[str | None, Meta(pattern="^([1-9][0-9]{0,8}|all)$")]
 LastEventId = Annotated[str | None, Header("Last-Event-ID")]
 
 routes = Routes(tag="streams")
@@ -44,25 +45,34 @@ async def list_streams(
 
 
 @routes.get("/v1/streams/{name}/events", access=needs("read"), errors=(NotFound, Conflict))
-async def read_events(call: Call, name: str, after: Position = 0, limit: Limit = 500) -> Page[EventLine]:
+async def read_events(
+    call: Call, name: str, after: Position = 0, limit: Limit = 500, generation: Generation = None
+) -> Page[EventLine]:
     """The events above a number, a page at a time.
 
-    `next` is null when the head is reached; a page may hold fewer events than asked for before that."""
-    source = await call.services.hub.source(name, call.principal.workspace)
+    `next` is null when the head is reached; a page may hold fewer events than asked for before that. `generation` is 1
+    for what was recorded before the first load, and so on, or `all`; without it, the newest."""
+    source = await call.services.hub.source(name, call.principal.workspace, generation)
     check_position(source, after)
     return await page_of_events(source, after, limit)
 
 
 @routes.get("/v1/streams/{name}/sse", access=needs("read"), errors=(NotFound, Conflict), media=MEDIA)
 async def follow_stream(
-    call: Call, name: str, after: Position = 0, last_event_id: LastEventId = None
+    call: Call,
+    name: str,
+    after: Position = 0,
+    generation: Generation = None,
+    last_event_id: LastEventId = None,
 ) -> Response:
     """Every event above a number, then those to come, as server-sent events.
 
-    A `Last-Event-ID`, which browsers send when they connect again, wins over `after`."""
+    A `Last-Event-ID`, which browsers send when they connect again, wins over `after`. The body of one `generation` ends
+    with it."""
     if last_event_id:
         after = read_position(last_event_id, "Last-Event-ID")
-    reader = await call.services.hub.reader(name, call.principal.workspace, after, credential_of(call))
+    workspace, credential = call.principal.workspace, credential_of(call)
+    reader = await call.services.hub.reader(name, workspace, after, credential, generation)
     return EventStream(reader)
 
 
@@ -88,6 +98,7 @@ def page_of_streams(infos: Sequence[StreamInfo], prefix: str, limit: int, after:
             state="open" if info.state == "open" else "closed",
             first_seq=info.first_seq,
             head=info.head,
+            generations=len(info.earlier) + 1,
         )
         for info in found[:limit]
     ]

@@ -8,10 +8,13 @@ from legation.wire.api.shape import Answer
 
 
 class StreamSummary(Answer):
+    """`firstSeq` is where the newest of its generations begins."""
+
     name: str
     state: Literal["open", "closed"]
     first_seq: int
     head: int
+    generations: int = 1
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
