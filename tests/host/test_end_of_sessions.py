@@ -9,7 +9,7 @@ import pytest
 from tests.host.rig import go, of_type, play, rig
 from tests.host.told import codes
 
-from legation.errors import AgentExited, CapabilityUnsupported, NotFound, SessionClosed
+from legation.errors import AgentExited, CapabilityUnsupported, Conflict, NotFound, SessionClosed
 from legation.host.meta import read_meta
 from legation.host.options import Limits
 from legation.store.jsonl import JsonlBackend
@@ -79,6 +79,51 @@ async def test_a_session_that_only_the_agent_has_is_deleted_there(tmp_path: Path
             await made.host.delete_session(bare.agent_id, "any")
         with pytest.raises(NotFound):
             await made.host.close_session("any")
+
+
+ASKED = """
+caps = {"loadSession": True, "sessionCapabilities": {"resume": {}, "delete": {}}}
+send(id=serve("initialize"), result={"protocolVersion": 1, "agentCapabilities": caps})
+while True:
+    message = read()
+    with open("asked", "a") as file:
+        file.write(message["method"] + "\\n")
+    send(id=message["id"], result={"sessionId": "s1"})
+"""
+
+
+async def test_what_an_earlier_host_ended_is_refused_before_the_agent_is_asked(tmp_path: Path) -> None:
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        deleted, closed = await made.rehearse(), await made.rehearse()
+        await made.host.delete_session(deleted.agent_id or "", deleted.id)
+        await made.host.close_session(closed.id)
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        agent = (await made.host.spawn_agent(made.scripted(ASKED))).agent_id
+        with pytest.raises(SessionClosed, match="it was deleted; start another"):
+            await made.host.load_session(agent, deleted.id)
+        with pytest.raises(SessionClosed, match="it was deleted; start another"):
+            await made.host.resume_session(agent, deleted.id)
+        with pytest.raises(SessionClosed, match="it is closed; load it"):
+            await made.host.resume_session(agent, closed.id)
+        for name in (deleted.id, closed.id):
+            with pytest.raises(Conflict, match="deleted" if name == deleted.id else "there is a record"):
+                await made.host.create_session(agent, cwd=made.work, session_id=name)
+        await made.host.delete_session(agent, deleted.id)  # twice is as once
+        assert not (made.place / "asked").exists()
+
+
+async def test_one_that_an_earlier_host_had_is_deleted_here_too(tmp_path: Path) -> None:
+    """The agent knows it by a name of its own."""
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        kept, closed = await made.rehearse(), await made.rehearse()
+        await made.host.close_session(closed.id)
+    async with rig(tmp_path, backend=JsonlBackend(tmp_path / "log")) as made:
+        agent = (await made.host.spawn_agent(made.rehearsal())).agent_id
+        assert len((await made.host.list_sessions(agent)).sessions) == 2
+        for session in (kept, closed):
+            await made.host.delete_session(agent, session.id)
+        assert (await made.host.list_sessions(agent)).sessions == ()
+        assert await made.log.deleted() == [kept.id, closed.id]
 
 
 async def test_a_closed_session_takes_nothing_more(tmp_path: Path) -> None:

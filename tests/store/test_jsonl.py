@@ -1,5 +1,8 @@
+import asyncio
 import errno
 import json
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +122,42 @@ async def test_a_replace_that_fails_leaves_a_closed_stream_closed(
 
 def no_room(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+DELETES = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from legation.store import jsonl, linefile
+from legation.store.log import EventLog
+from legation.wire.events import Draft
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with EventLog(jsonl.JsonlBackend(Path(sys.argv[1]))) as log:
+        stream = await log.stream("ses_a")
+        await stream.append([Draft("x", b'"quiet"')])
+        if sys.argv[2] == "first":
+            linefile.write_atomically = die
+        else:
+            Path.unlink = die
+        await stream.delete()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("where", ["first", "second"])
+async def test_one_that_is_killed_while_it_is_deleted_is_whole_or_gone(tmp_path: Path, where: str) -> None:
+    """Two files are written for it."""
+    folder = tmp_path / "log"
+    command = (sys.executable, "-c", DELETES, str(folder), where)
+    died = await asyncio.create_subprocess_exec(*command)
+    async with asyncio.timeout(60):
+        assert await died.wait() == -signal.SIGKILL
+    async with EventLog(JsonlBackend(folder)) as log:
+        whole = where == "first"
+        assert await log.deleted() == ([] if whole else ["ses_a"])
+        assert len([event async for event in (await log.stream("ses_a")).subscribe(follow=False)]) == whole
+    assert any(b"quiet" in path.read_bytes() for path in folder.iterdir()) == whole

@@ -275,6 +275,37 @@ async def test_a_deleted_stream_is_gone_for_good(open_durable: Open) -> None:
                 await refused
 
 
+async def test_a_tombstone_has_a_name_and_no_word_of_what_was_there(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        await stream.append(numbered(2))
+        await stream.set_meta(b'{"title":"quiet"}')
+        assert await log.deleted() == []
+        deleting = asyncio.create_task(stream.delete())
+        await asyncio.sleep(0)
+        late = stream.set_meta(b'{"title":"loud"}') if not stream.deleted else None
+        await deleting
+        if late is not None:  # given when it was on its way to the disk: behind it
+            await late
+        assert (stream.deleted, stream.info().meta, stream.info().head) == (True, b"{}", 2)
+        with pytest.raises(SessionClosed, match="it is deleted"):
+            await stream.set_meta(b'{"title":"later"}')
+        assert await log.deleted() == ["ses_a"]
+
+
+async def test_a_tombstone_is_known_after_a_restart_in_its_workspace(open_durable: Open) -> None:
+    async with open_durable() as log:
+        for name, workspace in (("ses_a", "local"), ("ses_b", "other"), ("ses_c", "local")):
+            stream = await log.stream(name, workspace)
+            await stream.set_meta(b'{"title":"quiet"}')
+            if name != "ses_c":
+                await stream.delete()
+    async with open_durable() as log:
+        assert (await log.deleted(), await log.deleted("other")) == (["ses_a"], ["ses_b"])
+        assert [info.name for info in await log.streams()] == ["ses_c"]
+        assert (await log.stream("ses_a")).info().meta == b"{}"
+
+
 async def test_deleting_ends_its_subscribers(open_log: Open) -> None:
     async with open_log() as log:
         stream = await log.stream("ses_a")

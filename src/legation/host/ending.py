@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from legation.agents.driver import Driver
 from legation.errors import LegationError
@@ -11,6 +13,9 @@ from legation.host.ownership import OwnedTerminals
 from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.wire.diagnostic import DiagnosticCode
+
+Settle: TypeAlias = Callable[[], Awaitable[None]]
+"""Ends what must not outlive a session's record."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,13 +35,26 @@ class Ending:
         if live is not None and live.can_close:
             await self._tell(live, session, "closed")
 
-    async def delete(self, session: Session, agent: Agent | None) -> None:
-        """`agent` is one that may have it, open or not."""
+    async def delete(self, session: Session, agent: Agent | None, settle: Settle | None = None) -> None:
+        """`agent` is one that may have it, open or not. Whoever has something to `settle` has decided for good: then its
+        agent is told first, for it may be stopped there."""
         live = agent.live if agent else None
-        await session.end("deleted")
-        await self._free(session, agent)
-        if live is not None and (live.can_delete or live.can_close):
-            await self._tell(live, session, "deleted" if live.can_delete else "closed")
+
+        async def part() -> None:
+            await self._free(session, agent)
+            if live is not None and (live.can_delete or live.can_close):
+                await self._tell(live, session, "deleted" if live.can_delete else "closed")
+
+        async def last() -> None:
+            await part()
+            if settle is not None:
+                await settle()
+
+        if settle is None:
+            await session.end("deleted")
+            await part()
+        else:
+            await session.end("deleted", last=last)
 
     async def _free(self, session: Session, agent: Agent | None) -> None:
         await self.release_terminals(session)

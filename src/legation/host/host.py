@@ -24,7 +24,7 @@ from legation.errors import CapabilityUnsupported, Conflict, NotFound
 from legation.host import agent as agents
 from legation.host import session as session_module
 from legation.host.agent import Agent
-from legation.host.ending import Ending
+from legation.host.ending import Ending, Settle
 from legation.host.fs import create_default_fs_handler
 from legation.host.handlers import FsHandler
 from legation.host.listeners import Listener, Listeners
@@ -297,14 +297,16 @@ class AcpHost:
         else:
             await session.end("closed", reopens=reopens)
 
-    async def delete_session(self, agent_id: str, session_id: str) -> None:
-        """Here for good; at the agent where it can. A session that only the agent knows is deleted there."""
-        session = self._sessions.find(session_id)
+    async def delete_session(self, agent_id: str, session_id: str, *, settle: Settle | None = None) -> None:
+        """Here for good; at the agent where it can. A session that only the agent knows is deleted there, one of an
+        earlier host here too. `settle` is called when nothing of it happens any more, before its record goes."""
+        session = self._sessions.find(session_id) or await self._openings.recorded(session_id)
         if session is None:
-            await self._live(agent_id).delete_session(session_id, self.limits.start)
+            if not await self._openings.is_deleted(session_id):
+                await self._live(agent_id).delete_session(session_id, self.limits.start)
         elif session.status != "deleted":
             must_not_be_anothers(agent_id, session)
-            await self._ending.delete(session, self._agents.get(agent_id))
+            await self._ending.delete(session, self._agents.get(agent_id), settle)
 
     async def list_sessions(
         self, agent_id: str, *, cursor: str | None = None, cwd: Path | str | None = None

@@ -23,7 +23,13 @@ from legation.host.meta import SessionMeta, read_meta, real_folder
 from legation.host.modes import Opening, put_into_asking
 from legation.host.offers import Offers
 from legation.host.session import Session, Surroundings
-from legation.host.sessions import Sessions, must_be_free, new_session
+from legation.host.sessions import (
+    Sessions,
+    must_be_free,
+    must_be_unused,
+    must_not_have_ended,
+    new_session,
+)
 from legation.host.takeup import TakeUp
 from legation.store.backend import State
 from legation.store.forbidden import ForbiddenPlaces
@@ -99,6 +105,8 @@ class Openings:
             claims.enter_context(agent.router.expecting())
             if session_id is not None:
                 claims.enter_context(self._sessions.claim(session_id))
+                if (former := await self._log.find(session_id, self._workspace)) is not None:
+                    must_be_unused(former)
             begin = live.new_session if forks is None else partial(live.fork_session, forks)
             opened = await begin(
                 meta.cwd, place.mcp, limit, additional_directories=meta.additional_directories
@@ -147,11 +155,13 @@ class Openings:
 
     async def load(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
         place = await self._resolved(session_id, place)
+        await self._must_not_have_ended(session_id, to_load=True)
         with self._free(agent, session_id, to_load=True):
             return await self._taken_up(agent, session_id, place).load()
 
     async def resume(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
         place = await self._resolved(session_id, place)
+        await self._must_not_have_ended(session_id, to_load=False)
         with self._free(agent, session_id, to_load=False):
             return await self._taken_up(agent, session_id, place).resume()
 
@@ -164,6 +174,13 @@ class Openings:
         if known is not None and session_id not in self._sessions:
             self._sessions.add(known)
         return place
+
+    async def _must_not_have_ended(self, session_id: str, *, to_load: bool) -> None:
+        """One that is known here is looked at by `must_be_free`, without waiting in between."""
+        if session_id not in self._sessions:
+            stream = await self._log.find(session_id, self._workspace)
+            if stream is not None:
+                must_not_have_ended(stream, to_load=to_load)
 
     def again(self, agent: Agent, session: Session) -> TakeUp:
         """By the next process of its agent."""
@@ -227,6 +244,16 @@ class Openings:
         if stream is None or meta is None or not _is_known(stream.info().state, meta):
             raise NotFound(f"cannot find session {session_id}; check its id")
         return self._restored(stream, meta)
+
+    async def recorded(self, session_id: str) -> Session | None:
+        """Whatever became of it, but for one that was deleted; None where there is no record of it."""
+        stream = await self._log.find(session_id, self._workspace)
+        meta = read_meta(stream.info().meta) if stream else None
+        return None if stream is None or meta is None or stream.deleted else self._restored(stream, meta)
+
+    async def is_deleted(self, session_id: str) -> bool:
+        stream = await self._log.find(session_id, self._workspace)
+        return stream is not None and stream.deleted
 
     def _restored(self, stream: Stream, meta: SessionMeta) -> Session:
         """At once: whoever wants the same one has it restored before, or finds this one."""

@@ -312,21 +312,34 @@ class Session:
         """It is being closed or deleted: nobody takes it up any more."""
         return self._ends.locked()
 
-    async def end(self, status: Literal["closed", "deleted"], *, reopens: bool = False) -> None:
+    async def end(
+        self,
+        status: Literal["closed", "deleted"],
+        *,
+        reopens: bool = False,
+        last: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Strict: where the tombstone cannot be written, nothing is published and this raises. One at a time: whoever
-        comes second finds it ended, and adds that it `reopens` no more."""
+        comes second finds it ended, and adds that it `reopens` no more. `last` is what is done before a tombstone."""
         async with self._ends:
             if self.status not in (status, "deleted"):  # also one that was closed and is being opened again
-                await self._end(status, reopens)
+                await self._end(status, reopens, last)
             elif self._status == "closed" and self.meta.reopens and not reopens:
                 await self._set_meta(msgspec.structs.replace(self.meta, reopens=False))
 
-    async def _end(self, status: Literal["closed", "deleted"], reopens: bool) -> None:
+    async def _end(
+        self,
+        status: Literal["closed", "deleted"],
+        reopens: bool,
+        last: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         await self.talk.cancel()
         await self.talk.settle()
         if status == "closed":
             await self._close(reopens)
         else:
+            if last is not None:
+                await last()
             await self.stream.delete()
         self._status, self._agent = status, None
         self.show()

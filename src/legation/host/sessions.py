@@ -60,13 +60,31 @@ class Sessions:
 
 async def new_session(stream: Stream, meta: SessionMeta, around: Surroundings) -> Session:
     """Strict: its metadata are stored, or it is not there."""
-    if stream.info().head or stream.info().state != "open":
-        raise Conflict(
-            f"cannot create session {stream.name}: there is a record of that name; load or resume it"
-        )
+    must_be_unused(stream)
     session = Session(stream, meta, around)
     await session.keep(meta)
     return session
+
+
+def must_be_unused(stream: Stream) -> None:
+    info = stream.info()
+    if info.state == "deleted":
+        raise Conflict(
+            f"cannot create session {stream.name}: one of that name was deleted, and no name is used again; give another"
+        )
+    if info.head or info.state != "open":
+        raise Conflict(
+            f"cannot create session {stream.name}: there is a record of that name; load or resume it"
+        )
+
+
+def must_not_have_ended(stream: Stream, *, to_load: bool) -> None:
+    """To be taken up by a host that does not know it: what an earlier one ended is refused before an agent is asked."""
+    state = stream.info().state
+    if state == "deleted":
+        raise SessionClosed(f"cannot take up session {stream.name}: it was deleted; start another")
+    if state == "closed" and not to_load:
+        raise SessionClosed(f"cannot take up session {stream.name}: it is closed; load it to reopen it")
 
 
 def must_be_free(agent_id: str, session: Session, *, to_load: bool) -> None:

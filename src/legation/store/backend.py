@@ -115,6 +115,9 @@ class Backend(Protocol):
     def streams(self) -> list[StreamInfo]:
         """Every stream but the deleted ones."""
 
+    def deleted(self) -> list[StreamInfo]:
+        """The tombstones: names that are not used again."""
+
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         """The next events above `after`, about that many bytes of them; empty only at the end."""
 

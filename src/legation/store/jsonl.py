@@ -114,6 +114,10 @@ class JsonlBackend:
             raise StorageFailed(f"cannot mend {reason}; check the file") from error
 
     def _mend(self, path: Path) -> None:
+        if self._is_deleted(_stream_of(path)):  # whoever deleted it was killed half-way
+            path.unlink()
+            linefile.sync_folder(self._folder)
+            return
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
@@ -148,9 +152,9 @@ class JsonlBackend:
             case SetState():
                 self._set_state(op)
             case SetMeta():
-                self._write_side(
-                    op.stream, msgspec.structs.replace(self._side(op.stream), meta=msgspec.Raw(op.meta))
-                )
+                side = self._side(op.stream)
+                if side.state != "deleted":
+                    self._write_side(op.stream, msgspec.structs.replace(side, meta=msgspec.Raw(op.meta)))
 
     def _file(self, stream: str) -> _OpenFile:
         file = self._files.pop(stream, None) or self._open(stream)
@@ -204,8 +208,8 @@ class JsonlBackend:
 
     def _set_state(self, op: SetState) -> None:
         side = msgspec.structs.replace(self._side(op.stream), state=op.state, head=self._head(op.stream))
-        if op.state == "deleted":
-            side = msgspec.structs.replace(side, first_seq=0, earlier=())
+        if op.state == "deleted":  # its name is left, and no word of it
+            side = msgspec.structs.replace(side, meta=_Side().meta, first_seq=0, earlier=())
         self._write_side(op.stream, side)
         if op.state != "open":
             self._forget(op.stream)
@@ -223,8 +227,14 @@ class JsonlBackend:
             return stream_info(self._folder, stream) if self._side_path(stream).exists() else None
 
     def streams(self) -> list[StreamInfo]:
+        return [info for info in self._infos() if info.state != "deleted"]
+
+    def deleted(self) -> list[StreamInfo]:
+        return [info for info in self._infos() if info.state == "deleted"]
+
+    def _infos(self) -> list[StreamInfo]:
         infos = [self.lookup(_stream_of(path)) for path in sorted(self._folder.glob("*.json"))]
-        return [info for info in infos if info and info.state != "deleted"]
+        return [info for info in infos if info]
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         with self._reading():
@@ -259,6 +269,12 @@ class JsonlBackend:
 
     def _side(self, stream: str) -> _Side:
         return read_side(self._side_path(stream))
+
+    def _is_deleted(self, stream: str) -> bool:
+        try:
+            return self._side(stream).state == "deleted"
+        except StorageFailed:  # whoever wants that stream is told
+            return False
 
     def _write_side(self, stream: str, side: _Side) -> None:
         linefile.write_atomically(self._side_path(stream), msgspec.json.encode(side) + b"\n")

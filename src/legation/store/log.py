@@ -148,6 +148,14 @@ class EventLog:
         infos = (before | stored | self._live()).values()
         return [named(info) for info in infos if info.workspace == workspace and info.state != "deleted"]
 
+    async def deleted(self, workspace: str = "local") -> list[str]:
+        """Names of streams that were deleted, and are not used again."""
+        self.must_be_readable("its tombstones")
+        before = self._live()
+        stored = {info.name: info for info in await self._read(self._backend.deleted)}
+        infos = (before | stored | self._live()).values()
+        return [named(info).name for info in infos if info.workspace == workspace and info.state == "deleted"]
+
     def _live(self) -> dict[str, StreamInfo]:
         return {key: stream.info() for key, stream in list(self._streams.items())}
 

@@ -22,6 +22,9 @@ class MemoryBackend:
     def streams(self) -> list[StreamInfo]:
         return []
 
+    def deleted(self) -> list[StreamInfo]:
+        return []
+
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         del stream, after, up_to_bytes
         return []

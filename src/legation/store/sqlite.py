@@ -67,6 +67,10 @@ _STREAMS = (
     "select name, workspace, state, first_seq, head, meta, earlier from stream"
     " where state <> 'deleted' order by id"
 )
+_DELETED = (
+    "select name, workspace, state, first_seq, head, meta, earlier from stream"
+    " where state = 'deleted' order by id"
+)
 _CREATE = """insert into stream (name, workspace, state, first_seq, head, meta) values (?, ?, 'open', 1, 0, x'7b7d')
   on conflict (name) do nothing"""
 _HEAD = "select id, head from stream where name = ?"
@@ -78,7 +82,8 @@ _RESTART = """update stream set state = 'open', head = ?2, meta = coalesce(?3, m
 _REOPEN = "update stream set state = 'open', meta = coalesce(?, meta) where id = ?"
 _DROP_PAGES = "delete from page where stream = ?"
 _SET_STATE = "update stream set state = ? where id = ?"
-_SET_META = "update stream set meta = ? where id = ?"
+_BURY = "update stream set state = 'deleted', meta = x'7b7d', earlier = '' where id = ?"
+_SET_META = "update stream set meta = ? where id = ? and state <> 'deleted'"
 _READ = """select page.body from page join stream on stream.id = page.stream
   where stream.name = ? and page.last_seq > ? order by page.last_seq"""
 
@@ -178,9 +183,11 @@ class SqliteBackend:
                 self._insert(self._pages(op))
                 run(_RESTART, (op.events[0].seq, op.events[-1].seq, op.meta, stream_id))
             case SetState():
-                if op.state == "deleted":
+                if op.state == "deleted":  # of a stream that is gone its name is left, and no word of it
                     run(_DROP_PAGES, (stream_id,))
-                run(_SET_STATE, (op.state, stream_id))
+                    run(_BURY, (stream_id,))
+                else:
+                    run(_SET_STATE, (op.state, stream_id))
             case SetMeta():
                 run(_SET_META, (op.meta, stream_id))
 
@@ -212,8 +219,14 @@ class SqliteBackend:
         return _info(row) if row else None
 
     def streams(self) -> list[StreamInfo]:
+        return self._infos(_STREAMS)
+
+    def deleted(self) -> list[StreamInfo]:
+        return self._infos(_DELETED)
+
+    def _infos(self, query: str) -> list[StreamInfo]:
         with self._reading():
-            rows = self._reader.execute(_STREAMS).fetchall()
+            rows = self._reader.execute(query).fetchall()
         return [_info(row) for row in rows]
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:

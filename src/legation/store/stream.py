@@ -34,6 +34,9 @@ TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the oth
 TAIL_BYTES = 8 * 1024 * 1024
 
 
+NO_META = b"{}"  # of a stream of which nothing was noted, or nothing is left
+
+
 class Receipt:
     """What `append` returns: the numbers given. Await it to know that the events are durable."""
 
@@ -169,6 +172,8 @@ class Stream:
     def _give_meta(self, meta: bytes, replaces: bytes | None) -> None:
         if not _is_one_json_line(meta):
             raise InvalidParams(f"cannot note that of stream {self.name}: give one line of JSON")
+        if self._state == "deleted":
+            raise SessionClosed(f"cannot note that of stream {self.name}: it is deleted; use another name")
         if replaces is not None and replaces != self.meta:
             raise Conflict(f"cannot note that of stream {self.name}: it was changed meanwhile; read it again")
         self._metas_given.append(meta)
@@ -206,8 +211,9 @@ class Stream:
             case SetState():
                 self._set_state(op.state)
         if isinstance(op, Replace | SetMeta) and op.meta is not None:
-            self._meta = op.meta
             self._metas_given.remove(op.meta)
+            if self._state != "deleted":  # given when that was under way
+                self._meta = op.meta
         if isinstance(op, Replace | SetState):
             self._changing = False
 
@@ -261,7 +267,7 @@ class Stream:
         self._state = state
         if state == "deleted":
             self._tail, self._tail_bytes, self._before_tail = [], 0, self._visible
-            self._floor, self._earlier = self._head + 1, ()
+            self._floor, self._earlier, self._meta = self._head + 1, (), NO_META
             self.end()
         else:
             self._wake()  # whoever reads until it is closed has nothing else to be woken by
