@@ -44,6 +44,11 @@ def test_a_session_from_its_beginning_to_its_end(up: Path) -> None:
     assert legation(up, "sessions", "send", "mine", "more").returncode == STATUS[Code.SESSION_CLOSED].exit
     assert "mine" in legation(up, "events").stdout
     assert "\nhello\n" in legation(up, "events", "last").stdout
+    assert legation(up, "sessions", "delete", "mine", "--yes").stdout == "deleted mine\n"
+    for command in ("show", "tail", "delete"):
+        gone = legation(up, "sessions", command, "mine", *(["--yes"] if command == "delete" else []))
+        assert (gone.returncode, "it was deleted" in gone.stderr) == (STATUS[Code.NOT_FOUND].exit, True)
+    assert "mine" not in legation(up, "sessions").stdout
 
 
 def test_each_of_two_equal_messages_is_followed_to_the_end_of_its_own_turn(up: Path) -> None:

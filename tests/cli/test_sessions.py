@@ -253,6 +253,31 @@ def test_a_session_is_followed_from_a_number_until_it_is_terminated(
     assert run("sessions", "tail", "ses_1", "--from", "0").returncode == 2
 
 
+def test_sessions_are_deleted_where_somebody_says_so(home: Path) -> None:
+    with canned_sessions(info("ses_1", title=EVIL), info("ses_2"), info("ses_3", busy=True)) as server:
+        run = command(home, server)
+        piped = run("sessions", "delete", "ses_1")
+        assert (piped.returncode, "--yes" in piped.stderr) == (STATUS[Code.INVALID_PARAMS].exit, True)
+        assert run("sessions", "delete").returncode == STATUS[Code.INVALID_PARAMS].exit
+        missing = run("sessions", "delete", "ses_1", "ses_9", "--yes")
+        assert missing.returncode == STATUS[Code.NOT_FOUND].exit
+        for said in ("n\n", "\n"):
+            terminal = at_terminal(home, server, "sessions", "delete", "ses_1", "ses_2")
+            shown = terminal.until("[y/N] ")
+            assert "ses_1" in shown
+            assert "\x1b]0;" not in shown
+            terminal.type(said)
+            assert terminal.end() == STATUS[Code.CANCELLED].exit
+        assert server.desk.bodies == []
+        terminal = at_terminal(home, server, "sessions", "delete", "ses_1")
+        terminal.until("[y/N] ")
+        terminal.type("y\n")
+        assert (terminal.end(), server.desk.bodies) == (0, ["delete ses_1"])
+        done = run("sessions", "delete", "ses_2", "ses_3", "--yes")
+        assert (done.returncode, done.stdout) == (STATUS[Code.PROMPT_IN_FLIGHT].exit, "deleted ses_2\n")
+        assert "a turn runs" in done.stderr
+
+
 def test_a_turn_is_cancelled_and_a_session_terminated(run: Command, server: CannedSessions) -> None:
     assert run("sessions", "cancel", "ses_1").returncode == 0
     assert "sessions tail ses_1" in run("sessions", "terminate", "ses_1").stdout

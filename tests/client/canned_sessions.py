@@ -20,7 +20,7 @@ from tests.client.canned_door import AT, LIMIT, CannedServer, Door, authenticate
 from tests.client.canned_door import routes as door_routes
 
 from legation.clock import SystemClock
-from legation.errors import AlreadyAnswered, Conflict, NotFound
+from legation.errors import AlreadyAnswered, Conflict, NotFound, PromptInFlight
 from legation.server.http.app import AppOptions, make_app
 from legation.server.http.call import Call
 from legation.server.http.routes import Routes, needs
@@ -149,6 +149,17 @@ async def terminate(call: Call, known: str) -> None:
     """Terminate."""
     desk(call).found(known)
     desk(call).bodies.append("terminate")
+
+
+@routes.delete(
+    "/v1/sessions/{known}", access=needs("operate"), errors=(NotFound, PromptInFlight), listed=False
+)
+async def delete(call: Call, known: str) -> None:
+    """Delete."""
+    if desk(call).found(known).busy:
+        raise PromptInFlight(f"cannot delete session {known}: a turn runs; cancel it")
+    del desk(call).sessions[known]
+    desk(call).bodies.append(f"delete {known}")
 
 
 @routes.post(

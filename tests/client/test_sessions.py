@@ -168,6 +168,7 @@ CALLS: dict[str, tuple[Use, tuple[str, str, object], bytes]] = {
     "reject": (lambda s: s.reject(QUESTION), ("POST", "/questions/q%2F1/reject", None), DONE),
     "cancel": (lambda s: s.cancel(), ("POST", "/cancel", None), DONE),
     "terminate": (lambda s: s.terminate(), ("POST", "/terminate", None), DONE),
+    "delete": (lambda s: s.delete(), ("DELETE", "", None), DONE),
     "change": (
         lambda s: s.change(model="m", agent_mode="plan"),
         ("PATCH", "", {"agentMode": "plan", "permissionMode": None, "model": "m", "variant": None, "title": None}),

@@ -96,6 +96,7 @@ DECIDED: dict[Route, str] = {
     ("POST", "/v1/sessions/{id}"): "operate",
     ("GET", "/v1/sessions/{id}"): "read",
     ("PATCH", "/v1/sessions/{id}"): "operate",
+    ("DELETE", "/v1/sessions/{id}"): "operate",
     ("POST", "/v1/sessions/{id}/messages"): "operate",
     ("POST", "/v1/sessions/{id}/messages/stream"): "operate",
     ("GET", "/v1/sessions/{id}/events"): "read",

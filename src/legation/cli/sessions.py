@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ from legation.cli.flags import Json, PlaceFlags
 from legation.cli.sessions_setup import read_mcp, skills_of
 from legation.cli.table import say_json, show, when
 from legation.cli.terminal import Terminal, line
-from legation.errors import InvalidParams, NotFound
+from legation.errors import Cancelled, InvalidParams, NotFound
 from legation.wire.api.sessions import PermissionMode, SessionInfo
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = App(
     name="sessions",
-    help="""Agents at work on the server: list, begin, send, follow, stop.
+    help="""Agents at work on the server: list, begin, send, follow, stop, delete.
 
 Without a command it lists the sessions, the newest first.""",
     help_epilogue='Begin with `legation up`, then: legation sessions new claude "fix the test" --directory .',
@@ -245,10 +245,58 @@ def terminate(session: str, /, *, settings: PlaceFlags | None = None) -> int:
     return 0
 
 
+@app.command
+def delete(
+    *sessions: str,
+    yes: Annotated[
+        bool, Parameter(negative="", help="Do not ask first. Needed where nobody can be asked.")
+    ] = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Delete sessions for good: what happened in them, their own folders, their MCP servers, their grants.
+
+    Their ids are never used again; what was approved in them stays on the trace (`legation trace`). One in which a turn
+    runs is refused: `legation sessions cancel` it, or `terminate` it, first. To end one and keep its events, use
+    `legation sessions terminate`.
+
+    Parameters
+    ----------
+    sessions
+        Their whole ids, as listed.
+    """
+    if not sessions:
+        raise InvalidParams("cannot delete no session; name one or more, as `legation sessions` lists them")
+    with connect(settings) as server:
+        found = [
+            _found(server, each) for each in dict.fromkeys(sessions)
+        ]  # all of them are there, or none goes
+        if not yes:
+            _must_be_confirmed([each.info() for each in found])
+        for each in found:
+            each.delete()
+            Terminal().say(f"deleted {line(each.id)}")
+    return 0
+
+
+def _must_be_confirmed(sessions: Sequence[SessionInfo]) -> None:
+    if not sys.stdin.isatty():
+        raise InvalidParams("cannot ask whether to delete: nobody is at the terminal; give --yes")
+    out = Terminal(sys.stderr)
+    for each in sessions:
+        title = f"  {line(each.title)}" if each.title else ""
+        out.say(f"{line(each.session_id)}  {line(each.agent)}  {each.event_count} events{title}")
+    count = "this session" if len(sessions) == 1 else f"these {len(sessions)} sessions"
+    out.write(f"delete {count} for good, with what happened in them and their own folders? [y/N] ")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Cancelled("cannot delete what nobody confirmed: nothing was deleted; say y, or give --yes")
+
+
 def _found(server: Legation, session: str) -> Session[Caller]:
     try:
         return server.sessions.get(session)
-    except NotFound:
+    except NotFound as error:
+        if error.data and error.data.get("deleted"):
+            raise
         raise NotFound(
             f"cannot find session {line(session)} here; give the whole id, as `legation sessions` lists it"
         ) from None

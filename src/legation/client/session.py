@@ -31,6 +31,7 @@ class Session(Group[C]):
     cancel = CallOf(operations.cancel_turn)
     change = CallOf(operations.change_session)
     terminate = CallOf(operations.terminate_session)
+    delete = CallOf(operations.delete_session)
 
     def __init__(self, caller: C, id_: str) -> None:
         super().__init__(caller, (id_,))

@@ -191,6 +191,11 @@ def terminate_session(session: str) -> Operation[None]:
     return Operation("POST", f"{session_path(session)}/terminate", nothing, wait=ASK_AGENT_READ)
 
 
+def delete_session(session: str) -> Operation[None]:
+    """For good: nothing of it is left but its name, which is not used again. A `Conflict` while a turn runs."""
+    return Operation("DELETE", session_path(session), nothing, wait=ASK_AGENT_READ)
+
+
 def new_message(
     text: str, attachments: Iterable[Attachment | str], message_id: str | None = None
 ) -> NewMessage:

@@ -142,6 +142,7 @@ async def open_instance(
                 folder_of=files.folder,
                 clients=clients,
                 opened=sessions.adopt,
+                deletes=sessions.delete,
                 inbox=door.inbox,
                 grants=door.grants,
                 attendance=door.attendance,

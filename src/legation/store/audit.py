@@ -23,7 +23,7 @@ Change = Literal[
     "workspace.created", "member.set", "member.removed",
     "token.created", "token.revoked", "link.created", "grant.created", "grant.revoked",
     "keys.rotated", "backup.made", "server.started", "server.stopped", "process.started",
-    "folder.trusted", "folder.untrusted",
+    "folder.trusted", "folder.untrusted", "session.deleted",
 ]  # fmt: skip
 
 # What each says of its target, in words for the docs.
@@ -49,6 +49,7 @@ MEANINGS: Final[dict[Change, str]] = {
     "process.started": "an operator starts a program on the server's machine; `program` is its name where that is plain, `tty` whether it has a terminal",
     "folder.trusted": "what a repository says to agents counts in a folder; the list of trusted folders says which",
     "folder.untrusted": "it no longer counts in a folder",
+    "session.deleted": "a session was deleted, with all that was recorded of it; an id that may hold a secret is given as the beginning of its SHA-256",
 }
 
 Detail = str | int | bool | None
@@ -62,14 +63,22 @@ _CHANGES: Final = frozenset(get_args(Change))
 
 
 def record(
-    principal: Principal, action: Change, target: str, details: Mapping[str, Detail], now_ms: int
+    principal: Principal,
+    action: Change,
+    target: str,
+    details: Mapping[str, Detail],
+    now_ms: int,
+    *,
+    row_id: str | None = None,
 ) -> Transaction[None]:
     """A part of the transaction that makes the change: `yield from record(...)`. The detail `via` says by which credential
-    of the process's a person did it."""
+    of the process's a person did it. A change that is no row of this database names its `row_id` beforehand, and is
+    recorded once, however often it is tried."""
     if action not in _CHANGES:
         raise InternalError("cannot record a change that audit.py does not list; add it there")
-    yield _SQL.record(
-        id=new_id("aud", now_ms=now_ms),
+    write = _SQL.record if row_id is None else _SQL.record_once
+    yield write(
+        id=row_id or new_id("aud", now_ms=now_ms),
         workspace=principal.workspace,
         at=now_ms,
         actor_kind=must_be_plain(principal.kind, "an actor's kind in the audit log"),

@@ -28,6 +28,10 @@ def must_be_plain(text: str, what: str) -> str:
     return text
 
 
+def is_plain(text: str) -> bool:
+    return _fault(text) is None
+
+
 def _fault(text: str) -> str | None:
     if len(text) > LONGEST:
         return f"it is longer than {LONGEST} characters"

@@ -83,7 +83,9 @@ async def test_an_agent_that_cannot_start_leaves_no_session(talk: Talk) -> None:
 ON_A_SESSION: list[tuple[str, str, object]] = [
     ("GET", "", None),
     ("PATCH", "", {"title": "x"}),
+    ("DELETE", "", None),
     ("POST", "/messages", {"message": "x"}),
+    ("POST", "/steer", {"message": "x"}),
     ("POST", "/messages/stream", {"message": "x"}),
     ("GET", "/events", None),
     ("GET", "/events/sse", None),

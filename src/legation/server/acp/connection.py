@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -49,6 +49,12 @@ AGENT_EXITED: Final = "_adapter/agent_exited"  # as sandbox-agent tells its clie
 MakeSeat = Callable[[Callable[[], bool]], Seat]  # given whether the client has terminals
 
 
+class SessionDeleted(Protocol):
+    """Deletes a session for a client of an agent."""
+
+    async def __call__(self, principal: Principal, session_id: str, *, client_of: str | None) -> None: ...
+
+
 class _Running(NamedTuple):
     message: Message
     answer: asyncio.Future[bytes]
@@ -66,6 +72,7 @@ class Connection:
         folder_of: FolderOf,
         clients: Clients,
         opened: Opened,
+        deletes: SessionDeleted,
         *,
         waits: Callable[[str], bool],
         clock: Clock,
@@ -87,6 +94,7 @@ class Connection:
             outlet,
             folder_of,
             opened=opened,
+            deletes=partial(self._delete, deletes),
             greeted=self._greeted,
             follows=lambda session_id: clients.add(workspace, session_id, self),
             unfollows=lambda session_id: clients.remove(workspace, session_id, self),
@@ -167,6 +175,10 @@ class Connection:
             self._running[task] = _Running(message, answer, self.outlet.stream.head)
             task.add_done_callback(partial(self._done, answer))
         return answer
+
+    async def _delete(self, deletes: SessionDeleted, session_id: str) -> None:
+        assert self._principal is not None  # whoever asks for it
+        await deletes(self._principal, session_id, client_of=self.agent)
 
     async def note_taken(self) -> None:
         """Returns when the disk knows of every request that has come: the next server answers what this one does not."""

@@ -26,7 +26,7 @@ from legation.host.host import AcpHost
 from legation.host.session import Session
 from legation.server.acp.asking import Answers
 from legation.server.acp.clients import Clients
-from legation.server.acp.connection import Connection
+from legation.server.acp.connection import Connection, SessionDeleted
 from legation.server.acp.facade import FolderOf
 from legation.server.acp.failures import logger
 from legation.server.acp.outlet import OPENED, PREFIX, Kept, Outlet, read_kept, stream_name
@@ -73,6 +73,7 @@ class Connections:
         work: Path,
         clients: Clients,
         opened: SessionOpened,
+        deletes: SessionDeleted,
         inbox: Inbox,
         attendance: Attendance,
         answers: Answers,
@@ -86,6 +87,7 @@ class Connections:
         self._work = work
         self._clients = clients
         self._opened = opened
+        self._deletes = deletes
         self._answers = answers
         self._waiting = Waiting(attendance, clock, supervisor_wait_ms, self._wanted)
         self._waiting.listen(inbox)
@@ -265,6 +267,7 @@ class Connections:
             self._folder_of,
             self._clients,
             partial(self._opened, workspace),
+            self._deletes,
             waits=self._waiting.__contains__,
             clock=self._clock,
         )

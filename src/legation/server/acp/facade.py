@@ -61,7 +61,7 @@ Greeted = Callable[[Mapping[str, object]], Awaitable[None]]
 
 class Facade:
     """Of one connection. `folder_of` says where a folder that a client named really is, if sessions may work there.
-    `opened` learns of each session that is used and its agent, `greeted` what the client can, `follows` which sessions it
+    `opened` learns of each session that is used and its agent, `deletes` deletes one, `greeted` what the client can, `follows` which sessions it
     follows, `unfollows` which no longer, `noted` what happens in them."""
 
     def __init__(
@@ -72,6 +72,7 @@ class Facade:
         folder_of: FolderOf,
         *,
         opened: Opened,
+        deletes: Callable[[str], Awaitable[None]],
         greeted: Greeted,
         follows: Callable[[str], None],
         unfollows: Callable[[str], None],
@@ -82,6 +83,7 @@ class Facade:
         self._seat = seat
         self._outlet = outlet
         self._opened = opened
+        self._deletes = deletes
         self._greeted = greeted
         self._follows = follows
         self._unfollows = unfollows
@@ -228,11 +230,11 @@ class Facade:
         return Reply({})
 
     async def _delete(self, params: bytes) -> Reply:
+        """Also of one that was ended for good, which no agent can have any more."""
         session_id = read(params, SessionRequest).session_id
-        session = await self._sessions.known(session_id)
-        if session is not None:
-            host = await self._seat.host()
-            await host.delete_session(session.agent_id or self._seat.agent_id or "", session_id)
+        with suppress(NotFound):  # twice is as once
+            await self._sessions.known(session_id)  # one that this server does not know yet is told to it
+            await self._deletes(session_id)
         return Reply({})
 
     # In a session.

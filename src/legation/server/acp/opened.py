@@ -14,6 +14,7 @@ from legation.server.acp.offer import offers
 from legation.server.acp.requests import Place
 from legation.server.acp.seat import Seat
 from legation.server.sessions.names import must_be_session_id
+from legation.server.sessions.record import was_deleted
 from legation.wire.acp.mcp import McpServer
 from legation.wire.hoststream import AgentUpdated, SessionUpdated
 
@@ -78,13 +79,11 @@ class OpenedSessions:
         host = await self._seat.host()
         session = await self.known(session_id)
         if session is None:
-            if not foreign:
-                raise NotFound(f"cannot find session {session_id}; check its id")
-            await self._must_not_be_ours(host, session_id)
+            await self._must_not_be_ours(host, session_id, foreign=foreign)
             return None
         await _let_go(host, session)
         if session.status == "deleted":
-            raise NotFound(f"cannot find session {session_id}: it was deleted; start another")
+            raise was_deleted(session_id)
         if session.status == "closed" and not session.meta.reopens:
             raise SessionClosed(f"cannot use session {session_id}: it has ended; start another")
         if session.status == "closed" and not reopen:
@@ -93,10 +92,14 @@ class OpenedSessions:
             return await self._found(session_id, reopen=reopen, foreign=foreign)
         return session
 
-    async def _must_not_be_ours(self, host: AcpHost, session_id: str) -> None:
+    async def _must_not_be_ours(self, host: AcpHost, session_id: str, *, foreign: bool) -> None:
         """One that was ended for good is no agent's: under our name it knows none, and what one that takes any name
         would tell must not replace the history."""
         stream = await host.log.find(session_id, host.options.workspace)
+        if stream is not None and stream.deleted:
+            raise was_deleted(session_id)
+        if not foreign:
+            raise NotFound(f"cannot find session {session_id}; check its id")
         if stream is not None and stream.info().state != "open":
             raise SessionClosed(f"cannot load session {session_id}: it has ended; start another")
 

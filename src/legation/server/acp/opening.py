@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from legation.server.acp.answers import InboxAnswers
 from legation.server.acp.clients import Clients
+from legation.server.acp.connection import SessionDeleted
 from legation.server.acp.connections import Connections, SessionOpened
 from legation.server.acp.facade import FolderOf
 from legation.server.sessions.launching import Launching
@@ -30,6 +31,7 @@ async def open_connections(
     folder_of: FolderOf,
     clients: Clients,
     opened: SessionOpened,
+    deletes: SessionDeleted,
     inbox: Inbox,
     grants: Grants,
     attendance: Attendance,
@@ -45,6 +47,7 @@ async def open_connections(
         work=work,
         clients=clients,
         opened=opened,
+        deletes=deletes,
         inbox=inbox,
         attendance=attendance,
         answers=InboxAnswers(inbox, grants, hosting.host),

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from legation.agents.driver import Driver
 from legation.errors import CapabilityUnsupported, LegationError, RateLimited, SessionClosed
+from legation.host.ending import Settle
 from legation.host.host import AcpHost
 from legation.host.modes import Opening, current_mode
 from legation.host.offers import Offers
@@ -264,6 +265,23 @@ class Attaching:
             record.let_go(closed=True)
             host.forget_session(record.id)
             await self._dispose_of(host, record, agent_id)
+
+    async def delete(self, record: Record, settle: Settle, *, clients_agent_stays: bool) -> None:
+        """`settle` is called when no process of it is left. An agent of a client of ACP may be there for other sessions of
+        that client: it is told, and left to the client that deletes one."""
+        async with record.lock:
+            host = await self.host(record.workspace)
+            session = record.session
+            agent_id = session.agent_id if session is not None and session.status == "active" else None
+
+            async def last() -> None:
+                if (record.workspace, agent_id) in self._own or not clients_agent_stays:
+                    await self._dispose_of(host, record, agent_id)
+                await settle()
+
+            await host.delete_session(agent_id or "", record.id, settle=last)
+            record.let_go(closed=True)
+            host.forget_session(record.id)
 
     async def release(self, record: Record, agent_id: str | None) -> None:
         """A client of ACP has ended it: until one loads it again nothing of it runs, or is kept in memory; nor does the

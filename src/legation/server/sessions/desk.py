@@ -6,8 +6,10 @@ INV-S1  A session is seen in its own workspace alone.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -18,12 +20,12 @@ from msgspec.structs import replace
 from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
 from legation.clock import Clock
-from legation.errors import InvalidParams
+from legation.errors import InvalidParams, LegationError
 from legation.ids import new_id
 from legation.server.hosting import Hosting
 from legation.server.sessions.answering import Answering
 from legation.server.sessions.attachments import links_to
-from legation.server.sessions.details import Message, foreign, read_details
+from legation.server.sessions.details import Deletion, Message, foreign, read_details
 from legation.server.sessions.launching import Launching
 from legation.server.sessions.liveness import liveness
 from legation.server.sessions.making import FolderOf, Making
@@ -35,16 +37,18 @@ from legation.server.sessions.mode_grants import (
     until_granted,
     without_grant,
 )
-from legation.server.sessions.record import Record, must_be_open
+from legation.server.sessions.record import Record, must_be_idle, must_be_open, was_deleted
 from legation.server.sessions.records import Records
 from legation.server.sessions.resting import Resting
 from legation.server.sessions.sealing import Sealing
 from legation.server.sessions.turns import Turns
 from legation.server.sessions.unsettled import Unsettled
+from legation.store import audit
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Transaction
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
+from legation.store.plain import is_plain
 from legation.store.vault import Vault
 from legation.wire.api.agents import Liveness
 from legation.wire.api.sessions import (
@@ -66,6 +70,8 @@ if TYPE_CHECKING:
 UNSETTLED: Final = "unsettled"  # of the data folder: secrets of sessions that are being made
 
 _SQL: Final = Queries("door")
+
+logger = logging.getLogger("legation.sessions")
 
 
 class Desk:
@@ -137,6 +143,9 @@ class Desk:
         await self._sealing.settle(named)
         granted = await self._mode_grants.sessions(await self._database.read(_workspaces))
         for record in self._records:
+            if record.details.deletion is not None:
+                await self._bring_deletion_to_its_end(record)
+                continue
             has_grants = (record.workspace, record.id) in granted
             if record.ended and (record.details.sealed or record.details.grant or has_grants):
                 await self._settle(_host_of(record.workspace), record)
@@ -172,6 +181,8 @@ class Desk:
         return self._records.get(workspace, session_id).facts()
 
     def folders_of(self, session_id: str, workspace: str) -> Sequence[Path] | None:
+        if self._records.was_deleted(workspace, session_id):
+            raise was_deleted(session_id)
         record = self._records.find(workspace, session_id)
         return record.folders if record else None
 
@@ -195,6 +206,8 @@ class Desk:
         `prompted`: it is used right now."""
         if session.status == "deleted":
             return
+        if self._records.was_deleted(workspace, session.id):  # and nobody but us has to do with it any more
+            raise was_deleted(session.id)
         record = self._records.known(workspace, session.id)
         if record is None:
             record = self._foreign(workspace, session, agent)
@@ -308,6 +321,69 @@ class Desk:
         if first or sealed is not None:
             await self._records.save(record, replace(record.details, sealed=None, grant=None, updated_at=now))
 
+    async def delete(self, principal: Principal, session_id: str, *, client_of: str | None = None) -> None:
+        """For good, with all that was recorded of it: its name is left, so that it is not used again. `client_of` is the
+        agent of the client of ACP that deletes it."""
+        record = self._records.known(principal.workspace, session_id)
+        if record is None:
+            record = self._records.get(principal.workspace, session_id)
+        if client_of is not None and record.details.agent != client_of:
+            raise InvalidParams(
+                f"cannot delete session {session_id} here: its agent is {record.details.agent}; connect with that"
+            )
+        async with record.changing:
+            if self._records.known(principal.workspace, session_id) is not record:
+                raise was_deleted(session_id)  # by whoever was before us
+            if record.details.deletion is None:  # else it was cut off
+                await self._mark_deleted(principal, record)
+            await self._delete(record, clients_agent_stays=client_of is not None)
+
+    async def _mark_deleted(self, principal: Principal, record: Record) -> None:
+        must_be_idle(record)
+        now = self._clock.now_ms()
+        deletion = Deletion(
+            kind=principal.kind,
+            by=principal.id,
+            at=now,
+            audit_id=new_id("aud", now_ms=now),
+            via=principal.via,
+        )
+        try:
+            await self._records.save(record, replace(record.details, deletion=deletion))
+        except LegationError:  # it is as it was, and whoever asked is told so
+            record.details = replace(record.details, deletion=None)
+            raise
+
+    async def _delete(self, record: Record, *, clients_agent_stays: bool = False) -> None:
+        """Its record is the last to go: whatever cuts this off, the next start knows what is left to do."""
+        await self._turns.stop(record)
+        settle = partial(self._settle_deleted, record)
+        await self._attaching.delete(record, settle, clients_agent_stays=clients_agent_stays)
+        self._records.bury(record)
+
+    async def _settle_deleted(self, record: Record) -> None:
+        deletion = record.details.deletion
+        assert deletion is not None
+        by = Principal(
+            kind=deletion.kind,
+            id=deletion.by,
+            workspace=record.workspace,
+            scopes=frozenset(),
+            level=0,
+            via=deletion.via,
+        )
+        await self._settle(by, record)
+        await self._making.remove_folder(record)
+        await self._database.transact(
+            audit.record, by, "session.deleted", _plain(record.id), {}, deletion.at, row_id=deletion.audit_id
+        )
+
+    async def _bring_deletion_to_its_end(self, record: Record) -> None:
+        try:
+            await self._delete(record)
+        except LegationError as error:  # nobody sees the session, and the next start tries again
+            logger.warning("cannot remove all of a deleted session, %s: %s", record.id, error.message)
+
     async def _settle(self, principal: Principal, record: Record) -> None:
         """What was granted or entrusted to it goes with it, and what still waits in its name."""
         await self._inbox.supersede_session(record.workspace, record.id)
@@ -331,6 +407,11 @@ class Desk:
         if record.status != "deleted":
             await self._records.save(record, replace(without_grant(record.details), sealed=None))
         await self._attaching.release(record, agent_id)
+
+
+def _plain(session_id: str) -> str:
+    """As an audit log may have it: its client chose it."""
+    return session_id if is_plain(session_id) else f"sha256:{sha256(session_id.encode()).hexdigest()[:24]}"
 
 
 def _host_of(workspace: str) -> Principal:

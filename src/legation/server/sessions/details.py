@@ -64,6 +64,17 @@ class Sealed(Kept):
     bundle: str
 
 
+class Deletion(Kept):
+    """Who deleted it, and when. It is gone for everybody once this is on the disk; what is left of it is removed then, or
+    at the next start of a server that was killed."""
+
+    kind: str
+    by: str
+    at: int
+    audit_id: str  # of the row that says so: one, however often the rest is tried
+    via: str | None = None
+
+
 class Details(Kept):
     """`given` is as it was asked for; the others are as they are now. `first_mode` is the agent's own."""
 
@@ -84,6 +95,7 @@ class Details(Kept):
     exit: Exit | None = None
     queue: tuple[Message, ...] = ()
     begun: Begun | None = None
+    deletion: Deletion | None = None
 
     @property
     def mode(self) -> str:

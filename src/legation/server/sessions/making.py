@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 
 FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
 """The real path of a folder that somebody named, if sessions may work there."""
+
+
+logger = logging.getLogger("legation.sessions")
 
 
 class Making:
@@ -101,6 +107,19 @@ class Making:
         """Whoever is cut off after that leaves it as it is: whole."""
         return self._records.known(workspace, session_id) is not None
 
+    async def remove_folder(self, record: Record) -> None:
+        """One that was made for it, and that no other session works in: it is served with a session alone."""
+        folder = Path(record.meta.cwd)
+        work = await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / record.workspace)
+        used = any(
+            each.is_relative_to(folder)
+            for other in self._records
+            if other is not record and other.status != "deleted"
+            for each in other.folders
+        )
+        if folder.parent == Path(work) and not used:
+            await asyncio.to_thread(_remove, folder)
+
     def _forked(self, workspace: str, agent: str, session_id: str | None) -> Record | None:
         if session_id is None:
             return None
@@ -150,3 +169,15 @@ class Making:
                 f"cannot make a folder for session {session_id}: {error.strerror}; mend that, or give a directory"
             ) from error
         return own, True
+
+
+def _remove(folder: Path) -> None:
+    """With folders in it that are read-only: package managers leave such ones."""
+    for place, folders, _ in os.walk(folder):
+        for each in (Path(place, name) for name in folders):
+            with suppress(OSError):
+                if not each.is_symlink():
+                    each.chmod(0o700)
+    rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        logger.warning("cannot remove all of %s, the folder of a deleted session; remove it", folder)

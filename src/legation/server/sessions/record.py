@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from legation.errors import SessionClosed
+from legation.errors import NotFound, PromptInFlight, SessionClosed
 from legation.server.sessions.details import Details
 from legation.wire.api.sessions import SessionInfo
 from legation.wire.lifecycle import Status
@@ -30,6 +30,7 @@ class Record:
         "cancelling",
         "details",
         "id",
+        "played",
         "session",
         "working",
         "workspace",
@@ -42,6 +43,7 @@ class Record:
         self.session: Session | None = None
         self.working: asyncio.Task[None] | None = None
         self.cancelling = False  # the turn that is about to begin
+        self.played = False  # the message of the worker is with the agent, or was: once the turn is over, only notes are left
         self._meta, self._head, self._closed = meta, head, closed
         self._lock: asyncio.Lock | None = None
         self._changing: asyncio.Lock | None = None
@@ -71,13 +73,15 @@ class Record:
 
     @property
     def status(self) -> Status:
+        if self.details.deletion is not None:
+            return "deleted"
         if self.session is not None:
             return self.session.status
         return "closed" if self._closed else "disconnected"
 
     @property
     def ended(self) -> bool:
-        """Terminated; or closed by a client of ACP, which may load it again."""
+        """Terminated, or deleted; or closed by a client of ACP, which may load it again."""
         return self.status in ("closed", "deleted")
 
     @property
@@ -129,9 +133,29 @@ class Record:
         )
 
 
+def was_deleted(session_id: str) -> NotFound:
+    return NotFound(
+        f"cannot find session {session_id}: it was deleted; start another",
+        {"type": "session_not_found", "deleted": True},
+    )
+
+
 def must_be_open(record: Record) -> None:
+    if record.status == "deleted":
+        raise was_deleted(record.id)
     if record.ended:
         how = "closed by a client of ACP, which may load it again" if record.meta.reopens else "terminated"
         raise SessionClosed(
             f"cannot use session {record.id}: it was {how}; start another", {"type": "invalid_request"}
+        )
+
+
+def must_be_idle(record: Record) -> None:
+    """To be deleted: nobody's turn is cut off by that."""
+    running = record.session is not None and record.session.busy
+    to_come = record.working is not None and (not record.played or record.details.queue)
+    if running or to_come:
+        raise PromptInFlight(
+            f"cannot delete session {record.id}: a turn runs, or is about to; cancel it or wait for its end, or terminate "
+            "the session, and delete it then"
         )

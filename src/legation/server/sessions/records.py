@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from legation.errors import Conflict, NotFound
 from legation.server.sessions.details import Details, read_details
-from legation.server.sessions.record import Record
+from legation.server.sessions.record import Record, was_deleted
 from legation.store.backend import StreamInfo
 from legation.store.log import EventLog
 
@@ -23,11 +23,13 @@ class Records:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._known: dict[Key, Record] = {}
+        self._deleted: set[Key] = set()  # names that are not used again
         self._claimed: set[Key] = set()
 
     async def load(self, workspaces: Iterable[str]) -> None:
         """Those of earlier servers on the same folder."""
         for workspace in workspaces:
+            self._deleted.update((workspace, name) for name in await self._log.deleted(workspace))
             for info in await self._log.streams(workspace):
                 if _DETAILS in info.meta and (workspace, info.name) not in self._known:
                     self._read(workspace, info)
@@ -45,7 +47,7 @@ class Records:
         return iter(list(self._known.values()))
 
     def known(self, workspace: str, session_id: str) -> Record | None:
-        """Also one that was deleted."""
+        """Also one that is being deleted."""
         return self._known.get((workspace, session_id))
 
     def find(self, workspace: str, session_id: str) -> Record | None:
@@ -54,11 +56,17 @@ class Records:
 
     def get(self, workspace: str, session_id: str) -> Record:
         record = self.find(workspace, session_id)
+        if record is None and self.was_deleted(workspace, session_id):
+            raise was_deleted(session_id)
         if record is None:
             raise NotFound(
                 "cannot find the session; list the sessions that there are", {"type": "session_not_found"}
             )
         return record
+
+    def was_deleted(self, workspace: str, session_id: str) -> bool:
+        record = self.known(workspace, session_id)
+        return (workspace, session_id) in self._deleted if record is None else record.status == "deleted"
 
     def of(self, workspace: str) -> list[Record]:
         """The newest first."""
@@ -72,10 +80,20 @@ class Records:
     def add(self, record: Record) -> None:
         self._known[record.workspace, record.id] = record
 
+    def bury(self, record: Record) -> None:
+        """Its record is gone, and its name stays taken."""
+        self._known.pop((record.workspace, record.id), None)
+        self._deleted.add((record.workspace, record.id))
+
     @contextmanager
     def claim(self, workspace: str, session_id: str) -> Iterator[None]:
         """While a session of that name is being made, nobody else makes one."""
         key = workspace, session_id
+        if self.was_deleted(workspace, session_id):
+            raise Conflict(
+                f"cannot create session {session_id}: one of that name was deleted, and no name is used again; choose another",
+                {"type": "session_already_exists"},
+            )
         if key in self._known or key in self._claimed:
             raise Conflict(
                 f"cannot create session {session_id}: there is one of that name; choose another",

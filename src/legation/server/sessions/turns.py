@@ -153,7 +153,7 @@ class Turns:
             after = replace(record.details, begun=None) if taken else _put_back(record.details, message)
             await self._records.save(record, replace(after, updated_at=self._clock.now_ms()))
         finally:
-            record.cancelling = False  # not before: whoever cancels until then means this one
+            record.cancelling = record.played = False  # not before: whoever cancels until then means this one
 
     async def _turn(self, record: Record, message: Message) -> bool:
         """False: another has the word, and it must wait."""
@@ -172,6 +172,7 @@ class Turns:
         if session.busy:
             return False
         self._tell_begun(record, message)
+        record.played = True
         mode = current_mode(session.offers)
         try:
             await session.prompt(blocks_of(message), message=message.id or None)
@@ -197,6 +198,7 @@ class Turns:
             TurnState(turn=turn, state="idle", reason="cancelled"),
         )
         self._tell_begun(record, message)
+        record.played = True
         await stream.append([codec.draft(payload) for payload in payloads])
         record.note_head(stream.head)
 

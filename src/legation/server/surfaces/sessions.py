@@ -12,6 +12,7 @@ from legation.errors import (
     Conflict,
     Forbidden,
     NotFound,
+    PromptInFlight,
     RateLimited,
     SessionClosed,
     StorageFailed,
@@ -108,6 +109,15 @@ async def cancel_turn(call: Call, id: str) -> None:  # noqa: A002
 async def terminate_session(call: Call, id: str) -> None:  # noqa: A002
     """End the session for good, with every process of its agent. Its events stay. Twice is as once."""
     await _desk(call).terminate(call.principal, id)
+
+
+@routes.delete("/v1/sessions/{id}", access=needs("operate"), errors=(NotFound, PromptInFlight, StorageFailed))
+async def delete_session(call: Call, id: str) -> None:  # noqa: A002
+    """Delete the session for good, with every process of its agent and all that was recorded in it, every generation.
+
+    A conflict while a turn runs: cancel it, or terminate the session. Its own folder goes with it, unless another session
+    works there; what was approved in it stays on the trace. The id is never used again."""
+    await _desk(call).delete(call.principal, id)
 
 
 @routes.post(

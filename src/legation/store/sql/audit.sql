@@ -3,6 +3,11 @@
 insert into audit (id, workspace_id, at, actor_kind, actor, action, target, details)
 values (:id, :workspace, :at, :actor_kind, :actor, :action, :target, :details);
 
+-- name: record_once
+-- The same of a change that is brought to its end twice, where a server was killed in between.
+insert into audit (id, workspace_id, at, actor_kind, actor, action, target, details)
+values (:id, :workspace, :at, :actor_kind, :actor, :action, :target, :details) on conflict (id) do nothing;
+
 -- name: newest
 -- The first page: ids sort by time.
 select id, at, actor_kind, actor, action, target, details from audit
