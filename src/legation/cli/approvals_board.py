@@ -83,6 +83,7 @@ class Board:
         self.detail: ApprovalDetail | None = None  # of the focus, once it was read
         self.gone: str | None = None  # what became of the focus, when somebody else answered it
         self.notices: deque[str] = deque(maxlen=NOTICES)
+        self.away = False  # the server: nothing can be answered, and what was asked may be asked no more
         self._answering: dict[str, str | None] = {}  # and what the stream said of it meanwhile
         self._place = 0  # of the focus among the rows
         self._over: set[str] = set()  # that were seen to end
@@ -90,7 +91,7 @@ class Board:
     @property
     def answerable(self) -> Row | None:
         """The row that is looked at, read in full, and still there."""
-        if self.gone is not None or self.detail is None or self.focus in self._answering:
+        if self.away or self.gone is not None or self.detail is None or self.focus in self._answering:
             return None
         return self.rows.get(self.focus or "")
 
@@ -130,6 +131,10 @@ class Board:
             self.rows[detail.id] = row_of_view(detail, now)
             if detail.id == self.focus and self.gone is None:
                 self.detail = detail
+
+    def reach(self, *, away: bool) -> None:
+        """After an outage the one that is looked at is read again before it can be answered."""
+        self.away, self.detail = away, None
 
     def notice(self, words: str) -> None:
         if not self.notices or self.notices[-1] != words:

@@ -38,6 +38,13 @@ class Trouble(NamedTuple):
     words: str
 
 
+class Outage(NamedTuple):
+    """The server went away, or is back: told by the stream."""
+
+    words: str
+    away: bool
+
+
 class Errands:
     def __init__(self, server: AsyncLegation, happened: asyncio.Queue[object]) -> None:
         self._server = server

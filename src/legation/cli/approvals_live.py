@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from legation.cli.approvals_board import Board
 from legation.cli.approvals_dialog import Answer, Dialog
-from legation.cli.approvals_errands import Answered, Errands, Listed, Trouble
+from legation.cli.approvals_errands import Answered, Errands, Listed, Outage, Trouble
 from legation.cli.approvals_keys import Key, Keys, every_key, is_typed, read_typed
 from legation.cli.approvals_screen import Frame, Size, frame
+from legation.cli.connection import outage
 from legation.cli.terminal import Terminal
 from legation.client.approval_changes import Change
 from legation.errors import LegationError
@@ -27,6 +28,7 @@ from legation.wire.api.approvals import ApprovalDetail
 
 if TYPE_CHECKING:
     from legation.client import AsyncLegation
+    from legation.client.repeat import Outages
 
 SETTLE: Final = 0.4  # seconds: a person's time to see that another question is asked
 GONE: Final = 128 + signal.SIGHUP  # exit code: the terminal was closed
@@ -42,16 +44,21 @@ class Ended(NamedTuple):
     code: int
 
 
-async def live(connect: Callable[[], AsyncLegation]) -> int:
-    async with connect() as server:
-        return await Live(server, sys.stdin.fileno()).run()
+async def live(connect: Callable[[Outages], AsyncLegation]) -> int:
+    happened: asyncio.Queue[object] = asyncio.Queue()
+
+    def outages(error: LegationError | None) -> None:
+        happened.put_nowait(Outage(outage(error), away=error is not None))
+
+    async with connect(outages) as server:
+        return await Live(server, sys.stdin.fileno(), happened).run()
 
 
 class Live:
-    def __init__(self, server: AsyncLegation, descriptor: int) -> None:
-        self._place = server.url
+    def __init__(self, server: AsyncLegation, descriptor: int, happened: asyncio.Queue[object]) -> None:
+        self._server = server
         self._descriptor = descriptor
-        self._happened: asyncio.Queue[object] = asyncio.Queue()  # None: time went on, or the size is another
+        self._happened = happened  # None: time went on, or the size is another
         self._errands = Errands(server, self._happened)
         self._board = Board()
         self._dialog = Dialog(self._board)
@@ -123,6 +130,10 @@ class Live:
                 board.compare(happening.known, happening.pending, now)
             case Trouble():
                 board.notice(happening.words)
+            case Outage():
+                board.reach(away=happening.away)
+                board.notice(happening.words)
+                self._read = None
             case Answered():
                 board.end_answer(happening.asked, happening.answered)
                 board.notice(happening.words)
@@ -176,7 +187,7 @@ class Live:
             question=dialog.question,
             scroll=dialog.scroll,
             help_=dialog.help,
-            place=self._place,
+            place=self._server.url,
         )
         dialog.saw(drawn.arguments, drawn.shown)
         if drawn == self._drawn:
@@ -188,7 +199,7 @@ class Live:
     def _look(self) -> None:
         """Reads the one that is looked at, if it was not read yet."""
         focus = self._board.focus
-        if focus is None or self._board.gone is not None or self._read == focus:
+        if focus is None or self._board.gone is not None or self._read == focus or self._board.away:
             return
         self._read = focus
         if self._reading is not None:

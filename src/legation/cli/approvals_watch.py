@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
-from legation.cli.connection import connect
-from legation.cli.flags import Json, PlaceFlags, settings_of
+from legation.cli.connection import connect, connect_async
+from legation.cli.flags import Json, PlaceFlags
 from legation.cli.table import say_json, when
 from legation.cli.terminal import Terminal, line
-from legation.errors import ConfigInvalid, InvalidParams, NotFound
-from legation.settings import variable
+from legation.errors import InvalidParams, NotFound
 
 if TYPE_CHECKING:
-    from legation.client import AsyncLegation, Legation
+    from legation.client import Legation
     from legation.client.approval_changes import Change
 
 NO_STREAM_PAUSE: Final = 2.0  # seconds: an agent's time to ask for the first thing
@@ -46,24 +45,12 @@ def watch(
         return 0
     from legation.cli.approvals_live import live
 
-    return asyncio.run(live(lambda: _connect(settings)))
+    return asyncio.run(live(lambda outages: connect_async(settings, outages)))
 
 
 def _has_keys() -> bool:
     """Somebody sits there, at a terminal that can be drawn on."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _connect(flags: PlaceFlags | None) -> AsyncLegation:
-    """As `connection.connect`, awaited."""
-    from legation.client import AsyncLegation
-
-    place, workspace = settings_of(flags), flags.workspace if flags else None
-    if place.url is None:
-        return AsyncLegation.find(place.data_dir, workspace=workspace)
-    if place.token is None:
-        raise ConfigInvalid(f"cannot talk to {place.url} without a token; set {variable('token')}")
-    return AsyncLegation.connect(place.url, place.token, workspace=workspace)
 
 
 def _print(server: Legation, after: int | None, *, json: bool) -> None:

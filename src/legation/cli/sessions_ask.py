@@ -2,6 +2,8 @@
 
 INV-K1  One question at a time, and what was typed before it was shown is no answer to it. What somebody else answers
         meanwhile is taken back. The first answer stands, and the server says which that was.
+INV-K2  Nothing is asked while the server is away: the answer would go nowhere. When it is back, and all that happened
+        meanwhile was seen, what is still open is asked again.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ ONLY_ALWAYS: Final = (
 QUESTION: Final = "Allow it? [y]es, once [a]lways in this session [n]o [c]ancel the turn: "
 NOT_YET: Final = 0.1  # seconds: the door's time to judge what was just asked; doubled each time
 NOT_YET_MOST: Final = 2.0
+AWAY: Final = "no longer asked: the server went away"
+_OVER: Final = "no longer asked"
 _WORDS: Final[dict[str, Literal["once", "always", "reject", "cancel"]]] = {
     **dict.fromkeys(("y", "yes"), "once"),
     **dict.fromkeys(("a", "always"), "always"),
@@ -65,6 +69,12 @@ class Asker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._asking: set[str] = set()  # whose answer is not on its way yet
         self._answered: set[str] = set()
+        self._open: dict[str, Callable[[], Awaitable[None]]] = {}  # what was asked and not answered yet
+        self._why: dict[asyncio.Task[None] | None, str] = {}  # what is said where its question is taken back
+        self._away = False
+        self._seen = 0  # the last event
+        self._news = asyncio.Event()
+        self._again: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,6 +82,7 @@ class Asker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._wait_no_more()
         for id_, task in self._tasks.items():
             if error is not None or id_ in self._asking:
                 task.cancel()
@@ -80,7 +91,7 @@ class Asker:
             if isinstance(defect, Exception) and error is None:
                 raise defect
 
-    def saw(self, payload: object) -> None:
+    def saw(self, payload: object, seq: int) -> None:
         """An event of the session, already shown."""
         if isinstance(payload, PermissionAsked):
             self._ask_about(payload.id, partial(self._permission, payload))
@@ -88,13 +99,48 @@ class Asker:
             self._ask_about(payload.id, partial(self._question, payload))
         elif isinstance(payload, PermissionAnswered | QuestionAnswered):
             self._answered.add(payload.id)
+            self._open.pop(payload.id, None)
             if payload.id in self._asking:
-                self._tasks[payload.id].cancel()
+                self._take_back(payload.id, _over(payload))
+        self._seen = seq
+        self._news.set()
 
     def cancel_turn(self) -> None:
         self._begin("", self._session.cancel)
 
+    def away(self) -> None:
+        """The server cannot be reached."""
+        self._away = True
+        self._wait_no_more()
+        for id_ in list(self._asking):
+            self._take_back(id_, AWAY)
+
+    def back(self) -> None:
+        self._again = asyncio.create_task(self._ask_again())
+
+    async def _ask_again(self) -> None:
+        with suppress(LegationError):  # it is away once more, and that is told
+            last = await head(self._server, self._session.id)
+            while self._seen < last:
+                self._news.clear()
+                await self._news.wait()
+            self._away = False
+            for id_, ask in list(self._open.items()):
+                self._ask_about(id_, ask)
+
+    def _wait_no_more(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+
+    def _take_back(self, id_: str, why: str) -> None:
+        task = self._tasks[id_]
+        self._why[task] = why
+        task.cancel()
+
     def _ask_about(self, id_: str, ask: Callable[[], Awaitable[None]]) -> None:
+        self._open[id_] = ask
+        if self._away:
+            return
         self._asking.add(id_)
         self._begin(id_, ask)
         self._tasks[id_].add_done_callback(lambda _: self._asking.discard(id_))
@@ -215,8 +261,21 @@ class Asker:
         try:
             return await _read_line(self._tty)
         except asyncio.CancelledError:
-            self._out.say("(no longer asked)", "dim")
+            why = self._why.get(asyncio.current_task(), _OVER)
+            self._out.say(f"({line(why)})", "dim")
             raise
+
+
+async def head(server: AsyncLegation, stream: str) -> int:
+    """The number of its last event. Names come in order: its own is the first that begins so."""
+    found = (await server.streams.list(stream, limit=1).page()).items
+    return found[0].head if found and found[0].name == stream else 0
+
+
+def _over(answered: PermissionAnswered | QuestionAnswered) -> str:
+    """What to say of a question that is open no more; whoever answered it needs no word here."""
+    withdrawn = answered.outcome in ("superseded", "cancelled", "expired") and answered.reason
+    return f"{_OVER}: {answered.reason}" if withdrawn else _OVER
 
 
 async def _read_line(tty: TextIO) -> str:

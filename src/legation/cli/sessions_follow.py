@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from legation.cli.approver import open_tty
-from legation.cli.flags import PlaceFlags, settings_of
-from legation.cli.sessions_ask import Asker
+from legation.cli.connection import connect_async, tell_outage
+from legation.cli.flags import PlaceFlags
+from legation.cli.sessions_ask import Asker, head
 from legation.cli.terminal import Terminal, line
 from legation.cli.view import View, view_of
-from legation.errors import STATUS, Code, ConfigInvalid
+from legation.errors import STATUS, Code, LegationError
 from legation.ids import new_id
-from legation.settings import variable
 from legation.wire import codec
 from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus
 
@@ -54,10 +54,11 @@ def exit_code(finished: PromptFinished | None) -> int:
 
 async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: View) -> PromptFinished | None:
     """None: the session was terminated before."""
-    async with _connect(flags) as server:
+    outages = Outages()
+    async with connect_async(flags, outages) as server:
         session = await server.sessions.get(id_)
         after = await head(server, id_)
-        async with _asking(server, session, view) as asker:
+        async with _asking(server, session, view, outages) as asker:
             with _interrupts(asker):
                 message = new_id("msg")
                 await session.send(text, message_id=message)
@@ -65,16 +66,17 @@ async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: View) -> Pr
 
 
 async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: View) -> None:
-    async with _connect(flags) as server:
+    outages = Outages()
+    async with connect_async(flags, outages) as server:
         session = await server.sessions.get(id_)
         async with (
-            _asking(server, session, view) as asker,
+            _asking(server, session, view, outages) as asker,
             server.streams.follow(id_, after) as events,
         ):
             async for event in events:
                 view.show(event)
                 payload = codec.decode(event)
-                asker.saw(payload)
+                asker.saw(payload, event.seq)
                 if isinstance(payload, SessionStatus) and payload.status in _GONE:
                     return
 
@@ -88,7 +90,7 @@ async def _until_finished(
         async for event in events:
             view.show(event)
             payload = codec.decode(event)
-            asker.saw(payload)
+            asker.saw(payload, event.seq)
             if isinstance(payload, PromptStarted) and payload.message == message:
                 turn = payload.turn
             elif isinstance(payload, PromptFinished) and payload.turn == turn:
@@ -98,17 +100,27 @@ async def _until_finished(
     return None
 
 
-async def head(server: AsyncLegation, stream: str) -> int:
-    """The number of its last event. Names come in order: its own is the first that begins so."""
-    found = (await server.streams.list(stream, limit=1).page()).items
-    return found[0].head if found and found[0].name == stream else 0
+class Outages:
+    """Told on standard error; a question at the terminal is taken back first."""
+
+    asker: Asker | None = None
+
+    def __call__(self, error: LegationError | None) -> None:
+        if self.asker is not None and error is not None:
+            self.asker.away()
+        tell_outage(error)
+        if self.asker is not None and error is None:
+            self.asker.back()
 
 
 @asynccontextmanager
-async def _asking(server: AsyncLegation, session: Session[AsyncCaller], view: View) -> AsyncIterator[Asker]:
+async def _asking(
+    server: AsyncLegation, session: Session[AsyncCaller], view: View, outages: Outages
+) -> AsyncIterator[Asker]:
     tty = open_tty()
     try:
         async with Asker(server, session, tty, view.pause) as asker:
+            outages.asker = asker
             yield asker
     finally:
         view.end()
@@ -143,15 +155,3 @@ def _interrupts(asker: Asker) -> Iterator[None]:
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, before)
-
-
-def _connect(flags: PlaceFlags | None) -> AsyncLegation:
-    """As `connection.connect`, awaited."""
-    from legation.client import AsyncLegation
-
-    place, workspace = settings_of(flags), flags.workspace if flags else None
-    if place.url is None:
-        return AsyncLegation.find(place.data_dir, workspace=workspace)
-    if place.token is None:
-        raise ConfigInvalid(f"cannot talk to {place.url} without a token; set {variable('token')}")
-    return AsyncLegation.connect(place.url, place.token, workspace=workspace)

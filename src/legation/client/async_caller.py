@@ -17,12 +17,13 @@ from legation.client.lines import Lines
 from legation.client.operation import Operation
 from legation.client.pages import AsyncPages
 from legation.client.part_file import Filter, PartFile, Unchanged
-from legation.client.repeat import Tries
-from legation.client.target import Target
+from legation.client.repeat import Outages, Tries
+from legation.client.target import Located, Target
 from legation.client.timeouts import BACKUP_READ, Timeouts
 from legation.client.transport import (
     CHUNK,
     TRANSPORT_ERRORS,
+    bearer,
     broke_off,
     closed,
     content_headers,
@@ -32,6 +33,7 @@ from legation.client.transport import (
     options,
     read_timeout,
 )
+from legation.errors import LegationError
 from legation.wire.api.shape import Page
 
 T = TypeVar("T")
@@ -39,16 +41,40 @@ R = TypeVar("R")
 
 
 class AsyncCaller:
-    def __init__(self, target: Target, timeouts: Timeouts, repeats: int) -> None:
-        self._target = target
+    def __init__(
+        self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
+    ) -> None:
+        self.located = Located(target)
         self._timeouts = timeouts
         self._repeats = repeats
-        self._http = httpx2.AsyncClient(**options(target, timeouts))
+        self._http: dict[object, httpx2.AsyncClient] = {}  # by what is trusted
+        self._outages = outages
+        self._away = False
+        self._client(target)
         self._closed = asyncio.Event()
 
     async def close(self) -> None:
         self._closed.set()
-        await self._http.aclose()
+        for client in self._http.values():
+            await client.aclose()
+
+    def _client(self, at: Target) -> httpx2.AsyncClient:
+        """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
+        found = self._http.get(at.trust)
+        if found is None:
+            found = self._http[at.trust] = httpx2.AsyncClient(**options(at, self._timeouts))
+        return found
+
+    def tell_away(self, error: LegationError) -> None:
+        """Once, however many streams are followed and however often they try."""
+        if self._outages is not None and not self._away:
+            self._away = True
+            self._outages(error)
+
+    def tell_back(self) -> None:
+        if self._outages is not None and self._away:
+            self._away = False
+            self._outages(None)
 
     async def pause(self, seconds: float) -> None:
         """Ends early, and with an error, when another task closes the client."""
@@ -67,17 +93,20 @@ class AsyncCaller:
         tries = Tries(operation.method, self._repeats)
         while True:
             self._refuse_if_closed()
-            outcome = await self._try(operation)
+            at = self.located.now
+            outcome = await self._try(operation, at)
             if not isinstance(outcome, Failure):
                 return outcome
-            await self.pause(tries.pause_after(outcome))
+            if (failed := self.located.after(outcome, at)) is not None:
+                await self.pause(tries.pause_after(failed))
 
-    async def _try(self, operation: Operation[T]) -> T | Failure:
-        what = name(self._target, operation.method, operation.path)
+    async def _try(self, operation: Operation[T], at: Target) -> T | Failure:
+        what = name(at, operation.method, operation.path)
         try:
-            response = await self._http.request(
+            response = await self._client(at).request(
                 operation.method,
-                self._target.url(operation.path, operation.query),
+                at.url(operation.path, operation.query),
+                auth=bearer(at),
                 content=operation.body,
                 headers=content_headers(operation.body),
                 timeout=read_timeout(self._timeouts, operation.wait or self._timeouts.read),
@@ -93,20 +122,22 @@ class AsyncCaller:
         tries = Tries(operation.method, self._repeats)
         while True:
             self._refuse_if_closed()
+            at = self.located.now
             with PartFile(to) as part:
-                failed = await self._try_download(operation, part, through())
+                failed = await self._try_download(operation, at, part, through())
                 if failed is None:
                     return await asyncio.to_thread(part.finish)
-            await self.pause(tries.pause_after(failed))
+            if (failed := self.located.after(failed, at)) is not None:
+                await self.pause(tries.pause_after(failed))
 
     async def _try_download(
-        self, operation: Operation[None], part: PartFile, through: Filter
+        self, operation: Operation[None], at: Target, part: PartFile, through: Filter
     ) -> Failure | None:
-        what = name(self._target, operation.method, operation.path)
+        what = name(at, operation.method, operation.path)
         timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
-        url = self._target.url(operation.path, operation.query)
+        url = at.url(operation.path, operation.query)
         try:
-            async with self._http.stream("GET", url, timeout=timeout) as response:
+            async with self._client(at).stream("GET", url, auth=bearer(at), timeout=timeout) as response:
                 if response.status_code != 200:
                     return refused(what, response.status_code, response.headers, await response.aread())
                 async for chunk in response.aiter_bytes(CHUNK):
@@ -132,23 +163,25 @@ class AsyncCaller:
         while True:
             self._refuse_if_closed()
             failed: list[Failure] = []
-            async with aclosing(self._try_lines(operation, failed)) as lines:
+            at = self.located.now
+            async with aclosing(self._try_lines(operation, at, failed)) as lines:
                 async for line in lines:
                     yield line
             self._refuse_if_closed()  # what another task closed looks like an end
             if not failed:
                 return
-            await self.pause(tries.pause_after(failed[0]))
+            if (left := self.located.after(failed[0], at)) is not None:
+                await self.pause(tries.pause_after(left))
 
     async def _try_lines(
-        self, operation: Operation[None], failed: list[Failure]
+        self, operation: Operation[None], at: Target, failed: list[Failure]
     ) -> AsyncGenerator[bytes, None]:
         """An async generator returns nothing: how it failed is put into `failed`."""
-        what, lines, began = name(self._target, operation.method, operation.path), Lines(), False
+        what, lines, began = name(at, operation.method, operation.path), Lines(), False
         timeout = read_timeout(self._timeouts, operation.wait or self._timeouts.read)
-        url = self._target.url(operation.path, operation.query)
+        url = at.url(operation.path, operation.query)
         try:
-            async with self._http.stream("GET", url, timeout=timeout) as response:
+            async with self._client(at).stream("GET", url, auth=bearer(at), timeout=timeout) as response:
                 body = b"" if response.status_code == 200 else await response.aread()
                 if refusal := no_lines(what, response.status_code, response.headers, body):
                     failed.append(refusal)
@@ -169,23 +202,37 @@ class AsyncCaller:
 
     async def chunks(self, machine: Follow[T]) -> AsyncGenerator[bytes, None]:
         """The body of one connection of a followed stream; the machine is told how it went."""
-        self._refuse_if_closed()
         request = machine.request()
-        what = name(self._target, request.method, request.path)
         timeout = read_timeout(self._timeouts, self._timeouts.stream)
-        url = self._target.url(request.path, request.query)
         headers = {**request.headers, **content_headers(request.body)}
-        try:
-            async with self._http.stream(
-                request.method, url, content=request.body, headers=headers, timeout=timeout
-            ) as response:
-                body = b"" if response.status_code == 200 else await response.aread()
-                machine.opened(what, response.status_code, response.headers, body)
-                if not machine.hung_up:
-                    async for chunk in response.aiter_bytes():
-                        yield chunk
-        except TRANSPORT_ERRORS as error:
-            machine.failed(failure(what, error))
+        while True:
+            self._refuse_if_closed()
+            at = self.located.now
+            what, url = name(at, request.method, request.path), at.url(request.path, request.query)
+            try:
+                async with self._client(at).stream(
+                    request.method,
+                    url,
+                    auth=bearer(at),
+                    content=request.body,
+                    headers=headers,
+                    timeout=timeout,
+                ) as response:
+                    body = b"" if response.status_code == 200 else await response.aread()
+                    if response.status_code != 401:
+                        machine.opened(what, response.status_code, response.headers, body)
+                        if machine.is_open:
+                            self.tell_back()
+                        if not machine.hung_up:
+                            async for chunk in response.aiter_bytes():
+                                yield chunk
+                        return
+                    outcome = refused(what, response.status_code, response.headers, body)
+            except TRANSPORT_ERRORS as error:
+                outcome = failure(what, error)
+            if (failed := self.located.after(outcome, at)) is not None:
+                machine.failed(failed)
+                return
 
 
 class AsyncLineByLine:
@@ -245,4 +292,7 @@ async def _items(caller: AsyncCaller, machine: Follow[T]) -> AsyncGenerator[T, N
                 if machine.hung_up:
                     break
         if not machine.ended:
-            await caller.pause(machine.pause())
+            seconds = machine.pause()
+            if (why := machine.unreached) is not None:
+                caller.tell_away(why)
+            await caller.pause(seconds)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from legation.client import operations
 from legation.client.connection import How
-from legation.client.find import find
+from legation.client.find import data_folder, find
 from legation.client.part_file import Filter, Unchanged
-from legation.client.repeat import REPEATS
+from legation.client.repeat import REPEATS, Outages
 from legation.client.spawn import Spawn
 from legation.client.surface import Surface
-from legation.client.target import target
+from legation.client.target import Target, target
 from legation.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from legation.secret import Secret
 
@@ -39,12 +39,12 @@ class AsyncLegation(_Surface):
         certificate: str | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         repeats: int = REPEATS,
+        outages: Outages | None = None,
     ) -> None:
         from legation.client.async_caller import AsyncCaller  # brings httpx2 and asyncio with it
 
         at = target(url, token, workspace, certificate)
-        super().__init__(AsyncCaller(at, timeouts, repeats))
-        self.url = at.base
+        super().__init__(AsyncCaller(at, timeouts, repeats, outages))
         self._child: ServerChild | None = None
 
     @classmethod
@@ -54,10 +54,19 @@ class AsyncLegation(_Surface):
 
     @classmethod
     def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
-        """To the `legation up` of this machine."""
-        found = find(data_dir)
+        """To the `legation up` of this machine, and after a restart to the next one: at another port, if need be."""
+        folder, own = data_folder(data_dir), "certificate" in how
+        found = find(folder)
         how.setdefault("certificate", found.certificate)
-        return cls(found.url, found.token, **how)
+        made = cls(found.url, found.token, **how)
+
+        def again() -> Target:
+            found = find(folder)
+            certificate = how.get("certificate") if own else found.certificate
+            return target(found.url, found.token, how.get("workspace"), certificate)
+
+        made.caller.located.again = again
+        return made
 
     @classmethod
     def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
@@ -73,6 +82,10 @@ class AsyncLegation(_Surface):
         made = cls(child.url, child.token, **how)
         made._child = child
         return made
+
+    @property
+    def url(self) -> str:
+        return self.caller.located.now.base
 
     async def backup(
         self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged

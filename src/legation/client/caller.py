@@ -18,12 +18,13 @@ from legation.client.lines import Lines
 from legation.client.operation import Operation
 from legation.client.pages import Pages
 from legation.client.part_file import Filter, PartFile, Unchanged
-from legation.client.repeat import Tries
-from legation.client.target import Target
+from legation.client.repeat import Outages, Tries
+from legation.client.target import Located, Target
 from legation.client.timeouts import BACKUP_READ, Timeouts
 from legation.client.transport import (
     CHUNK,
     TRANSPORT_ERRORS,
+    bearer,
     broke_off,
     closed,
     content_headers,
@@ -33,6 +34,7 @@ from legation.client.transport import (
     options,
     read_timeout,
 )
+from legation.errors import LegationError
 from legation.wire.api.shape import Page
 
 T = TypeVar("T")
@@ -40,11 +42,16 @@ R = TypeVar("R")
 
 
 class Caller:
-    def __init__(self, target: Target, timeouts: Timeouts, repeats: int) -> None:
-        self._target = target
+    def __init__(
+        self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
+    ) -> None:
+        self.located = Located(target)
         self._timeouts = timeouts
         self._repeats = repeats
-        self._http = httpx2.Client(**options(target, timeouts))
+        self._http: dict[object, httpx2.Client] = {}  # by what is trusted
+        self._outages = outages
+        self._away = False
+        self._client(target)
         self._closed = threading.Event()
         self._reading: set[socket.socket] = set()  # by followers, who block there
 
@@ -54,7 +61,26 @@ class Caller:
         for sock in tuple(self._reading):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # closing alone would not wake its reader
-        self._http.close()
+        for client in tuple(self._http.values()):
+            client.close()
+
+    def _client(self, at: Target) -> httpx2.Client:
+        """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
+        found = self._http.get(at.trust)
+        if found is None:
+            found = self._http[at.trust] = httpx2.Client(**options(at, self._timeouts))
+        return found
+
+    def tell_away(self, error: LegationError) -> None:
+        """Once, however many streams are followed and however often they try."""
+        if self._outages is not None and not self._away:
+            self._away = True
+            self._outages(error)
+
+    def tell_back(self) -> None:
+        if self._outages is not None and self._away:
+            self._away = False
+            self._outages(None)
 
     def pause(self, seconds: float) -> None:
         """Ends early, and with an error, when another thread closes the client."""
@@ -69,17 +95,20 @@ class Caller:
         tries = Tries(operation.method, self._repeats)
         while True:
             self._refuse_if_closed()
-            outcome = self._try(operation)
+            at = self.located.now
+            outcome = self._try(operation, at)
             if not isinstance(outcome, Failure):
                 return outcome
-            self.pause(tries.pause_after(outcome))
+            if (failed := self.located.after(outcome, at)) is not None:
+                self.pause(tries.pause_after(failed))
 
-    def _try(self, operation: Operation[T]) -> T | Failure:
-        what = name(self._target, operation.method, operation.path)
+    def _try(self, operation: Operation[T], at: Target) -> T | Failure:
+        what = name(at, operation.method, operation.path)
         try:
-            response = self._http.request(
+            response = self._client(at).request(
                 operation.method,
-                self._target.url(operation.path, operation.query),
+                at.url(operation.path, operation.query),
+                auth=bearer(at),
                 content=operation.body,
                 headers=content_headers(operation.body),
                 timeout=read_timeout(self._timeouts, operation.wait or self._timeouts.read),
@@ -95,18 +124,22 @@ class Caller:
         tries = Tries(operation.method, self._repeats)
         while True:
             self._refuse_if_closed()
+            at = self.located.now
             with PartFile(to) as part:
-                failed = self._try_download(operation, part, through())
+                failed = self._try_download(operation, at, part, through())
                 if failed is None:
                     return part.finish()
-            self.pause(tries.pause_after(failed))
+            if (failed := self.located.after(failed, at)) is not None:
+                self.pause(tries.pause_after(failed))
 
-    def _try_download(self, operation: Operation[None], part: PartFile, through: Filter) -> Failure | None:
-        what = name(self._target, operation.method, operation.path)
+    def _try_download(
+        self, operation: Operation[None], at: Target, part: PartFile, through: Filter
+    ) -> Failure | None:
+        what = name(at, operation.method, operation.path)
         timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
-        url = self._target.url(operation.path, operation.query)
+        url = at.url(operation.path, operation.query)
         try:
-            with self._http.stream("GET", url, timeout=timeout) as response:
+            with self._client(at).stream("GET", url, auth=bearer(at), timeout=timeout) as response:
                 if response.status_code != 200:
                     return refused(what, response.status_code, response.headers, response.read())
                 for chunk in response.iter_bytes(CHUNK):
@@ -131,18 +164,20 @@ class Caller:
         tries = Tries(operation.method, self._repeats)
         while True:
             self._refuse_if_closed()
-            outcome = yield from self._try_lines(operation)
+            at = self.located.now
+            outcome = yield from self._try_lines(operation, at)
             self._refuse_if_closed()  # what another thread closed looks like an end
             if outcome is None:
                 return
-            self.pause(tries.pause_after(outcome))
+            if (failed := self.located.after(outcome, at)) is not None:
+                self.pause(tries.pause_after(failed))
 
-    def _try_lines(self, operation: Operation[None]) -> Generator[bytes, None, Failure | None]:
-        what, lines, began = name(self._target, operation.method, operation.path), Lines(), False
+    def _try_lines(self, operation: Operation[None], at: Target) -> Generator[bytes, None, Failure | None]:
+        what, lines, began = name(at, operation.method, operation.path), Lines(), False
         timeout = read_timeout(self._timeouts, operation.wait or self._timeouts.read)
-        url = self._target.url(operation.path, operation.query)
+        url = at.url(operation.path, operation.query)
         try:
-            with self._http.stream("GET", url, timeout=timeout) as response:
+            with self._client(at).stream("GET", url, auth=bearer(at), timeout=timeout) as response:
                 body = b"" if response.status_code == 200 else response.read()
                 if failed := no_lines(what, response.status_code, response.headers, body):
                     return failed
@@ -160,23 +195,36 @@ class Caller:
 
     def chunks(self, machine: Follow[T]) -> Generator[bytes, None, None]:
         """The body of one connection of a followed stream; the machine is told how it went."""
-        self._refuse_if_closed()
         request = machine.request()
-        what = name(self._target, request.method, request.path)
         timeout = read_timeout(self._timeouts, self._timeouts.stream)
-        url = self._target.url(request.path, request.query)
         headers = {**request.headers, **content_headers(request.body)}
-        try:
-            with self._http.stream(
-                request.method, url, content=request.body, headers=headers, timeout=timeout
-            ) as response:
-                body = b"" if response.status_code == 200 else response.read()
-                machine.opened(what, response.status_code, response.headers, body)
-                if not machine.hung_up:
-                    with self._wakeable(response):
-                        yield from response.iter_bytes()
-        except TRANSPORT_ERRORS as error:
-            machine.failed(failure(what, error))
+        while True:
+            self._refuse_if_closed()
+            at = self.located.now
+            what, url = name(at, request.method, request.path), at.url(request.path, request.query)
+            try:
+                with self._client(at).stream(
+                    request.method,
+                    url,
+                    auth=bearer(at),
+                    content=request.body,
+                    headers=headers,
+                    timeout=timeout,
+                ) as response:
+                    body = b"" if response.status_code == 200 else response.read()
+                    if response.status_code != 401:
+                        machine.opened(what, response.status_code, response.headers, body)
+                        if machine.is_open:
+                            self.tell_back()
+                        if not machine.hung_up:
+                            with self._wakeable(response):
+                                yield from response.iter_bytes()
+                        return
+                    outcome = refused(what, response.status_code, response.headers, body)
+            except TRANSPORT_ERRORS as error:
+                outcome = failure(what, error)
+            if (failed := self.located.after(outcome, at)) is not None:
+                return machine.failed(failed)
 
     @contextmanager
     def _wakeable(self, response: httpx2.Response) -> Iterator[None]:
@@ -245,4 +293,7 @@ def _items(caller: Caller, machine: Follow[T]) -> Generator[T, None, None]:
                 if machine.hung_up:
                     break
         if not machine.ended:
-            caller.pause(machine.pause())
+            seconds = machine.pause()
+            if (why := machine.unreached) is not None:
+                caller.tell_away(why)
+            caller.pause(seconds)

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from legation.client import operations
-from legation.client.find import find
+from legation.client.find import data_folder, find
 from legation.client.part_file import Filter, Unchanged
-from legation.client.repeat import REPEATS
+from legation.client.repeat import REPEATS, Outages
 from legation.client.spawn import Spawn
 from legation.client.surface import Surface
-from legation.client.target import target
+from legation.client.target import Target, target
 from legation.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from legation.secret import Secret
 
@@ -33,6 +33,7 @@ class How(TypedDict, total=False):
     certificate: str | None  # the only one to trust, in PEM; None: those that the system trusts
     timeouts: Timeouts
     repeats: int  # of a call that is safe to repeat, when the server cannot be reached or is busy
+    outages: Outages | None  # told when what is followed waits for its server, and when that is back
 
 
 class Legation(_Surface):
@@ -47,12 +48,12 @@ class Legation(_Surface):
         certificate: str | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         repeats: int = REPEATS,
+        outages: Outages | None = None,
     ) -> None:
         from legation.client.caller import Caller  # brings httpx2 with it
 
         at = target(url, token, workspace, certificate)
-        super().__init__(Caller(at, timeouts, repeats))
-        self.url = at.base
+        super().__init__(Caller(at, timeouts, repeats, outages))
         self._child: ServerChild | None = None
 
     @classmethod
@@ -62,10 +63,19 @@ class Legation(_Surface):
 
     @classmethod
     def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
-        """To the `legation up` of this machine."""
-        found = find(data_dir)
+        """To the `legation up` of this machine, and after a restart to the next one: at another port, if need be."""
+        folder, own = data_folder(data_dir), "certificate" in how
+        found = find(folder)
         how.setdefault("certificate", found.certificate)
-        return cls(found.url, found.token, **how)
+        made = cls(found.url, found.token, **how)
+
+        def again() -> Target:
+            found = find(folder)
+            certificate = how.get("certificate") if own else found.certificate
+            return target(found.url, found.token, how.get("workspace"), certificate)
+
+        made.caller.located.again = again
+        return made
 
     @classmethod
     def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
@@ -79,6 +89,10 @@ class Legation(_Surface):
         made._child = child
         child.start()
         return made
+
+    @property
+    def url(self) -> str:
+        return self.caller.located.now.base
 
     def backup(
         self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged

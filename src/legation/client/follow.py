@@ -8,7 +8,7 @@ have delivered it or not, and that is an error.
 
 A driver (sync or async) does, until `ended`:
     connect with `request()`, tell `opened` the answer, `take` each chunk until `hung_up`,
-    then sleep for `pause()` seconds.
+    then sleep for `pause()` seconds; `unreached` says why there was no answer.
 An `accepted` frame says that what was sent along is taken, and by its id where to go on from. An `error` frame is the
 problem that came too late for a status: it is refused.
 """
@@ -24,7 +24,7 @@ from legation.client.operation import Method, Query
 from legation.client.repeat import Reconnects
 from legation.client.source import Source
 from legation.client.sse import Frame, Parser
-from legation.errors import InternalError, LegationError, Unavailable
+from legation.errors import InternalError, LegationError, Unauthenticated, Unavailable
 
 T = TypeVar("T")
 
@@ -47,6 +47,7 @@ class Follow(Generic[T]):
     def __init__(self, source: Source[T], reconnects: Reconnects) -> None:
         self.ended = False
         self.hung_up = False  # nothing more is to be read from this connection
+        self.is_open = False  # this connection is a stream
         self._source = source
         self._reconnects = reconnects
         self._parser = Parser()
@@ -56,7 +57,7 @@ class Follow(Generic[T]):
         self._sent = False  # this connection takes something there, and nothing came back yet
 
     def request(self) -> StreamRequest:
-        self.hung_up = False
+        self.hung_up = self.is_open = False
         self._failure = None
         self._parser = Parser()
         self._reconnects.opened()
@@ -71,14 +72,23 @@ class Follow(Generic[T]):
         if status == 200:
             if not headers.get("content-type", "").lower().startswith("text/event-stream"):
                 self._not_a_stream(what)
+            else:
+                self.is_open = True
             return
         failure = refused(what, status, headers, body)
         if self._sent or (not failure.passing and status < 500 and status not in (408, 425)):
             raise failure.error
         self.failed(failure)
 
+    @property
+    def unreached(self) -> LegationError | None:
+        """Why this connection never was a stream."""
+        return self._failure.error if self._failure is not None and not self.is_open else None
+
     def failed(self, failure: Failure) -> None:
-        """The connection could not be made or was lost."""
+        """The connection could not be made or was lost. Raises what another try cannot mend."""
+        if not failure.passing and isinstance(failure.error, Unauthenticated):
+            raise failure.error
         self._failure = failure
         self.hung_up = True
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import Final, TypeAlias
 
 from legation.client.failure import Failure
 from legation.client.operation import REPEATABLE, Method
+from legation.errors import LegationError
 
 REPEATS: Final = 3  # of one call, beyond its first try
 FIRST_PAUSE: Final = 0.2
 MOST_PAUSE: Final = 30.0  # the caller's time: a server that asks for more gets the error passed on instead
 LONG_ENOUGH: Final = 10.0  # a stream that held so long was well; its end starts the count anew
 PATIENCE: Final = 600.0  # the follower's time without a sign of the server
+
+# Told why, when the server of what is followed cannot be reached; then None, when it is back.
+Outages: TypeAlias = Callable[[LegationError | None], None]
 
 
 def zero_to_one() -> float:

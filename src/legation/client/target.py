@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode, urlsplit
 
-from legation.errors import InvalidParams
+from legation.client.failure import Failure
+from legation.errors import InvalidParams, LegationError, Unauthenticated
 from legation.secret import Secret
 
 
@@ -24,6 +26,11 @@ class Target:
         return {} if self.workspace is None else {"Legation-Workspace": self.workspace}
 
     @property
+    def trust(self) -> tuple[bool, bool, str | None]:
+        """Targets of one trust can be talked to by one HTTP client."""
+        return self.is_plain, self.is_local, self.certificate
+
+    @property
     def is_plain(self) -> bool:
         return self.base.startswith("http:")
 
@@ -37,6 +44,29 @@ class Target:
             return ip_address(host).is_loopback
         except ValueError:
             return host == "localhost" or host.endswith(".localhost")
+
+
+class Located:
+    """Where the server is now. `again` looks for it: after a restart it has another token, and maybe another address.
+
+    INV-C9  What may have reached a server is not sent to the next one by this: only what met no server at all, or one
+    that did not know the token. A token that is refused by the server it is for stays refused."""
+
+    def __init__(self, at: Target) -> None:
+        self.now = at
+        self.again: Callable[[], Target] | None = None  # None: it is where it was said to be
+
+    def after(self, failure: Failure, tried: Target) -> Failure | None:
+        """What remains of a failure of a try at `tried`; None: that did not take it, and there is another to ask."""
+        refused = isinstance(failure.error, Unauthenticated)
+        if self.again is None or not (failure.passing or failure.unsent or refused):
+            return failure
+        try:
+            self.now = self.again()
+        except LegationError as away:  # it stops, or starts: its file says nothing yet
+            return Failure(away, passing=True, unsent=True) if refused else failure
+        untaken = failure.unsent or refused
+        return None if untaken and self.now != tried else failure
 
 
 def target(

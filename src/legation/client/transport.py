@@ -34,7 +34,7 @@ class Options(TypedDict):
 
 def options(target: Target, timeouts: Timeouts) -> Options:
     return Options(
-        auth=_bearer(target),
+        auth=bearer(target),
         headers={**target.headers(), "User-Agent": f"legation/{__version__}", "Accept-Encoding": "identity"},
         timeout=read_timeout(timeouts, timeouts.read),
         # One connection for each stream that is followed, however many: no wait for a free one.
@@ -86,7 +86,7 @@ def closed() -> Conflict:
     return Conflict("cannot use a client after it was closed: connect again")
 
 
-def _bearer(target: Target) -> Callable[[httpx2.Request], httpx2.Request]:
+def bearer(target: Target) -> Callable[[httpx2.Request], httpx2.Request]:
     def put_on(request: httpx2.Request) -> httpx2.Request:
         request.headers["Authorization"] = f"Bearer {target.token.reveal()}"
         return request
