@@ -133,9 +133,8 @@ def _say(out: Terminal, row: dict[str, object], *, json: bool) -> None:
     if json:
         sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
         return
-    head = (
-        f"{line(str(row['id']))}  {row['started']}  {line(str(row['state'])):<11} {row['events']:>6} events  "
-    )
+    state = f"{row['state']}, turn cut" if row.get("cut") else str(row["state"])
+    head = f"{line(str(row['id']))}  {row['started']}  {line(state):<11} {row['events']:>6} events  "
     out.say(f"{head}{line(str(row['agent'] or '?'))}  {line(str(row['title'] or ''))[:TITLE_SHOWN]}")
 
 
@@ -144,6 +143,7 @@ def _row_there(session: SessionInfo) -> dict[str, object]:
         "id": session.session_id,
         "started": _time(session.created_at),
         "state": session.status,
+        "cut": session.cut,
         "events": session.event_count,
         "agent": session.agent,
         "cwd": session.directory,

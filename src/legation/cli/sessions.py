@@ -41,7 +41,7 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
     columns = {
         "id": lambda each: each.session_id,
         "agent": lambda each: each.agent,
-        "status": lambda each: each.status,
+        "status": lambda each: f"{each.status}, turn cut" if each.cut else each.status,
         "mode": lambda each: each.agent_mode,
         "model": lambda each: each.model,
         "events": lambda each: str(each.event_count),
@@ -352,5 +352,11 @@ def _facts(info: SessionInfo) -> dict[str, str | None]:
         "events": str(info.event_count),
         "begun": when(info.created_at),
         "changed": when(info.updated_at),
+        "turn cut": _cut(info),
         "exit": " ".join(f"{name}: {value}" for name, value in ended.items() if value is not None) or None,
     }
+
+
+def _cut(info: SessionInfo) -> str | None:
+    at, reason = (info.cut or {}).get("at"), (info.cut or {}).get("reason")
+    return f"{when(at) if isinstance(at, int) else '?'}: {reason}" if info.cut else None

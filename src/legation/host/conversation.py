@@ -28,7 +28,7 @@ from legation.host.permissions import Permissions
 from legation.host.questions import Questions
 from legation.host.reverse import Service
 from legation.host.toolcalls import Decided, ToolCalls, real_path
-from legation.host.turn import CANCEL_GRACE, End, PromptResult, Turn
+from legation.host.turn import CANCEL_GRACE, CutWords, End, PromptResult, Turn
 from legation.ids import new_id
 from legation.store.stream import Receipt
 from legation.wire import codec
@@ -44,7 +44,7 @@ from legation.wire.action import EFFECTLESS, MAX_PATH, Action, canonical_path, k
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision, RuledApprover, Unasked
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
-from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState, UnaskedEffect
+from legation.wire.lifecycle import CUT, PromptFinished, PromptStarted, TurnState, UnaskedEffect
 from legation.wire.lifecycle import Turn as TurnName
 from legation.wire.payload import Payload
 
@@ -309,10 +309,11 @@ class Conversation:
         """The agent waits for us."""
         return self._permissions.waiting or (self._questions is not None and self._questions.waiting)
 
-    def _withdraw_all(self) -> None:
-        self._permissions.cancel_all()
+    def _withdraw_all(self, turn: Turn | None = None) -> None:
+        why = turn.cut.waited if turn is not None and turn.cut is not None else None
+        self._permissions.cancel_all(why)
         if self._questions is not None:
-            self._questions.cancel_all()
+            self._questions.cancel_all(why)
 
     def _ask(self, request: RequestPermissionRequest) -> Ask:
         call = self.tool_calls.whole(request.tool_call)
@@ -415,7 +416,12 @@ class Conversation:
             if turn.sent:  # else it would overtake the prompt; `_run` sends it then
                 await self._cancel_at_agent()
         finally:
-            self._withdraw_all()  # after it, so that no agent takes `cancelled` for a mere no and goes on
+            self._withdraw_all(turn)  # after it, so that no agent takes `cancelled` for a mere no and goes on
+
+    def cut(self, why: CutWords) -> None:
+        """The turn that runs, if one does, is about to be ended by its host: where no agent was faster, its end says why."""
+        if self._turn is not None:
+            self._turn.cut = self._turn.cut or why
 
     async def _cancel_at_agent(self) -> None:
         with suppress(TransportClosed, AgentExited):  # the agent is ending, and the turn with it
@@ -430,7 +436,7 @@ class Conversation:
         """The turn is over, as far as that depends on us and on time, and nobody need answer any more."""
         if self._running:
             await asyncio.wait({self._running}, timeout=SETTLE_LIMIT)
-        self._withdraw_all()
+        self._withdraw_all(self._turn)
 
     # The turn.
 
@@ -477,6 +483,12 @@ class Conversation:
                 "which it asks, or let a policy allow it"
             )
             self._end(turn, PromptResult("cancelled", error=RpcError(ErrorCode.INVALID_REQUEST, what)))
+        elif turn.cut is not None and (
+            isinstance(answer, LegationError) or answer.stop_reason == "cancelled"
+        ):
+            error = answer if isinstance(answer, LegationError) else None
+            told = RpcError(ErrorCode.INTERNAL_ERROR, turn.cut.ran, CUT)
+            self._end(turn, PromptResult("cancelled", error=told), error)
         elif turn.stuck:
             self._finish(turn, "cancelled", error=self._stuck())
         elif isinstance(answer, AgentRefused):
@@ -492,7 +504,7 @@ class Conversation:
 
     def _end(self, turn: Turn, result: PromptResult, error: LegationError | None = None) -> None:
         self._turn = None
-        self._withdraw_all()
+        self._withdraw_all(turn)
         receipt = self._session.note(
             PromptFinished(
                 turn=turn.id, stop_reason=result.stop_reason, error=result.error, usage=result.usage

@@ -46,7 +46,7 @@ from legation.host.router import Router
 from legation.host.session import Session
 from legation.host.sessions import Sessions, must_not_be_anothers
 from legation.host.stream import HOST_STREAM, HostStream
-from legation.host.turn import PromptResult
+from legation.host.turn import CutWords, PromptResult
 from legation.proc import ProcessLauncher
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
@@ -287,6 +287,11 @@ class AcpHost:
 
     async def cancel(self, session_id: str) -> None:
         await self.session(session_id).cancel()
+
+    def cut_turns(self, why: CutWords) -> None:
+        """Those that run are about to be ended, with the host: they say so."""
+        for session in self._sessions:
+            session.talk.cut(why)
 
     async def close_session(self, session_id: str, *, reopens: bool = False) -> None:
         """A load opens it again, here; with `reopens` also in a later host, which restores it closed. To close it again

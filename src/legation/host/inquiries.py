@@ -66,6 +66,9 @@ class Inquiries(ABC, Generic[A, V, R]):
     def _expired(self) -> V: ...
 
     @abstractmethod
+    def _cut_off(self, why: str) -> V: ...
+
+    @abstractmethod
     def _failed(self, how: str) -> V:
         """Whoever was asked gave no answer; `how` goes after their name."""
 
@@ -94,10 +97,11 @@ class Inquiries(ABC, Generic[A, V, R]):
         inquiry = self._open.get(inquiry_id)
         return None if inquiry is None else inquiry.asked
 
-    def cancel_all(self) -> None:
-        """The turn is over: whoever was asked need not answer any more."""
+    def cancel_all(self, why: str | None = None) -> None:
+        """The turn is over: whoever was asked need not answer any more. `why`: it was cut off."""
+        over = self.turn_over if why is None else self._cut_off(why)
         for inquiry in list(self._open.values()):
-            self._close(inquiry, self._cancelled_by(inquiry) or self.turn_over)
+            self._close(inquiry, self._cancelled_by(inquiry) or over)
 
     def _begin(
         self, inquiry_id: str, asked: A, recorded: Payload, decide: Coroutine[object, object, object]

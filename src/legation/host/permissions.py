@@ -64,6 +64,9 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
     def _expired(self) -> Decision:
         return Decision("expired", "timeout", f"nobody answered within {self._limit:g} s")
 
+    def _cut_off(self, why: str) -> Decision:
+        return Decision("superseded", "legation", why)
+
     def _failed(self, how: str) -> Decision:
         return Decision("denied", "legation", f"the approver {how}")
 

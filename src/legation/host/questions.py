@@ -100,6 +100,9 @@ class Questions(Inquiries[CreateElicitationRequest, Reply, CreateElicitationResp
     def _expired(self) -> Reply:
         return Reply("expired", "timeout", f"nobody answered within {self._limit:g} s")
 
+    def _cut_off(self, why: str) -> Reply:
+        return Reply("superseded", "legation", why)
+
     def _failed(self, how: str) -> Reply:
         return Reply("cancelled", "legation", f"the handler {how}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from legation.agents.rpc import AgentRefused
 from legation.clock import Clock
@@ -14,6 +14,13 @@ from legation.wire.acp.rpc import AgentMethod, RpcError
 from legation.wire.acp.sessions import PromptResponse, Usage
 
 CANCEL_GRACE = 10.0  # seconds an agent has to end a cancelled turn: its time; after that it is stopped
+
+
+class CutWords(NamedTuple):
+    """What is said where a host ends, or has ended, in the midst of things."""
+
+    ran: str  # of a turn
+    waited: str  # of a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class Turn:
         self.sent = False  # the prompt is on its way to the agent
         self.stuck = False  # no sign of life came for the idle time
         self.unasked: str | None = None  # what it did without asking, where that ends it
+        self.cut: CutWords | None = None  # why its host ends it
         self.answer: PromptResponse | LegationError | None = None  # the agent's
         self.end: End | None = None
         self._clock = clock

@@ -86,6 +86,15 @@ class Hosting:
                 self._hosts[name] = await self._open(name)
             return self._hosts[name]
 
+    def cut_turns(self) -> None:
+        """The server stops: turns that run end with a word on that."""
+        if self._hosts:
+            from legation.host.turn import CutWords
+            from legation.server.sessions.mending import cut_words
+
+            for host in self._hosts.values():
+                host.cut_turns(CutWords(*cut_words("stopped")))
+
     def trusted(self, workspace: str) -> TrustedFolders:
         return TrustedFolders(self._settings.data_dir, workspace)
 

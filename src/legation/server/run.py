@@ -171,6 +171,7 @@ def _before_exit(services: Services) -> Callable[[], None]:
     """Whoever waits for an approval, and whoever follows a stream, hears of the end while there is time to say so."""
 
     def tell() -> None:
+        services.hosting.cut_turns()
         services.door.shut()
         services.acp.shut()
         services.hub.close()

@@ -1,7 +1,7 @@
 """Legation's own events on a session's stream: what ACP has no update for."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.permission import PermissionOption
@@ -15,6 +15,10 @@ from legation.wire.payload import Payload
 Status = Literal["starting", "active", "resuming", "disconnected", "closed", "deleted"]
 Turn = Literal["accepted", "running", "requires-action", "idle"]
 QuestionOutcome = Literal["accepted", "declined", "expired", "superseded", "cancelled"]
+
+
+# In the `data` of the error that a turn ends with which its host cut off: nobody cancelled it, and no agent ended it.
+CUT: Final[Mapping[str, object]] = {"cut": True}
 
 
 class SessionStatus(Payload):
@@ -53,6 +57,11 @@ class PromptFinished(Payload):
     stop_reason: StopReason
     error: RpcError | None = None
     usage: Usage | None = None
+
+    @property
+    def cut_by(self) -> str | None:
+        """Why its host cut it off, where it did."""
+        return self.error.message if self.error is not None and self.error.data == CUT else None
 
 
 class PermissionAsked(Payload):

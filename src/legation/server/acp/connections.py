@@ -54,7 +54,14 @@ class SessionOpened(Protocol):
     """As `Opened`, in a workspace."""
 
     async def __call__(
-        self, workspace: str, session: Session, agent: str, *, prompted: bool = False
+        self,
+        workspace: str,
+        session: Session,
+        agent: str,
+        *,
+        prompted: bool = False,
+        over: bool = False,
+        error: LegationError | None = None,
     ) -> None: ...
 
 

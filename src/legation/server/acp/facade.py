@@ -242,7 +242,7 @@ class Facade:
     async def _prompt(self, params: bytes) -> Reply:
         given = read(params, Prompt)
         session = await self._sessions.usable(given.session_id)
-        await self._used(session)
+        await self._used(session, prompted=True)
         follower = self._followers.get(session.id)
         if follower is None:  # a client that came back and did not load it
             follower, _ = await self._following(session, Follower.skip)
@@ -250,19 +250,28 @@ class Facade:
         self._exits.begin(session.id)
         try:
             result = await session.prompt(given.prompt)
-        except LegationError:
+        except LegationError as error:
+            await self._used(session, over=True, error=error)
             await follower.reached(session.stream.head)
             raise
+        await self._used(session, over=True)
         await follower.reached(session.stream.head)
         if result.error is not None:
             raise AgentRefused(AgentMethod.SESSION_PROMPT, result.error)
         return Reply(PromptResponse(stop_reason=result.stop_reason, usage=result.usage))
 
-    async def _used(self, session: Session) -> None:
+    async def _used(
+        self,
+        session: Session,
+        *,
+        prompted: bool = False,
+        over: bool = False,
+        error: LegationError | None = None,
+    ) -> None:
         try:
-            await self._opened(session, self.agent, prompted=True)
-        except LegationError as error:  # a failing disk keeps no prompt from its agent
-            logger.warning("it is not on the disk that session %s was used: %s", session.id, error.code)
+            await self._opened(session, self.agent, prompted=prompted, over=over, error=error)
+        except LegationError as failed:  # a failing disk keeps no prompt from its agent
+            logger.warning("it is not on the disk that session %s was used: %s", session.id, failed.code)
 
     async def _set_mode(self, params: bytes) -> Reply:
         given = read(params, SetModeRequest)

@@ -79,6 +79,8 @@ def _told(updated_at: str | None) -> int:
 
 
 def _info(place: _Place, meta: SessionMeta) -> SessionInfo:
+    details = read_details(meta.details)
+    cut = details.cut if details else None
     used = datetime.fromtimestamp(place.used / 1000, UTC).isoformat(timespec="milliseconds")
     return SessionInfo(
         session_id=place.session_id,
@@ -86,4 +88,5 @@ def _info(place: _Place, meta: SessionMeta) -> SessionInfo:
         additional_directories=meta.additional_directories,
         title=meta.title,
         updated_at=used if place.used else None,
+        meta={"legation": {"cut": cut.shown()}} if cut else None,
     )

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from legation.errors import CapabilityUnsupported, InvalidParams, NotFound, SessionClosed
+from legation.errors import CapabilityUnsupported, InvalidParams, LegationError, NotFound, SessionClosed
 from legation.host.host import AcpHost
 from legation.host.session import Session
 from legation.server.acp.offer import offers
@@ -22,9 +22,18 @@ Way = Callable[..., Awaitable[SessionUpdated]]
 
 
 class Opened(Protocol):
-    """Told of each session that is used, and its agent, before anything becomes of it; also when it is prompted."""
+    """Told of each session that is used, and its agent, before anything becomes of it; also when it is prompted, and when
+    that is over."""
 
-    async def __call__(self, session: Session, agent: str, *, prompted: bool = False) -> None: ...
+    async def __call__(
+        self,
+        session: Session,
+        agent: str,
+        *,
+        prompted: bool = False,
+        over: bool = False,
+        error: LegationError | None = None,
+    ) -> None: ...
 
 
 async def _let_go(host: AcpHost, session: Session) -> None:

@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
 from legation.clock import Clock
-from legation.errors import InvalidParams, LegationError
+from legation.errors import AgentExited, InvalidParams, LegationError, TransportClosed
 from legation.ids import new_id
 from legation.server.hosting import Hosting
 from legation.server.sessions.answering import Answering
 from legation.server.sessions.attachments import links_to
-from legation.server.sessions.details import Deletion, Message, foreign, read_details
+from legation.server.sessions.details import Cut, Deletion, Message, foreign, read_details
 from legation.server.sessions.launching import Launching
 from legation.server.sessions.liveness import liveness
 from legation.server.sessions.making import FolderOf, Making
@@ -163,6 +163,7 @@ class Desk:
         if self._rests is not None:
             self._rests.cancel()
             await asyncio.wait({self._rests})
+        self._hosting.cut_turns()  # also those that began since the server was told to stop
         await self._turns.close()
         if self._attached:
             await self._attaching.close()
@@ -201,9 +202,18 @@ class Desk:
         await self._mode_grants.give(principal, record, mode)
         return SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
 
-    async def adopt(self, workspace: str, session: Session, agent: str, *, prompted: bool = False) -> None:
+    async def adopt(
+        self,
+        workspace: str,
+        session: Session,
+        agent: str,
+        *,
+        prompted: bool = False,
+        over: bool = False,
+        error: LegationError | None = None,
+    ) -> None:
         """One that was opened, or taken up, another way: from now on it is seen and spoken to like any other.
-        `prompted`: it is used right now."""
+        `prompted`: its client is about to prompt it. `over`: that has ended, with an `error` or without."""
         if session.status == "deleted":
             return
         if self._records.was_deleted(workspace, session.id):  # and nobody but us has to do with it any more
@@ -216,8 +226,17 @@ class Desk:
             if session.meta.details != record.details.plain():
                 await self._records.save(record, record.details)
             await self._attaching.host(workspace)  # from where its end is heard
-        if prompted:
-            await self._records.save(record, replace(record.details, updated_at=self._clock.now_ms()))
+        now, details = self._clock.now_ms(), record.details
+        if prompted and session.busy:  # it will be refused
+            await self._records.save(record, replace(details, updated_at=now))
+        elif prompted:
+            marked = replace(details, updated_at=now, prompted=session.stream.head, cut=None)
+            await self._records.save(record, marked)
+        elif over and details.prompted is not None and not session.busy:
+            began = session.stream.head > details.prompted
+            crashed = began and isinstance(error, AgentExited | TransportClosed)
+            cut = Cut(at=now, reason=error.message) if crashed and error else details.cut
+            await self._records.save(record, replace(details, prompted=None, cut=cut))
 
     def _foreign(self, workspace: str, session: Session, agent: str) -> Record:
         details = read_details(session.meta.details) or foreign(agent, self._clock.now_ms())

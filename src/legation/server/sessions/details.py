@@ -57,6 +57,16 @@ class Exit(Kept):
         return {"reason": self.reason, "code": self.code, "signal": self.signal, "stderr": self.stderr}
 
 
+class Cut(Kept):
+    """The last turn, where it ended without a word of its agent's: the server, or the agent's process, ended before."""
+
+    at: int  # when that was noticed
+    reason: str
+
+    def shown(self) -> dict[str, Value]:
+        return {"at": self.at, "reason": self.reason}
+
+
 class Sealed(Kept):
     """Where in the vault the MCP servers are."""
 
@@ -96,6 +106,10 @@ class Details(Kept):
     queue: tuple[Message, ...] = ()
     begun: Begun | None = None
     deletion: Deletion | None = None
+    prompted: int | None = (
+        None  # a client of ACP has the word: what the log has of its turn stands above that
+    )
+    cut: Cut | None = None  # until the next turn begins
 
     @property
     def mode(self) -> str:

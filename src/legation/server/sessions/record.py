@@ -125,9 +125,10 @@ class Record:
             directory=meta.cwd,
             title=meta.title,
             status=self.status,
-            busy=details.begun is not None,
+            busy=details.begun is not None or (self.session is not None and self.session.busy),
             queued=len(details.queue),
             exit=None if details.exit is None else details.exit.shown(),
+            cut=None if details.cut is None else details.cut.shown(),
             mcp=list(details.mcp) or None,
             skills=list(details.skills) or None,
         )

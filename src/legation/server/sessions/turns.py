@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec.structs import replace
 
 from legation.clock import Clock
-from legation.errors import Conflict, LegationError, RateLimited
+from legation.errors import AgentExited, Conflict, LegationError, RateLimited, TransportClosed
 from legation.ids import new_id
-from legation.server.sessions.details import Begun, Details, Message
+from legation.server.sessions.details import Begun, Cut, Details, Message
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.store.log import EventLog
@@ -144,7 +144,9 @@ class Turns:
         message, *rest = record.details.queue
         begun = Begun(message=message, after=record.head)
         try:
-            await self._records.save(record, replace(record.details, queue=tuple(rest), begun=begun))
+            await self._records.save(
+                record, replace(record.details, queue=tuple(rest), begun=begun, cut=None)
+            )
         except LegationError:  # the disk has it among those that wait, and there it stays
             record.details = _put_back(record.details, message)
             raise
@@ -178,6 +180,9 @@ class Turns:
             await session.prompt(blocks_of(message), message=message.id or None)
         except LegationError as error:  # the log has it
             logger.info("session %s: %s", record.id, error.message)
+            if isinstance(error, AgentExited | TransportClosed):
+                cut = Cut(at=self._clock.now_ms(), reason=error.message)
+                record.details = replace(record.details, cut=cut)
         if current_mode(session.offers) != mode:
             record.details = left_in(record.details, session.offers)
         return True

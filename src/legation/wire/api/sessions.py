@@ -106,6 +106,9 @@ class SessionInfo(Answer, kw_only=True):
     busy: bool = False  # a turn runs
     queued: int = 0  # messages that wait for it
     exit: Mapping[str, Value] | None = None  # of the agent's process that ended: code, signal, reason
+    cut: Mapping[str, Value] | None = (
+        None  # the last turn, by a restart or a crash: at, reason; until the next begins
+    )
     mcp: list[str] | None = None  # by name: what they are given are secrets
     skills: list[str] | None = None
 
