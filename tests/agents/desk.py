@@ -56,14 +56,14 @@ class Desk:
         return (await self.host.spawn_agent(self.definition)).agent_id
 
     async def said(self, type_: str = "agent-message-chunk") -> str:
-        chunks = [json.loads(event.raw) for event in await of_type(self.session, type_)]
+        chunks = [json.loads(event.payload) for event in await of_type(self.session, type_)]
         return "".join(chunk["content"]["text"] for chunk in chunks)
 
     async def tool_calls(self) -> dict[str, list[str]]:
         """By id, the statuses that each went through."""
         found: dict[str, list[str]] = {}
         for event in await of_type(self.session, "tool-call", "tool-call-update"):
-            update = json.loads(event.raw)
+            update = json.loads(event.payload)
             if "status" in update:
                 found.setdefault(update["toolCallId"], []).append(update["status"])
         return found

@@ -20,7 +20,7 @@ async def told(source: str, place: Path) -> dict[str, object]:
         session = await made.script(source)
         await go(session)
         (said,) = await of_type(session, "agent-message-chunk")
-        return json.loads(json.loads(said.raw)["content"]["text"])  # type: ignore[no-any-return]
+        return json.loads(json.loads(said.payload)["content"]["text"])  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ async def test_a_file_request_that_was_not_offered_is_answered(tmp_path: Path) -
         session = await made.script(source)
         await go(session)
         (said,) = await of_type(session, "agent-message-chunk")
-    answer = json.loads(json.loads(said.raw)["content"]["text"])
+    answer = json.loads(json.loads(said.payload)["content"]["text"])
     assert answer["error"]["code"] == -32601
     assert not target.exists()
 
@@ -70,7 +70,7 @@ async def test_an_update_after_the_answer_is_kept(tmp_path: Path) -> None:
         session = await made.script(source)
         await go(session)
         late = await until(session, lambda event: event.type == "agent-message-chunk")
-        assert json.loads(late.raw)["content"]["text"] == "late"
+        assert json.loads(late.payload)["content"]["text"] == "late"
 
 
 async def test_a_second_prompt_is_not_sent_while_the_first_is_at_work(tmp_path: Path) -> None:
@@ -93,6 +93,7 @@ stay()
         await session.cancel()
         await turn
         said = [
-            json.loads(each.raw)["content"]["text"] for each in await of_type(session, "agent-message-chunk")
+            json.loads(each.payload)["content"]["text"]
+            for each in await of_type(session, "agent-message-chunk")
         ]
         assert said == ["at work", "session/cancel"]

@@ -41,7 +41,7 @@ async def begun(made: Rig, mode: str, beginning: Beginning) -> Session:
 async def heard(session: Session) -> list[object]:
     await go(session)
     (said,) = await of_type(session, "agent-message-chunk")
-    return json.loads(json.loads(said.raw)["content"]["text"])  # type: ignore[no-any-return]
+    return json.loads(json.loads(said.payload)["content"]["text"])  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(

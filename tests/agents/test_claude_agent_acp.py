@@ -58,8 +58,8 @@ async def test_an_allowed_tool_call_is_carried_out(claude_agent_acp: tuple[str, 
         assert result.stop_reason == "end_turn"
         assert target.read_text() == "hello\n"
         asked, answered = await of_type(at.session, "permission-asked", "permission-answered")
-        assert json.loads(asked.raw)["action"]["paths"] == [str(target)]
-        assert json.loads(answered.raw)["optionId"] == "allow-once"
+        assert json.loads(asked.payload)["action"]["paths"] == [str(target)]
+        assert json.loads(answered.payload)["optionId"] == "allow-once"
         assert (await at.tool_calls())[call.id][-1] == "completed"
         (told,) = at.model.requests[1].tool_results
         assert (told.id, told.is_error) == (call.id, False)
@@ -123,7 +123,7 @@ async def test_a_cancel_withdraws_an_open_permission(
         at.model.clear()
         assert not target.exists()
         (answered,) = await of_type(at.session, "permission-answered")
-        assert json.loads(answered.raw)["outcome"] == "cancelled"
+        assert json.loads(answered.payload)["outcome"] == "cancelled"
 
 
 async def test_a_session_goes_on_after_a_cancel(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_an_error_of_the_model_is_told_as_it_is(
         assert result.error is not None
         assert (result.error.code, _kind(result.error)) == (code, kind)
         (finished,) = await of_type(at.session, "prompt-finished")
-        assert json.loads(finished.raw)["error"]["message"] == result.error.message
+        assert json.loads(finished.payload)["error"]["message"] == result.error.message
         assert "the scripted reason" in await at.said()  # where the agent hides it from the error, it says it
 
 

@@ -45,7 +45,7 @@ class Person:
 
 async def answered(at: Desk) -> dict[str, object]:
     (event,) = await of_type(at.session, "question-answered")
-    found: dict[str, object] = json.loads(event.raw)
+    found: dict[str, object] = json.loads(event.payload)
     return found
 
 
@@ -61,7 +61,7 @@ async def test_a_question_is_asked_as_a_form_and_the_model_gets_the_choice(
         (told,) = at.model.requests[1].tool_results
         assert (told.id, told.is_error) == (call.id, False)
         assert f'"{QUESTION}"="Blue"' in told.text
-        (asked,) = [json.loads(event.raw) for event in await of_type(at.session, "question-asked")]
+        (asked,) = [json.loads(event.payload) for event in await of_type(at.session, "question-asked")]
         assert (asked["message"], asked["mode"], asked["toolCallId"]) == (QUESTION, "form", call.id)
         choices = asked["requestedSchema"]["properties"]["question_0"]["oneOf"]
         assert tuple(each["const"] for each in choices) == COLOURS

@@ -138,7 +138,7 @@ async def test_a_session_is_active_again_after_its_agent_was_killed(
         assert knows(at, 1)
         assert await of_type(at.session, "session-reset") == []  # resumed, as it can
         (exited,) = await of_type(at.session, "agent-exited")
-        assert json.loads(exited.raw)["signal"] == signal.SIGKILL
+        assert json.loads(exited.payload)["signal"] == signal.SIGKILL
 
 
 async def test_a_session_killed_in_mid_turn_tells_its_end_and_goes_on(

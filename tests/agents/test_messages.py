@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.agents.messages import (
-    UpdateParams,
+    UpdateReader,
     id_key,
-    read_block,
     read_cancelled_id,
     read_error,
     read_message,
@@ -64,21 +63,53 @@ def test_any_bytes_are_a_message_or_none(line: bytes) -> None:
 def test_an_update_with_an_id_is_not_taken_for_a_notification() -> None:
     update = b'"method":"session/update","params":{"sessionId":"s","update":{}}}'
     notification, request = b'{"id":null,' + update, b'{"id":1,' + update
-    (found,) = read_block(notification)
-    assert isinstance(found, UpdateParams)
-    assert read_block(request) == [request]
+    (found,) = UpdateReader().read(notification)
+    assert isinstance(found, tuple)
+    assert UpdateReader().read(request) == [request]
 
 
 _update = st.builds(
-    lambda session, text: json.dumps(
-        {"method": "session/update", "params": {"sessionId": session, "update": {"text": text}}},
+    lambda session, text, beside, last: json.dumps(
+        {
+            "method": "session/update",
+            "params": {
+                **({} if last else {"update": {"sessionUpdate": "plan", "text": text}, **beside}),
+                "sessionId": session,
+                **({**beside, "update": {"sessionUpdate": "plan", "text": text}} if last else {}),
+            },
+        },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass"),
     st.sampled_from(["a", "b"]),
-    st.sampled_from(["x", "é", "\ud800", "}\n{"]),
+    st.sampled_from(["x", "é", "\ud800", "}\n{", '"}},']),
+    st.sampled_from([{}, {"_meta": {"a": 1}}, {"vendor": {"sessionUpdate": "plan", "text": "x"}}]),
+    st.booleans(),
+)
+# Lines with which an agent might try to be taken for another, after one that was read whole.
+_HEAD = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":'
+_tricks = st.sampled_from(
+    [
+        _HEAD + b'{"sessionUpdate":"plan"}}}',
+        _HEAD + b'{"sessionUpdate":"plan"},"update":{"sessionUpdate":"notice"}}}',
+        _HEAD + b'{"sessionUpdate":"plan"}},"params":{"sessionId":"b","update":{"sessionUpdate":"plan"}}}',
+        _HEAD + b'{"sessionUpdate":"plan"},"sessionId":"b","x":{}}}',
+        _HEAD + b'{"sessionUpdate":"plan"}},"id":{}}',
+        _HEAD + b'{"sessionUpdate":"plan"}} }',
+        _HEAD + b' {"sessionUpdate":"plan"}}}',
+        _HEAD + b'{"sessionUpdate":"plan","sessionUpdate":"notice"}}}',
+        _HEAD + b'{"sessionUpdate":7}}}',
+        _HEAD + b'{"x":{}}}',
+        _HEAD + b"7}}",
+        _HEAD + b"}}",
+        _HEAD + b'{"sessionUpdate":"plan","x":"\xff"}}}',
+        _HEAD + b'{"sessionUpdate":"plan","x":"\\ud800"}}}',
+        _HEAD + b'{"sessionUpdate":"plan"',
+        b',"x":{}}}}',
+    ]
 )
 _lines = st.lists(
     _update
+    | _tricks
     | st.sampled_from([b"", b" ", b"noise", b'{"id":1,"result":2}', b"\xff", DEEP])
     | st.tuples(_update, _update).map(b" ".join)  # two in one line
     | _update.map(lambda line: line[:20])
@@ -87,21 +118,63 @@ _lines = st.lists(
 )
 
 
-def read(found: UpdateParams | bytes) -> object:
-    return found if isinstance(found, bytes) else (found.sessionId, bytes(found.update))
+def read(reader: UpdateReader, block: bytes) -> list[object]:
+    """Each line as it was read: whose it is, its type, its params and its update."""
+    return [
+        told
+        for found in reader.read(block)
+        for told in (
+            [found]
+            if isinstance(found, bytes)
+            else [(found[0], each.type, each.raw, each.payload.strip()) for each in found[1]]
+        )
+    ]
 
 
 @given(_lines)
 def test_a_block_is_read_as_its_lines_are(lines: list[bytes]) -> None:
-    alone = [read(found) for line in lines for found in read_block(line)]
-    assert [read(found) for found in read_block(b"\n".join(lines))] == alone
+    """Also after others, by what is known of how they begin (INV-M1)."""
+    alone = [found for line in lines for found in read(UpdateReader(), line)]
+    reader = UpdateReader()
+    assert read(reader, b"\n".join(lines)) == alone
+    assert read(reader, b"\n".join(lines)) == alone
+    assert [found for line in lines for found in read(reader, line)] == alone
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        b'{"sessionId":"s","update":{"sessionUpdate":"plan"}}',
+        b'{"sessionId":"s","_meta":{"t":1},"update":{"sessionUpdate":"plan"}}',
+        b'{"sessionId":"s","update":{"sessionUpdate":"plan"},"_meta":{"t":1}}',
+        b'{ "update" : {"sessionUpdate":"plan"} , "sessionId" : "s" , "x" : [1, "\\u00e9"] }',
+        b'{"_meta":{"a":{"sessionUpdate":"plan"}},"update":{"sessionUpdate":"plan"},"sessionId":"s","b":0}',
+    ],
+)
+def test_params_are_kept_byte_for_byte_with_their_update_in_its_place(params: bytes) -> None:
+    line = b'{"jsonrpc":"2.0","method":"session/update","params":%b}' % params
+    reader = UpdateReader()
+    for found in (*reader.read(line), *reader.read(line)):
+        assert not isinstance(found, bytes)
+        ((draft,), session) = found[1], found[0]
+        assert (session, draft.type, draft.raw) == ("s", "plan", params)
+        assert draft.payload == b'{"sessionUpdate":"plan"}'
+        assert min(draft.span) > 0
+
+
+def test_many_sessions_of_one_agent_are_told_apart() -> None:
+    line = '{"method":"session/update","params":{"sessionId":"%d","update":{"sessionUpdate":"plan"}}}'
+    block = "\n".join([line % (number % 20) for number in range(200)]).encode()
+    told = [(found[0], len(found[1])) for found in UpdateReader().read(block) if not isinstance(found, bytes)]
+    assert told == [(str(number % 20), 1) for number in range(200)]
 
 
 def test_an_odd_update_keeps_its_bytes_and_its_line() -> None:
-    raw = b'{"sessionUpdate":"agent_message_chunk","_meta":%b}' % DEEP
-    found = read_odd_update(b'{"sessionId":"s","update": %b }' % raw, b"line")
+    update = b'{"sessionUpdate":"agent_message_chunk","_meta":%b}' % DEEP
+    params = b'{"sessionId":"s","update": %b }' % update
+    found = read_odd_update(params, b"line")
     assert found is not None
-    assert (found[0], found[1].raw, found[1].native) == ("s", raw, b"line")
+    assert (found[0], found[1].raw, found[1].payload, found[1].native) == ("s", params, update, b"line")
 
 
 @pytest.mark.parametrize(

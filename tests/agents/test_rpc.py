@@ -63,7 +63,7 @@ class Seen:
         raise RpcFault(-32601, f"{method} is not offered")
 
     def updates(self, session_id: str, drafts: list[Draft]) -> None:
-        self.order += [(session_id, json.loads(draft.raw).get("n")) for draft in drafts]
+        self.order += [(session_id, json.loads(draft.payload).get("n")) for draft in drafts]
 
     def trouble(self, code: DiagnosticCode, _: str) -> None:
         self.troubles.append(code)

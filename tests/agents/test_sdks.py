@@ -75,12 +75,13 @@ async def ask(session: Session, line: str) -> PromptResult:
 
 async def said(session: Session) -> list[str]:
     return [
-        json.loads(event.raw)["content"]["text"] for event in await of_type(session, "agent-message-chunk")
+        json.loads(event.payload)["content"]["text"]
+        for event in await of_type(session, "agent-message-chunk")
     ]
 
 
 async def statuses(session: Session) -> list[tuple[str, str]]:
-    updates = [json.loads(event.raw) for event in await of_type(session, "tool-call", "tool-call-update")]
+    updates = [json.loads(event.payload) for event in await of_type(session, "tool-call", "tool-call-update")]
     return [(each["toolCallId"], each["status"]) for each in updates]
 
 
@@ -113,9 +114,9 @@ async def test_an_allowed_tool_call_is_told_the_once_option(argv: tuple[str, ...
         session = await start(made, argv)
         assert (await ask(session, "tool make")).stop_reason == "end_turn"
         assert await statuses(session) == [("make", "pending"), ("make", "completed")]
-        (asked,) = [json.loads(event.raw) for event in await of_type(session, "permission-asked")]
+        (asked,) = [json.loads(event.payload) for event in await of_type(session, "permission-asked")]
         assert asked["action"]["command"] == "make"  # the question named the call's id only
-        (answered,) = [json.loads(event.raw) for event in await of_type(session, "permission-answered")]
+        (answered,) = [json.loads(event.payload) for event in await of_type(session, "permission-answered")]
         assert (answered["outcome"], answered["optionId"]) == ("approved", "yes")
 
 
@@ -185,7 +186,7 @@ async def test_a_question_taken_back_is_superseded_and_its_agent_is_told(tmp_pat
         session = await start(made, typescript())
         assert (await ask(session, "withdraw make")).stop_reason == "end_turn"
         assert await said(session) == ["error -32800"]
-        (answered,) = [json.loads(event.raw) for event in await of_type(session, "permission-answered")]
+        (answered,) = [json.loads(event.payload) for event in await of_type(session, "permission-answered")]
         assert answered["outcome"] == "superseded"
 
 
@@ -262,7 +263,7 @@ class Inbox:
     order: list[str] = field(default_factory=list)
 
     def updates(self, _: str, drafts: list[Draft]) -> None:
-        self.order += [json.loads(draft.raw)["content"]["text"] for draft in drafts]
+        self.order += [json.loads(draft.payload)["content"]["text"] for draft in drafts]
 
     def trouble(self, code: DiagnosticCode, _: str) -> None:
         self.order.append(code)

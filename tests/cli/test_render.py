@@ -28,7 +28,7 @@ def shown(*payloads: Known) -> str:
     renderer = Renderer(Terminal(out))
     for seq, payload in enumerate(payloads, 1):
         told = codec.draft(payload)
-        renderer.show(Event(seq=seq, at=0, type=told.type, raw=told.raw))
+        renderer.show(Event(seq=seq, at=0, type=told.type, raw=told.raw, span=told.span))
     renderer.end()
     return out.getvalue()
 

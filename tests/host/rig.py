@@ -154,7 +154,7 @@ async def until_type(session: Session, type_: str) -> Event:
 
 def status_of(event: Event) -> object:
     """What the event says of its session's status, if it does."""
-    return json.loads(event.raw)["status"] if event.type == "session-status" else None
+    return json.loads(event.payload)["status"] if event.type == "session-status" else None
 
 
 async def until_status(session: Session, status: str, after: int = 0) -> Event:

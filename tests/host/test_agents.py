@@ -57,7 +57,7 @@ stay()
             session = made.host.session(opened.session_id)
             await made.host.prompt(session.id, (Text(text="go"),))
             (heard,) = await of_type(session, "agent-message-chunk")
-            assert json.loads(heard.raw)["content"]["text"] == str(used)
+            assert json.loads(heard.payload)["content"]["text"] == str(used)
 
 
 @pytest.mark.heavy
@@ -119,7 +119,7 @@ send(id=prompted(), error={"code": -32042, "message": "no", "data": {"why": ["x"
         assert result.stop_reason == "end_turn"
         assert result.error is not None
         (finished,) = await of_type(session, "prompt-finished")
-        told_error = json.loads(finished.raw)
+        told_error = json.loads(finished.payload)
         error = {"code": -32042, "message": "no", "data": {"why": ["x"]}}
         assert (told_error["stopReason"], told_error["error"]) == ("end_turn", error)
         with pytest.raises(AgentRefused, match="no") as raised:
@@ -186,7 +186,7 @@ session(); prompt = prompted(); update(json.dumps(asked["params"]["clientInfo"])
         session = await made.script(source)
         await session.prompt((Text(text="go"),))
         (heard,) = await of_type(session, "agent-message-chunk")
-        info = json.loads(json.loads(heard.raw)["content"]["text"])
+        info = json.loads(json.loads(heard.payload)["content"]["text"])
         assert (info["name"], info["version"]) == ("legation", legation.__version__)
 
 
@@ -282,7 +282,7 @@ hello(); session(); message = read(); update(message["method"]); done(message["i
         assert session.status == "active"
         await session.prompt((Text(text="go"),))
         (heard,) = await of_type(session, "agent-message-chunk")
-        assert json.loads(heard.raw)["content"]["text"] == "session/prompt"
+        assert json.loads(heard.payload)["content"]["text"] == "session/prompt"
 
 
 async def test_what_an_agent_declared_is_served(tmp_path: Path) -> None:
@@ -296,13 +296,13 @@ async def test_what_an_agent_declared_is_served(tmp_path: Path) -> None:
         options = await made.host.set_config_option(session.id, "model", "rehearsal-terse")
         assert len(options) == 2
         mode, chosen = await of_type(session, "current-mode-update")
-        assert json.loads(mode.raw)["currentModeId"] == "default"
-        assert json.loads(chosen.raw)["currentModeId"] == "plan"
-        assert [each["id"] for each in json.loads(mode.raw)["availableModes"]] == [
+        assert json.loads(mode.payload)["currentModeId"] == "default"
+        assert json.loads(chosen.payload)["currentModeId"] == "plan"
+        assert [each["id"] for each in json.loads(mode.payload)["availableModes"]] == [
             "default",
             "plan",
             "bypass",
         ]
         config, chosen = await of_type(session, "config-option-update")
-        assert json.loads(chosen.raw)["configOptions"][0]["currentValue"] == "rehearsal-terse"
-        assert [each["id"] for each in json.loads(config.raw)["configOptions"]] == ["model", "thoughts"]
+        assert json.loads(chosen.payload)["configOptions"][0]["currentValue"] == "rehearsal-terse"
+        assert [each["id"] for each in json.loads(config.payload)["configOptions"]] == ["model", "thoughts"]

@@ -33,7 +33,7 @@ TELL = "update(json.dumps(answer(1))); done(prompt); stay()"
 
 
 async def said_of(session: Session, type_: str) -> list[dict[str, Any]]:
-    return [json.loads(event.raw) for event in await of_type(session, type_)]
+    return [json.loads(event.payload) for event in await of_type(session, type_)]
 
 
 async def asked(at: AtADoor, session: Session, *steps: str) -> tuple[Approval, "asyncio.Task[Any]"]:

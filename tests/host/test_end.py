@@ -53,7 +53,7 @@ def descriptors() -> set[str]:
 
 
 async def exits(session: Session) -> list[dict[str, object]]:
-    return [json.loads(event.raw) for event in await of_type(session, "agent-exited")]
+    return [json.loads(event.payload) for event in await of_type(session, "agent-exited")]
 
 
 async def test_a_crash_in_mid_turn_tells_code_and_last_words(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ async def test_an_agent_that_closes_its_output_is_stopped_at_once_and_the_sessio
         await until_type(session, "agent-exited")
         assert not alive(pid)
         [told] = await of_type(session, "diagnostic")
-        assert json.loads(told.raw)["code"] == "agent/process-error"
-        assert "closed its output and went on" in json.loads(told.raw)["message"]
+        assert json.loads(told.payload)["code"] == "agent/process-error"
+        assert "closed its output and went on" in json.loads(told.payload)["message"]
 
 
 async def test_an_agent_without_an_output_is_not_waited_for(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ async def test_a_tree_that_ignores_signals_is_gone_after_dispose(tmp_path: Path)
         session = await made.rehearse()
         await play(session, "spawn-tree ignore-signals hold", "ignore-signals", "ignore-stdin-eof")
         (said,) = await of_type(session, "agent-message-chunk")
-        pids = json.loads(json.loads(said.raw)["content"]["text"]).values()
+        pids = json.loads(json.loads(said.payload)["content"]["text"]).values()
         pids = [*pids, session.agent.processes[0]]
         assert all(map(alive, pids))
         await made.host.dispose()
@@ -240,7 +240,7 @@ async def test_dispose_ends_a_running_turn_and_its_question_and_disconnects_the_
         assert found.count("prompt-finished") == 1
         assert found[-1] == "session-status"
         assert (session.status, session.stream.info().state) == ("disconnected", "open")
-        answered = json.loads((await of_type(session, "permission-answered"))[0].raw)
+        answered = json.loads((await of_type(session, "permission-answered"))[0].payload)
         assert answered["outcome"] == "superseded"
 
 

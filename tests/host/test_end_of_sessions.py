@@ -38,7 +38,7 @@ message = read(); update(message["method"], "s2"); done(message["id"]); stay()
         assert session.status == f"{how}d"
         await go(other)
         (heard,) = await of_type(other, "agent-message-chunk")
-        assert json.loads(heard.raw)["content"]["text"] == "session/prompt"
+        assert json.loads(heard.payload)["content"]["text"] == "session/prompt"
         assert made.reported == []
 
 
@@ -154,7 +154,9 @@ async def test_whoever_ends_a_session_at_the_same_time_finds_it_ended_and_for_go
         stored = read_meta(session.stream.info().meta)
         assert stored is not None
         assert not stored.reopens
-        assert [json.loads(event.raw)["status"] for event in await of_type(session, "session-status")] == [
+        assert [
+            json.loads(event.payload)["status"] for event in await of_type(session, "session-status")
+        ] == [
             "active",
             "closed",
         ]

@@ -116,7 +116,7 @@ async def test_an_event_that_is_no_json_is_rejected_without_its_payload(tmp_path
         before = len(await events_of(made.host))
         made.host.publish(canary)
         (event,) = (await events_of(made.host))[before:]
-        rejected = json.loads(event.raw)
+        rejected = json.loads(event.payload)
         assert (rejected["code"], rejected["agentId"]) == ("event/unserializable", "agent-7")
         assert "agent-updated" in rejected["message"]
         assert b"canary" not in event.raw

@@ -107,7 +107,7 @@ update(json.dumps(found)); done(prompt); stay()
         session = await made.script(source)
         await session.prompt((Text(text="go"),))
         (heard,) = await of_type(session, "agent-message-chunk")
-        offered, *answered = json.loads(json.loads(heard.raw)["content"]["text"])
+        offered, *answered = json.loads(json.loads(heard.payload)["content"]["text"])
         assert offered["fs"].get("readTextFile") is True
         assert not offered["fs"].get("writeTextFile")
         assert not offered.get("terminal")

@@ -160,7 +160,7 @@ async def test_a_closed_session_is_reopened_by_a_load_and_not_by_a_resume(tmp_pa
         loaded = await made.host.load_session(agent_of(session), session.id)
         assert loaded.status == "active"
         assert (await play(session, "say again")).stop_reason == "end_turn"
-        said = [json.loads(event.raw) for event in await of_type(session, "agent-message-chunk")]
+        said = [json.loads(event.payload) for event in await of_type(session, "agent-message-chunk")]
         assert [each["content"]["text"] for each in said] == ["remembered", "again"]
         assert (await events(session))[0].seq > last
 

@@ -181,13 +181,13 @@ def alive(pid: int) -> bool:
 
 
 def text(event: Event) -> str:
-    return str(json.loads(event.raw)["content"]["text"])
+    return str(json.loads(event.payload)["content"]["text"])
 
 
 async def updates(session: Session) -> list[dict[str, object]]:
     """What the agent sent, without what the host says itself."""
     own = ("session-status", "prompt-started", "turn-state", "prompt-finished")
-    return [json.loads(event.raw) for event in await events(session) if event.type not in own]
+    return [json.loads(event.payload) for event in await events(session) if event.type not in own]
 
 
 async def send(made: Rig, *sent: dict[str, object]) -> Session:
@@ -241,7 +241,9 @@ async def test_updates_and_contents_of_no_known_kind_are_kept_as_they_are(tmp_pa
     async with rig(tmp_path) as made:
         session = await send(made, *known, *unknown)
         assert await updates(session) == known + unknown
-        assert [json.loads(event.raw) for event in await of_type(session, "unrecognized-update")] == unknown
+        assert [
+            json.loads(event.payload) for event in await of_type(session, "unrecognized-update")
+        ] == unknown
         assert made.reported == []
 
 
@@ -257,7 +259,7 @@ update(answer(1)["result"]["outcome"]["optionId"]); done(prompt); stay()
     async with rig(tmp_path) as made:
         session = await made.script(source)
         await go(session)
-        (call,) = [json.loads(event.raw) for event in await of_type(session, "tool-call")]
+        (call,) = [json.loads(event.payload) for event in await of_type(session, "tool-call")]
         assert (call["kind"], call["status"]) == ("teleport", "odd")
         assert [text(event) for event in await of_type(session, "agent-message-chunk")] == ["allow_once"]
 
@@ -285,7 +287,7 @@ done(prompt); stay()
         await go(session)
         said = [text(event) for event in await of_type(session, "agent-message-chunk")]
         assert said == ["true", "true", "allow_once", "mine"]
-        (asked,) = [json.loads(event.raw) for event in await of_type(session, "permission-asked")]
+        (asked,) = [json.loads(event.payload) for event in await of_type(session, "permission-asked")]
         assert (asked["title"], asked["toolCallId"]) == ("true", "call1")
         assert [event.type for event in await events(other)] == ["session-status"]
 
@@ -424,7 +426,7 @@ send(method="session/update", params={"sessionId": "s1", "update": chunk}); done
         result: PromptResult = await session.prompt((Image(data=data, mime_type="image/png"),))
         assert result.stop_reason == "end_turn"
         (echo,) = await of_type(session, "agent-message-chunk")
-        assert json.loads(echo.raw)["content"]["data"] == data
+        assert json.loads(echo.payload)["content"]["data"] == data
 
 
 async def test_much_stderr_before_the_handshake_does_not_block_it(tmp_path: Path) -> None:
@@ -549,7 +551,7 @@ done(prompt); stay()
     async with rig(tmp_path) as made:
         session = await made.script(source)
         await go(session)
-        asked = [json.loads(event.raw) for event in await of_type(session, "permission-asked")]
+        asked = [json.loads(event.payload) for event in await of_type(session, "permission-asked")]
         assert [each["title"] for each in asked] == ["one", "two"]
         assert asked[0]["action"]["command"] == "rm one"
         assert "command" not in asked[1]["action"]

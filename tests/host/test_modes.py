@@ -36,7 +36,7 @@ rules:
 
 
 async def told(session: Session, type_: str) -> list[dict[str, Any]]:
-    return [json.loads(event.raw) for event in await of_type(session, type_)]
+    return [json.loads(event.payload) for event in await of_type(session, type_)]
 
 
 def written(made: Rig) -> bool:
@@ -121,7 +121,7 @@ async def test_an_agent_that_leaves_its_asking_mode_is_told_of_and_put_back(tmp_
     async with at_a_door(tmp_path, WRITES) as at:
         session = await at.made.script(moody(opens="default", leaves="yolo"))
         await go(session)
-        found = json.loads((await until_type(session, "unasking-mode")).raw)
+        found = json.loads((await until_type(session, "unasking-mode")).payload)
         assert (found["mode"], found["found"], found["putInto"]) == ("yolo", "left", "default")
         assert current_mode(session.offers) == "default"
         entries = await at.door.until(lambda: at.door.office.entries(session=session.id), bool)

@@ -35,7 +35,7 @@ done(prompt); update("after"); stay()
         await until_type(session, "prompt-finished")
         kinds = ("agent-message-chunk", "permission-asked")
         names = [
-            json.loads(event.raw).get("title") or texts([event.raw])[0]
+            json.loads(event.payload).get("title") or texts([event.payload])[0]
             for event in await of_type(session, *kinds)
         ]
         expected = [
@@ -68,7 +68,7 @@ async def test_a_late_update_is_kept_after_the_turn(tmp_path: Path) -> None:
         await play(session, "say one", "late two")
         finished = await until_type(session, "prompt-finished")
         async for event in session.stream.subscribe(finished.seq + 1):
-            assert texts([event.raw]) == ["two"]
+            assert texts([event.payload]) == ["two"]
             break
 
 
@@ -103,7 +103,7 @@ async def test_one_agent_serves_two_sessions_at_once(tmp_path: Path) -> None:
         waiting = asyncio.create_task(play(first, "ask something", "say first"))
         await until_type(first, "permission-asked")
         await play(second, "say second")
-        assert texts([event.raw for event in await of_type(second, "agent-message-chunk")]) == ["second"]
+        assert texts([event.payload for event in await of_type(second, "agent-message-chunk")]) == ["second"]
         await first.cancel()
         assert (await waiting).stop_reason == "cancelled"
         assert len(hand.asked) == 1

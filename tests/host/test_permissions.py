@@ -22,13 +22,13 @@ TELL = "update(json.dumps(answer(1))); done(prompt); stay()"
 
 
 async def answers(session: Session) -> list[dict[str, object]]:
-    return [json.loads(event.raw) for event in await of_type(session, "permission-answered")]
+    return [json.loads(event.payload) for event in await of_type(session, "permission-answered")]
 
 
 async def told(session: Session) -> list[dict[str, object]]:
     """What the scripted agent says that it was told."""
     found = await of_type(session, "agent-message-chunk")
-    return [json.loads(json.loads(event.raw)["content"]["text"]) for event in found]
+    return [json.loads(json.loads(event.payload)["content"]["text"]) for event in found]
 
 
 async def selected(session: Session) -> object:
@@ -184,7 +184,7 @@ done(prompt); stay()
         one, two = hand.asked
         hand.answer(two.id, NO)
         await until_type(session, "permission-answered")
-        assert [json.loads(e.raw)["state"] for e in await of_type(session, "turn-state")][
+        assert [json.loads(e.payload)["state"] for e in await of_type(session, "turn-state")][
             -1
         ] == "requires-action"
         hand.answer(one.id, YES)
@@ -193,7 +193,7 @@ done(prompt); stay()
             (two.id, "denied"),
             (one.id, "approved"),
         ]
-        assert [json.loads(e.raw)["state"] for e in await of_type(session, "turn-state")] == [
+        assert [json.loads(e.payload)["state"] for e in await of_type(session, "turn-state")] == [
             *("running", "requires-action", "requires-action", "running", "idle")
         ]
 
@@ -263,7 +263,7 @@ async def test_a_question_carries_the_diff_it_is_about(tmp_path: Path) -> None:
         (made.work / "a.txt").write_text("old text")
         session = await made.rehearse()
         await play(session, "ask edit a.txt old => new")
-        (asked,) = [json.loads(event.raw) for event in await of_type(session, "permission-asked")]
+        (asked,) = [json.loads(event.payload) for event in await of_type(session, "permission-asked")]
         assert [(diff["oldText"], diff["newText"]) for diff in asked["diffs"]] == [("old text", "new text")]
         assert (made.work / "a.txt").read_text() == "new text"
 
@@ -279,7 +279,7 @@ permission(1); answer(1); done(prompt); stay()
     async with rig(tmp_path) as made:
         session = await made.script(source)
         await go(session)
-        (asked,) = [json.loads(event.raw) for event in await of_type(session, "permission-asked")]
+        (asked,) = [json.loads(event.payload) for event in await of_type(session, "permission-asked")]
         assert (asked["title"], asked["action"]["command"]) == ("Run it", "make")
 
 

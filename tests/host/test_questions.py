@@ -110,7 +110,7 @@ class Desk:
 
     async def events(self, *types: str) -> list[dict[str, Any]]:
         found = [event async for event in self.stream.subscribe(follow=False)]
-        return [json.loads(event.raw) for event in found if event.type in types]
+        return [json.loads(event.payload) for event in found if event.type in types]
 
     async def answered(self) -> dict[str, Any]:
         (event,) = await self.events("question-answered")

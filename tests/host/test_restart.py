@@ -140,7 +140,7 @@ async def test_a_crashed_session_is_resumed_and_its_history_stays(tmp_path: Path
         lost = await until_status(session, "disconnected")
         await until_status(session, "active", after=lost.seq)
         await play(session, "say after")
-        said = [json.loads(event.raw) for event in await of_type(session, "agent-message-chunk")]
+        said = [json.loads(event.payload) for event in await of_type(session, "agent-message-chunk")]
         assert [each["content"]["text"] for each in said] == ["before", "after"]
         assert await of_type(session, "session-reset") == []
 

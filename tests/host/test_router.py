@@ -26,7 +26,7 @@ async def test_an_agent_reads_and_writes_through_its_client(tmp_path: Path) -> N
         session = await made.rehearse()
         await play(session, "fs-write new/file.txt hello", "fs-read new/file.txt")
         assert (made.work / "new" / "file.txt").read_text() == "hello"
-        updates = [json.loads(event.raw) for event in await of_type(session, "tool-call-update")]
+        updates = [json.loads(event.payload) for event in await of_type(session, "tool-call-update")]
         assert [each["status"] for each in updates].count("completed") == 2
         assert "hello" in json.dumps(updates[-1])
 
@@ -63,7 +63,7 @@ update(json.dumps(answer(1))); done(prompt); stay()
         session = await made.script(source)
         await go(session)
         (said,) = await of_type(session, "agent-message-chunk")
-        assert "-32602" in json.loads(said.raw)["content"]["text"]
+        assert "-32602" in json.loads(said.payload)["content"]["text"]
 
 
 ASK = "send(id=1, method='session/request_permission', params={params})"
@@ -110,7 +110,7 @@ async def test_a_permission_that_cannot_be_read_is_told_in_the_session(tmp_path:
         session = await made.script(source)
         await go(session)
         (heard,) = await of_type(session, "agent-message-chunk")
-        answered = json.loads(json.loads(heard.raw)["content"]["text"])
+        answered = json.loads(json.loads(heard.payload)["content"]["text"])
         assert answered["result"]["outcome"] == {"outcome": "cancelled"}
         seen = shown(await events(session))
         assert "agent/unreadable-permission: the agent asked for a permission" in seen
@@ -131,7 +131,7 @@ async def test_options_of_kinds_that_nobody_knows_are_told_where_the_permission_
         assert "agent/unreadable-permission" in seen
         assert "allow_forever" in seen
         assert [
-            json.loads(each.raw)["outcome"] for each in await of_type(session, "permission-answered")
+            json.loads(each.payload)["outcome"] for each in await of_type(session, "permission-answered")
         ] == ["denied"]
 
 
@@ -171,7 +171,7 @@ done(prompt); stay()
     async with rig(tmp_path) as made:
         session = await made.script(source)
         await go(session)
-        told = [json.loads(each.raw) for each in await of_type(session, "diagnostic")]
+        told = [json.loads(each.payload) for each in await of_type(session, "diagnostic")]
         assert {each["code"] for each in told} == {"agent/unknown-session", "agent/unreadable-permission"}
         assert len(told) == 2 * (ONE_BY_ONE + 1)  # each, and the hundredth
         assert "(100 so far)" in told[-1]["message"]
@@ -218,7 +218,7 @@ update("all"); stay()
         session = await made.script(source)
         await go(session)
         said = (await of_type(session, "agent-message-chunk"))[0]
-        assert json.loads(said.raw)["content"]["text"] == "50"
+        assert json.loads(said.payload)["content"]["text"] == "50"
         await until(session, lambda event: b'"all"' in event.raw)
         assert len(await of_type(session, "permission-answered")) == REQUESTS_AT_ONCE
 

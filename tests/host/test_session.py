@@ -19,7 +19,7 @@ LIMITS = Limits(idle=IDLE, permission=1000)
 
 
 async def finished(session: Session) -> list[dict[str, object]]:
-    return [json.loads(event.raw) for event in await of_type(session, "prompt-finished")]
+    return [json.loads(event.payload) for event in await of_type(session, "prompt-finished")]
 
 
 async def test_the_stop_reason_is_the_agents_own(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ async def test_an_agent_that_ignores_a_cancel_is_stopped_after_the_grace(tmp_pat
         clock.advance(1)
         with pytest.raises(AgentExited):
             await prompting
-        codes = [json.loads(event.raw)["code"] for event in await of_type(session, "diagnostic")]
+        codes = [json.loads(event.payload)["code"] for event in await of_type(session, "diagnostic")]
         assert codes == ["agent/kill"]
         assert [each["stopReason"] for each in await finished(session)] == ["cancelled"]
 

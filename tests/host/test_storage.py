@@ -226,7 +226,7 @@ prompt = prompted(); update(json.dumps(asked["params"]["mcpServers"])); done(pro
         await asyncio.gather(crashing, return_exceptions=True)
         await go(session)
         (heard,) = await of_type(session, "agent-message-chunk")
-        (given,) = json.loads(json.loads(heard.raw)["content"]["text"])
+        (given,) = json.loads(json.loads(heard.payload)["content"]["text"])
         assert given["env"] == [{"name": "KEY", "value": "value"}]
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.host.rig import events, go, of_type, play, rig
+from tests.store.backends import make_backend
 
+from legation.host.endpoint import project_event
 from legation.wire.acp.content import Text
 
 pytestmark = pytest.mark.heavy
@@ -19,7 +21,7 @@ async def test_stray_lines_are_reported_and_skipped(tmp_path: Path) -> None:
         session = await made.rehearse()
         result = await play(session, *(f"garbage {kind}" for kind in SKIPPED), "garbage blank", "say done")
         assert result.stop_reason == "end_turn"
-        told = [json.loads(event.raw) for event in await of_type(session, "diagnostic")]
+        told = [json.loads(event.payload) for event in await of_type(session, "diagnostic")]
         assert [each["code"] for each in told] == ["agent/stray-line"] * len(SKIPPED)
         assert "hello, this line is not JSON" in told[0]["message"]
         assert len(made.reported) == len(SKIPPED)
@@ -33,7 +35,7 @@ async def test_odd_updates_are_kept(tmp_path: Path) -> None:
         found = await of_type(session, "agent-message-chunk", "unrecognized-update")
         assert len(found) == len(KEPT) + 1
         invalid, surrogate, deep, large, _ = found
-        assert "\ufffd\ufffd broken" in json.loads(invalid.raw)["content"]["text"]
+        assert "\ufffd\ufffd broken" in json.loads(invalid.payload)["content"]["text"]
         assert b"\xff\xfe broken" in invalid.native
         assert rb"\ud800 alone" in surrogate.raw
         assert b"[" * 20_000 in deep.raw
@@ -52,7 +54,31 @@ done(prompt); stay()
         session = await made.script(source)
         await go(session)
         (event,) = await of_type(session, "agent-message-chunk")
-        assert event.raw == odd.encode()
+        assert event.raw == b'{"update":%b,"sessionId":"s1"}' % odd.encode()
+        assert event.payload == odd.encode()
+
+
+@pytest.mark.parametrize("kind", ["memory", "jsonl", "sqlite"])
+async def test_what_stands_beside_an_update_is_kept(tmp_path: Path, kind: str) -> None:
+    """`_meta` and members that nobody knows, wherever they stand; in the store, and in what is made of it."""
+    update = '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hi"}}'
+    beside = '"_meta":{"trace": "a\\u0041"},"sessionId":"s1", "vendor" : [1.0, null]'
+    before, behind = "{" + beside + ',"update":' + update + "}", '{"update":' + update + "," + beside + "}"
+    source = f"""
+hello(); session(); prompt = prompted()
+for params in {[before.encode(), before.encode(), behind.encode()]!r}:
+    raw(b'{{"jsonrpc":"2.0","method":"session/update","params":' + params + b'}}\\n')
+done(prompt); stay()
+"""
+    async with rig(tmp_path, backend=make_backend(kind, tmp_path / "log")) as made:
+        session = await made.script(source)
+        await go(session)
+        await session.stream.durable(session.stream.head)
+        found = await of_type(session, "agent-message-chunk")
+        assert [event.raw.decode() for event in found] == [before, before, behind]
+        assert [event.payload.decode() for event in found] == [update] * 3
+        shown = [project_event(event) for event in found]
+        assert [each["payload"] for each in shown] == [{"content": {"type": "text", "text": "hi"}}] * 3
 
 
 @pytest.mark.parametrize(
@@ -116,7 +142,7 @@ async def test_unknown_updates_are_kept_verbatim(tmp_path: Path) -> None:
         session = await made.rehearse()
         await play(session, "unknown-update", "out-of-order")
         (event,) = await of_type(session, "unrecognized-update")
-        assert json.loads(event.raw)["mystery"] == {"answer": 42}
+        assert json.loads(event.payload)["mystery"] == {"answer": 42}
         assert len(await of_type(session, "tool-call", "tool-call-update")) == 4
 
 

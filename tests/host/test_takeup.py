@@ -33,7 +33,7 @@ def mode(name):
 
 async def said(session: Session) -> list[str]:
     chunks = await of_type(session, "agent-message-chunk")
-    return [json.loads(event.raw)["content"]["text"] for event in chunks]
+    return [json.loads(event.payload)["content"]["text"] for event in chunks]
 
 
 async def test_a_resume_keeps_state_before_its_answer_and_all_that_follows_in_order(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ done(prompted()); stay()
         assert session.agent_id
         await made.host.resume_session(session.agent_id, session.id)
         await go(session)
-        modes = [json.loads(event.raw) for event in await of_type(session, "current-mode-update")]
+        modes = [json.loads(event.payload) for event in await of_type(session, "current-mode-update")]
         assert [each["currentModeId"] for each in modes] == ["a", "b"]
         assert await said(session) == ["live"]
 

@@ -47,7 +47,7 @@ async def test_a_command_runs_in_a_terminal_of_the_host(tmp_path: Path) -> None:
     async with with_terminals(tmp_path) as made:
         session = await made.rehearse()
         await play(session, "terminal printf hello; exit 3")
-        last = json.loads((await of_type(session, "tool-call-update"))[-1].raw)
+        last = json.loads((await of_type(session, "tool-call-update"))[-1].payload)
         assert (last["status"], last["rawOutput"]["output"]) == ("completed", "hello")
         assert last["rawOutput"]["exitCode"] == 3
 
@@ -58,7 +58,7 @@ async def test_terminals_are_off_unless_injected(tmp_path: Path) -> None:
         session = await made.rehearse()
         await play(session, "terminal echo no")
         await play(session, "terminal! echo no")
-        failed = [json.loads(each.raw) for each in await of_type(session, "tool-call-update")]
+        failed = [json.loads(each.payload) for each in await of_type(session, "tool-call-update")]
         assert [each["status"] for each in failed if each.get("status") != "in_progress"] == ["failed"] * 2
 
 
@@ -106,7 +106,7 @@ update(json.dumps(found)); done(prompt); stay()
         await made.open_another(session)
         await play(session, "say unread")
         heard = await until_type(session, "agent-message-chunk")
-        assert json.loads(json.loads(heard.raw)["content"]["text"]) == [0, *[-32602] * 4]
+        assert json.loads(json.loads(heard.payload)["content"]["text"]) == [0, *[-32602] * 4]
 
 
 class Clumsy(DefaultTerminals):

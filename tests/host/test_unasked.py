@@ -82,7 +82,7 @@ END = "\ndone(prompt); stay()"
 
 
 async def told(session: Session, type_: str) -> list[dict[str, Any]]:
-    return [json.loads(event.raw) for event in await of_type(session, type_)]
+    return [json.loads(event.payload) for event in await of_type(session, type_)]
 
 
 async def heard(session: Session) -> Any:

@@ -66,7 +66,7 @@ class Hosted:
 
     async def answers(self) -> list[dict[str, Any]]:
         found = self.session.stream.subscribe(follow=False)
-        return [json.loads(event.raw) async for event in found if event.type == "permission-answered"]
+        return [json.loads(event.payload) async for event in found if event.type == "permission-answered"]
 
     async def steps(self, approval: Approval) -> list[str]:
         services = self.services

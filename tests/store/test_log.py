@@ -9,12 +9,13 @@ import pytest
 from tests.store.backends import ALL, DURABLE, make_backend
 
 from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
+from legation.store import codec
 from legation.store import stream as stream_module
 from legation.store.backend import Op
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.store.subscription import Subscription
-from legation.wire.events import Draft, Event
+from legation.wire.events import WHOLE, Draft, Event, span_of
 
 BOUND = 20.0  # seconds a test waits for an event before it fails
 
@@ -445,6 +446,46 @@ async def test_raw_bytes_come_back_as_they_were(open_log: Open, raw: bytes) -> N
             assert all(event.raw == raw for event in again)
             if again:
                 assert again[-1].native == native
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        b'{"sessionId":"s","update":%b}',
+        b'{ "_meta":{"update":[9,9]}, "update":%b,"sessionId":"s","x":"\xff"}',
+    ],
+)
+async def test_params_come_back_with_their_update_in_its_place(open_log: Open, params: bytes) -> None:
+    update = b'{"sessionUpdate":"plan","update":{"raw":"\\",\\"update\\":[1,1]"}}'
+    raw = params % update
+    draft = Draft("plan", raw, b"line", span_of(raw, update))
+    async with open_log() as log:
+        await (await log.stream("ses_a")).append([draft, Draft("plan", update)])
+        found = await history(await log.stream("ses_a"))
+        assert [(event.raw, event.payload) for event in found] == [(raw, update), (update, update)]
+    async with open_log() as log:
+        again = await history(await log.stream("ses_a"))
+        assert [(event.raw, event.payload) for event in again] in (
+            [(raw, update), (update, update)],
+            [],  # the memory's
+        )
+
+
+def test_a_row_of_an_update_alone_is_read_for_ever() -> None:
+    """As every Legation before version 4 of the contract wrote it; whatever an agent had put into it."""
+    for raw in (
+        b'{"sessionUpdate":"plan","entries":[]}',
+        b'{"sessionUpdate":"plan","sessionId":"s","update":{"sessionUpdate":"notice"}}',
+    ):
+        event = codec.decode_line(b'{"seq":7,"at":1,"type":"plan","raw":%b}' % raw)
+        assert (event.raw, event.payload, event.span) == (raw, raw, WHOLE)
+        assert codec.encode([event]) == b'{"seq":7,"at":1,"type":"plan","raw":%b}\n' % raw
+
+
+@pytest.mark.parametrize("span", [b"[0,1]", b"[1,0]", b"[-1,1]", b"[1,99]", b"[5,3]", b"[1]", b'"x"'])
+def test_a_row_whose_update_is_not_in_it_is_malformed(span: bytes) -> None:
+    with pytest.raises(ValueError):
+        codec.decode_line(b'{"seq":7,"at":1,"type":"plan","update":%b,"raw":{"a":1}}' % span)
 
 
 @pytest.mark.parametrize("draft", [Draft("x", b""), Draft("x", b"1\n2"), Draft('x"', b"1"), Draft("", b"1")])

@@ -1,26 +1,51 @@
-"""The lines of an agent's output, as messages. Strict and fast first; then whatever can be made of it."""
+"""The lines of an agent's output, as messages. Strict and fast first; then whatever can be made of it.
+
+INV-M1  Nobody can tell a line that was read by its beginning from one that was read whole. A JSON text has one reading
+        from left to right: where a line begins with what another had before its update, an update is what comes next;
+        one JSON object up to the last two brackets is that update, and the brackets end the params and the message.
+"""
+
+from typing import Final, TypeAlias
 
 import msgspec
 
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.events import Draft, update_type
+from legation.wire.events import Draft, Span, span_of, strict_update_type, update_type
 from legation.wire.members import members
 
 NONE = msgspec.Raw(b"")
 NULL = msgspec.Raw(b"null")
 
+BEGINNINGS: Final = 8  # that are known at a time: of as many sessions
+LONGEST_BEGINNING: Final = 4096  # bytes: more is content, and never comes again
+_LONG: Final = 16 * 1024  # bytes of a line of which no copy is made to look at it
+_SHORT: Final = 1024
+_ENDS: Final = b"}}"
 
-class UpdateParams(msgspec.Struct, gc=False):
-    sessionId: str  # noqa: N815 - spelt as on the wire: a rename costs time on the hot path
+Found: TypeAlias = tuple[str, list[Draft]] | bytes
+"""Updates of one session that follow each other, or a line that is no update."""
+
+
+class _Params(msgspec.Struct, gc=False):
+    sessionId: str  # noqa: N815 - spelt as on the wire
     update: msgspec.Raw
 
 
-class UpdateLine(msgspec.Struct, tag_field="method", tag="session/update", gc=False):
+class _UpdateLine(msgspec.Struct, tag_field="method", tag="session/update", gc=False):
     """What nearly every line is. With an id it would be a request, and wants an answer."""
 
-    params: UpdateParams
+    params: msgspec.Raw
     id: msgspec.UnsetType | None = msgspec.UNSET
+
+
+class _Beginning(msgspec.Struct, frozen=True, gc=False):
+    """What a session's lines have before their updates; the params begin at `params`."""
+
+    text: bytes
+    session: str
+    params: int
+    span: Span
 
 
 class Message(msgspec.Struct, gc=False):
@@ -40,41 +65,104 @@ class Message(msgspec.Struct, gc=False):
             self.error = NONE
 
 
-_update_lines = msgspec.json.Decoder(UpdateLine)
+_decode_update_line = msgspec.json.Decoder(_UpdateLine).decode
+_decode_params = msgspec.json.Decoder(_Params).decode
 _decode_message = msgspec.json.Decoder(Message).decode
 _decode_error = msgspec.json.Decoder(RpcError).decode
 
 
-def read_block(block: bytes) -> list[UpdateParams | bytes]:
-    """Lines with newlines between them, each as the update that it is, or as it is."""
+class UpdateReader:
+    """Of one agent. Whose update a line is, and where it stands, is seen at its beginning where that is known."""
+
+    def __init__(self) -> None:
+        self._known: list[_Beginning] = []  # the one that was used last is the first
+
+    def read(self, block: bytes) -> list[Found]:
+        """Lines with newlines between them."""
+        lines = _lines(block)
+        if not _is_utf8(block):  # msgspec does not look into what it skips
+            if len(lines) == 1:
+                return [block]
+            return [found for line in lines for found in self.read(line)]
+        found: list[Found] = []
+        at = 0
+        while at < len(lines):
+            drafts = self._run(lines, at)
+            if drafts:
+                found.append((self._known[0].session, drafts))
+                at += len(drafts)
+            else:
+                found.append(self._read_whole(lines[at]))
+                at += 1
+        return found
+
+    def _run(self, lines: list[bytes], at: int) -> list[Draft]:
+        """The hot path: as many lines as begin as the first of them does, if that is known."""
+        drafts: list[Draft] = []
+        if not self._begins(lines[at]):
+            return drafts
+        known = self._known[0]
+        text, size, start, span = known.text, len(known.text), known.params, known.span
+        try:
+            for index in range(at, len(lines)):
+                line = lines[index]
+                if line[:size] != text or line[-2:] != _ENDS:
+                    break
+                update = line[size:-2] if len(line) < _LONG else memoryview(line)[size:-2]
+                drafts.append(Draft(strict_update_type(update), line[start:-1], b"", span))
+        except (ValueError, RecursionError):
+            pass  # no JSON, or no tag
+        return drafts
+
+    def _begins(self, line: bytes) -> bool:
+        """As one that is known, which is the first of them from now on."""
+        for index, known in enumerate(self._known):
+            if line.startswith(known.text):
+                if index:
+                    self._known.insert(0, self._known.pop(index))
+                return True
+        return False
+
+    def _read_whole(self, line: bytes) -> Found:
+        try:
+            params = bytes(_decode_update_line(line).params)
+            read = _decode_params(params)
+        except (ValueError, RecursionError):
+            return line
+        update = bytes(read.update)
+        draft = Draft(update_type(update), params, b"", span_of(params, update))
+        self._learn(line, read.sessionId, draft, update)
+        return read.sessionId, [draft]
+
+    def _learn(self, line: bytes, session: str, draft: Draft, update: bytes) -> None:
+        """Only where update and params are objects and the last members: then both end with the line (INV-M1)."""
+        params, (before, behind) = draft.raw, draft.span
+        start = len(line) - 1 - len(params)
+        is_last = behind == 1 and update[:1] == b"{" and line[-2:] == _ENDS and line.startswith(params, start)
+        if is_last and start + before <= LONGEST_BEGINNING:
+            text = line[: start + before]
+            others = [known for known in self._known if known.text != text]
+            self._known = [_Beginning(text, session, start, draft.span), *others[: BEGINNINGS - 1]]
+
+
+def _lines(block: bytes) -> list[bytes]:
+    """`split` looks at each byte by itself: where lines are long, to `find` their ends is far quicker."""
+    start, end = 0, block.find(b"\n")
+    if 0 <= end < _SHORT:
+        return block.split(b"\n")
+    lines: list[bytes] = []
+    while end >= 0:
+        lines.append(block[start:end])
+        start = end + 1
+        end = block.find(b"\n", start)
+    return [*lines, block[start:]]
+
+
+def _is_utf8(text: bytes) -> bool:
     try:
-        if not block.isascii():
-            block.decode()  # msgspec does not look into what it keeps raw
-        found = _update_lines.decode_lines(block)
-    except (ValueError, RecursionError):
-        found = []
-    if found and _are_lines(block, len(found)):
-        return [each.params for each in found]
-    return [_read_line(line) for line in block.split(b"\n")]
-
-
-def _are_lines(block: bytes, objects: int) -> bool:
-    """Each object is in a line of its own: every newline stands between two of them, where no object can have one."""
-    at, find = -1, block.find
-    for _ in range(objects - 1):
-        at = find(b"\n", at + 1)
-        if at < 0 or block[at - 1 : at + 2] != b"}\n{":
-            return False
-    return find(b"\n", at + 1) < 0
-
-
-def _read_line(line: bytes) -> UpdateParams | bytes:
-    try:
-        if not line.isascii():
-            line.decode()
-        return _update_lines.decode(line).params
-    except (ValueError, RecursionError):
-        return line
+        return text.isascii() or bool(text.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def read_message(line: bytes) -> Message | None:
@@ -104,10 +192,11 @@ def read_odd_update(params: bytes, native: bytes) -> tuple[str, Draft] | None:
     """An update that the strict reading refuses: its session and its bytes, if it says whose it is."""
     try:
         parts = members(params)
-        session, raw = jsontext.read(parts["sessionId"]), parts["update"]
+        session, update = jsontext.read(parts["sessionId"]), parts["update"]
     except (KeyError, *jsontext.READ_ERRORS):
         return None
-    return (session, Draft(update_type(raw), raw, native)) if isinstance(session, str) else None
+    draft = Draft(update_type(update), params, native, span_of(params, update))
+    return (session, draft) if isinstance(session, str) else None
 
 
 def read_error(raw: bytes) -> RpcError:

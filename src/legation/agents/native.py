@@ -258,7 +258,7 @@ class NativeAgent(Greeted, ABC):
         is a sign of life."""
         drafts = []
         for update in updates:
-            drafts.append(codec.draft(update, native))
+            drafts.append(codec.update_draft(session_id, update, native))
             native = b""
         self._inbox.updates(session_id, drafts)
 

@@ -18,8 +18,8 @@ from typing import Protocol
 from legation.agents.calls import Call, Calls
 from legation.agents.messages import (
     Message,
+    UpdateReader,
     id_key,
-    read_block,
     read_cancelled_id,
     read_error,
     read_message,
@@ -31,7 +31,7 @@ from legation.proc import Child
 from legation.wire import jsontext
 from legation.wire.acp.rpc import CANCEL_REQUEST, ErrorCode, RpcError
 from legation.wire.diagnostic import DiagnosticCode
-from legation.wire.events import Draft, update_type_of_json
+from legation.wire.events import Draft
 
 REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway cannot fill our memory
 OUTBOX_LIMIT = 32 * 1024 * 1024  # bytes that may wait for an agent to read them before it is not read either
@@ -89,6 +89,7 @@ class RpcPeer:
         self._inbox = inbox
         self._calls = Calls()
         self._answering: dict[bytes, asyncio.Future[object]] = {}
+        self._updates = UpdateReader()
         self._closed = False
 
     async def run(self) -> None:
@@ -161,24 +162,11 @@ class RpcPeer:
 
     def _take(self, block: bytes) -> None:
         """The hot path: a run of updates of one session goes on as one list."""
-        session = ""
-        drafts: list[Draft] = []
-        for found in read_block(block):
+        for found in self._updates.read(block):
             if isinstance(found, bytes):
-                self._hand_on(session, drafts)
-                drafts = []
                 self._take_other(found)
-                continue
-            if found.sessionId != session:
-                self._hand_on(session, drafts)
-                session, drafts = found.sessionId, []
-            raw = bytes(found.update)
-            drafts.append(Draft(update_type_of_json(raw), raw))
-        self._hand_on(session, drafts)
-
-    def _hand_on(self, session: str, drafts: list[Draft]) -> None:
-        if drafts:
-            self._inbox.updates(session, drafts)
+            else:
+                self._inbox.updates(*found)
 
     def _take_other(self, line: bytes) -> None:
         if not line.strip():

@@ -15,7 +15,7 @@ import msgspec
 
 from legation.wire.api.shape import Page
 from legation.wire.api.streams import EventLine
-from legation.wire.events import Event
+from legation.wire.events import WHOLE, Event, Span
 
 _RAW: Final = b',"raw":'
 _EVENT: Final = b',"event":'
@@ -33,6 +33,7 @@ class _Head(msgspec.Struct, gc=False):
     type: str
     native: str = ""
     native64: str = ""
+    update: Span = WHOLE
 
 
 class _Tagged(msgspec.Struct, gc=False):
@@ -57,7 +58,9 @@ def read_event(line: bytes) -> Event:
     except (ValueError, RecursionError):
         head, raw = _cut(line, _RAW)
         read = _decode_head(head)
-        return Event(read.seq, read.at, read.type, raw, _native(read.native, read.native64))
+        return _whole(
+            Event(read.seq, read.at, read.type, raw, _native(read.native, read.native64), read.update)
+        )
 
 
 def read_tagged(text: bytes) -> tuple[str, Event]:
@@ -88,7 +91,14 @@ def read_page(body: bytes) -> Page[Event]:
 
 def _event(line: EventLine) -> Event:
     native = _native(line.native, line.native64) if line.native or line.native64 else b""
-    return Event(line.seq, line.at, line.type, bytes(line.raw), native)
+    return _whole(Event(line.seq, line.at, line.type, bytes(line.raw), native, line.update))
+
+
+def _whole(event: Event) -> Event:
+    before, behind = event.span
+    if (before or behind) and not (before > 0 < behind < len(event.raw) - before):
+        raise ValueError("not an event: its update is not in it")
+    return event
 
 
 def _native(text: str, coded: str) -> bytes:

@@ -5,6 +5,11 @@
 `raw` is always last and its bytes are never looked at: what an agent sent comes back byte for byte, whatever
 depth, numbers or escapes it holds. `,"raw":` cannot occur earlier, because inside a JSON string its quotes
 would be escaped. The native line of an agent that does not speak ACP stands before it, as text or in base64.
+
+    {"seq":8,"at":1794774823124,"type":"agent-message-chunk","update":[33,1],"raw":{"sessionId":"ses-7","update":{...}}}
+
+`update` says that `raw` is the params of `session/update`, and how many bytes of it stand before and behind the update
+(INV-W4). A row without it is of another kind, or of a Legation that kept the update alone.
 """
 
 import re
@@ -14,13 +19,14 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from legation.errors import InvalidParams
-from legation.wire.events import Draft, Event
+from legation.wire.events import WHOLE, Draft, Event, Span
 
 _RAW = b',"raw":'
-_START = b'{"seq":%d,"at":%d%b%b' + _RAW
+_START = b'{"seq":%d,"at":%d%b%b%b' + _RAW
 _END = b"}\n"
 _LINE = _START + b"%b" + _END
 _LONG = 512  # bytes of raw
+_SPANS_KEPT = 4096
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 
 
@@ -30,6 +36,7 @@ class _Head(msgspec.Struct, gc=False):
     type: str
     native: str = ""
     native64: str = ""
+    update: Span = WHOLE
 
 
 _decode_head = msgspec.json.Decoder(_Head).decode
@@ -45,7 +52,18 @@ class _TypeMembers(dict[str, bytes]):
         return member
 
 
+class _SpanMembers(dict[Span, bytes]):
+    """Span -> its encoded member: an agent's updates have few, unless it writes what differs before each."""
+
+    def __missing__(self, span: Span) -> bytes:
+        member = b',"update":[%d,%d]' % span
+        if len(self) < _SPANS_KEPT:
+            self[span] = member
+        return member
+
+
 _type_members = _TypeMembers()
+_span_members = _SpanMembers({WHOLE: b""})
 
 
 def check(drafts: Sequence[Draft]) -> None:
@@ -59,7 +77,7 @@ def check(drafts: Sequence[Draft]) -> None:
 
 
 def encode(events: Sequence[Event]) -> bytes:
-    types = _type_members
+    types, spans = _type_members, _span_members
     if sum([len(event.raw) for event in events]) < _LONG * len(events):
         return b"".join(
             [
@@ -69,6 +87,7 @@ def encode(events: Sequence[Event]) -> bytes:
                     event.at,
                     types[event.type],
                     _native(event.native) if event.native else b"",
+                    spans[event.span],
                     event.raw,
                 )
                 for event in events
@@ -76,7 +95,14 @@ def encode(events: Sequence[Event]) -> bytes:
         )
     parts = [_END] * (3 * len(events))
     parts[::3] = [
-        _START % (event.seq, event.at, types[event.type], _native(event.native) if event.native else b"")
+        _START
+        % (
+            event.seq,
+            event.at,
+            types[event.type],
+            _native(event.native) if event.native else b"",
+            spans[event.span],
+        )
         for event in events
     ]
     parts[1::3] = [event.raw for event in events]
@@ -97,10 +123,13 @@ def decode_line(line: bytes) -> Event:
         raise ValueError("not an event line")
     head = _decode_head(line[:end_of_head] + b"}")
     raw = line[end_of_head + len(_RAW) : -1]
+    span = before, behind = head.update
+    if (before or behind) and not (before > 0 < behind < len(raw) - before):
+        raise ValueError("not an event line: its update is not in it")
     if head.native or head.native64:
         native = head.native.encode() if head.native else b64decode(head.native64)
-        return Event(head.seq, head.at, head.type, raw, native)
-    return Event(head.seq, head.at, head.type, raw)
+        return Event(head.seq, head.at, head.type, raw, native, span)
+    return Event(head.seq, head.at, head.type, raw, b"", span)
 
 
 def decode(block: bytes, after: int, on_malformed: Callable[[bytes], None]) -> list[Event]:

@@ -101,7 +101,7 @@ class Stream:
         codec.check(drafts)
         now = self._log.clock.now_ms()
         return [
-            Event(seq, now, draft.type, draft.raw, draft.native)
+            Event(seq, now, draft.type, draft.raw, draft.native, draft.span)
             for seq, draft in enumerate(drafts, self._head + 1)
         ]
 

@@ -8,7 +8,7 @@ from legation.wire import jsontext
 from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_update
 from legation.wire.approvalstream import ApprovalChanged
 from legation.wire.diagnostic import Diagnostic
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, params_draft
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
 from legation.wire.lifecycle import (
     AgentExited,
@@ -73,10 +73,15 @@ def draft(payload: Known, native: bytes = b"") -> Draft:
     return Draft(event_type(type(payload)), jsontext.write(payload), native)
 
 
+def update_draft(session_id: str, update: SessionUpdate, native: bytes = b"") -> Draft:
+    """The row of an update that a driver made of the agent's own line, `native`."""
+    return params_draft(session_id, jsontext.write(update), native, event_type(type(update)))
+
+
 def decode(event: Event | Draft) -> Known | Unrecognized:
     """The typed payload of a row. What this version cannot type is Unrecognized; nothing raises."""
     if event.type in _ACP_TYPES:
-        return decode_update(event.raw)
+        return decode_update(event.payload)
     decoder = _decoders.get(event.type)
     return Unrecognized(event.raw, _value(event.raw)) if decoder is None else _decode_own(decoder, event.raw)
 

@@ -1,15 +1,21 @@
 """The rows of every log: numbered events, and drafts that have no number yet.
 
-INV-W1  `raw` is the JSON text as the agent sent it (or as a driver made it), and is never re-encoded.
+INV-W1  `raw` is the JSON text as the agent sent it (or as a driver made it), and is never re-encoded. Of a session
+        update it is the whole `params`: the session's name, the update, and whatever stands beside them.
 INV-W2  The type follows from the text alone: reading it never raises, on any bytes.
 INV-W3  What is not understood is kept, as `unrecognized-update`, never dropped.
+INV-W4  Where the update stands in `raw` is written beside it, by us: nothing that an agent sends can feign it. Both parts
+        of a `span` are above 0 for params, for these have brackets, and both are 0 where all of `raw` is the payload:
+        in events of our own, in native lines, and in every row of an update from before version 4.
 """
+
+from typing import Final, TypeAlias
 
 import msgspec
 
 from legation.wire import jsontext
 
-VERSION = 3
+VERSION = 4
 """Of the public contract: the event types and their fields. See docs/reference/events.md."""
 
 UNRECOGNIZED = "unrecognized-update"
@@ -36,12 +42,25 @@ UPDATE_TYPES: dict[str, str] = {
 """The tags of the stable ACP v1 session updates, and the event type of each."""
 
 
+Span: TypeAlias = tuple[int, int]
+"""How many bytes of `raw` stand before the update, and how many behind it (INV-W4)."""
+
+WHOLE: Final[Span] = (0, 0)
+
+
 class Draft(msgspec.Struct, frozen=True, gc=False):
     """An event that its log has not numbered yet."""
 
     type: str
     raw: bytes
     native: bytes = b""
+    span: Span = WHOLE
+
+    @property
+    def payload(self) -> bytes:
+        """The update alone; of another event all there is."""
+        before, behind = self.span
+        return self.raw[before : len(self.raw) - behind]
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +71,13 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     type: str
     raw: bytes
     native: bytes = b""
+    span: Span = WHOLE
+
+    @property
+    def payload(self) -> bytes:
+        """The update alone; of another event all there is."""
+        before, behind = self.span
+        return self.raw[before : len(self.raw) - behind]
 
 
 class _Tagged(msgspec.Struct, gc=False):
@@ -60,8 +86,6 @@ class _Tagged(msgspec.Struct, gc=False):
 
 _decode_tag = msgspec.json.Decoder(_Tagged).decode
 _type_of_tag = UPDATE_TYPES.get
-_START = b'{"sessionUpdate":"'  # as nearly all agents write it
-_type_of_start = {_START + tag.encode(): name for tag, name in UPDATE_TYPES.items()}.get
 
 
 def update_type(raw: bytes) -> str:
@@ -72,9 +96,23 @@ def update_type(raw: bytes) -> str:
         return _update_type_leniently(raw)
 
 
-def update_type_of_json(raw: bytes) -> str:
-    """The same, of bytes that are known to be JSON: mostly their start says it. Called once for every event."""
-    return _type_of_start(raw[: raw.find(b'"', len(_START))]) or update_type(raw)
+def strict_update_type(update: bytes | memoryview) -> str:
+    """The same, of one JSON object with a tag; raises ValueError or RecursionError on anything else. Called once for
+    every event: that it is JSON is found out here too."""
+    return _type_of_tag(_decode_tag(update).sessionUpdate, UNRECOGNIZED)
+
+
+def params_draft(session_id: str, update: bytes, native: bytes = b"", type_: str | None = None) -> Draft:
+    """The row of an update that a driver made: of params as an agent of ACP would have sent them."""
+    head = b'{"sessionId":%b,"update":' % jsontext.write(session_id)
+    return Draft(type_ or update_type(update), b"%b%b}" % (head, update), native, (len(head), 1))
+
+
+def span_of(params: bytes, update: bytes) -> Span:
+    """Where an update stands in its params. What is found has its very bytes, even if it be said twice there."""
+    last = len(params) - len(update) - 1  # where it begins if it is the last member, as agents write it
+    before = last if params.startswith(update, last) else params.find(update)
+    return before, len(params) - before - len(update)
 
 
 def _update_type_leniently(raw: bytes) -> str:

@@ -56,7 +56,8 @@ ACP shapes may also carry `_meta`, an object that Legation passes on untouched. 
 """
 _UPDATES_INTRODUCTION = """\
 The session updates of stable ACP v1, as the agent sent them or as its driver made them. On the wire each also
-has `sessionUpdate`, the type with `_` for `-`.
+has `sessionUpdate`, the type with `_` for `-`. The log keeps the whole `params` that held it, since version 4: see
+docs/streams.md, `raw` and `update`.
 A part of an unknown form inside a known update is read as `Unread`, which holds it; the stored bytes are as sent.
 """
 _UNRECOGNIZED_SECTION = f"""\

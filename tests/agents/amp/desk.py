@@ -42,7 +42,7 @@ class Box:
     asking: asyncio.Event = field(default_factory=asyncio.Event)
 
     def updates(self, session_id: str, drafts: list[Draft]) -> None:
-        self.updates_ += [(session_id, draft.type, json.loads(draft.raw)) for draft in drafts]
+        self.updates_ += [(session_id, draft.type, json.loads(draft.payload)) for draft in drafts]
         self.natives += [draft.native for draft in drafts if draft.native]
 
     def trouble(self, code: DiagnosticCode, message: str) -> None:

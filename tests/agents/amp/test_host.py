@@ -61,7 +61,7 @@ async def test_a_session_in_a_host(tmp_path: Path) -> None:
         assert [(each.action.tool, each.action.kind, each.editable) for each in deciding.asks] == [
             ("create_file", "edit", True)
         ] * 2
-        answered = [json.loads(event.raw) for event in await of_type(session, "permission-answered")]
+        answered = [json.loads(event.payload) for event in await of_type(session, "permission-answered")]
         assert [each["outcome"] for each in answered] == ["approved", "denied"]
         with pytest.raises(AgentExited):
             await ask(session, "crash()")
@@ -79,7 +79,7 @@ async def test_a_session_is_resumed_with_another_agent(tmp_path: Path) -> None:
         await made.host.resume_session(again, session.id)
         await ask(session, "text(THREAD)")
         said = [
-            json.loads(event.raw)["content"]["text"]
+            json.loads(event.payload)["content"]["text"]
             for event in await of_type(session, "agent-message-chunk")
         ]
     assert len(said) == 2

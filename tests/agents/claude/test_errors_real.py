@@ -49,7 +49,7 @@ async def test_a_rate_limit_that_passes_is_announced(claude: str, tmp_path: Path
         result = await at.ask("Say hello")
         assert (result.stop_reason, result.error) == ("end_turn", None)
         assert await at.said() == "Hello after all."
-        [notice] = [json.loads(event.raw) for event in await of_type(at.session, "notice")]
+        [notice] = [json.loads(event.payload) for event in await of_type(at.session, "notice")]
         assert (notice["severity"], "rate_limit (429)" in notice["title"]) == ("warning", True)
 
 

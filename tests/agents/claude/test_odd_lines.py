@@ -154,7 +154,7 @@ async def test_lines_that_nobody_knows_are_kept_and_text_is_reported(tmp_path: P
         session = await at.open()
         assert await say(session) == "end_turn"
         [kept] = await of_type(session, "unrecognized-update")
-        assert json.loads(kept.raw) == news
+        assert json.loads(kept.payload) == news
         assert [each.code for each in at.made.reported] == ["agent/stray-line"]
 
 
@@ -215,7 +215,9 @@ async def test_what_a_background_task_waits_for_is_asked_again_when_its_turn_is_
         await until(session, lambda event: event.type == "tool-call-update")
         [answer] = at.answers()
         assert answer["response"] == {"behavior": "allow", "updatedInput": {"command": "ls"}}
-        outcomes = [json.loads(each.raw)["outcome"] for each in await of_type(session, "permission-answered")]
+        outcomes = [
+            json.loads(each.payload)["outcome"] for each in await of_type(session, "permission-answered")
+        ]
         assert outcomes == ["cancelled", "approved"]
 
 

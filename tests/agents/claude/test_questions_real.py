@@ -51,7 +51,7 @@ async def test_questions_are_a_form_and_the_model_gets_the_answers(claude: str, 
         assert (told.id, told.is_error) == (call.id, False)
         assert f'"{COLOUR}"="Blue"' in told.text
         assert f'"{SIZES}"="Small, Large"' in told.text
-        (asked,) = [json.loads(event.raw) for event in await of_type(at.session, "question-asked")]
+        (asked,) = [json.loads(event.payload) for event in await of_type(at.session, "question-asked")]
         fields = asked["requestedSchema"]["properties"]
         assert [each["const"] for each in fields["question_0"]["oneOf"]] == ["Red", "Blue"]
         assert [each["const"] for each in fields["question_1"]["items"]["anyOf"]] == ["Small", "Large"]
@@ -97,13 +97,13 @@ async def test_a_plan_is_asked_for_sent_back_and_approved(claude: str, tmp_path:
         assert (await turn).stop_reason == "end_turn"
         (told,) = at.model.requests[1].tool_results
         assert (told.text, told.is_error) == ("Add tests.", True)
-        calls = [json.loads(event.raw) for event in await of_type(at.session, "tool-call")]
+        calls = [json.loads(event.payload) for event in await of_type(at.session, "tool-call")]
         assert [each["content"][0]["content"]["text"] for each in calls] == [
             plan.input["plan"],
             better.input["plan"],
         ]
         modes = [
-            json.loads(event.raw)["currentModeId"]
+            json.loads(event.payload)["currentModeId"]
             for event in await of_type(at.session, "current-mode-update")
         ]
         assert [mode for mode, _ in groupby(modes)] == ["default", "plan", "default"]

@@ -32,7 +32,7 @@ class Played:
         return (await self.session.prompt((Text(text=text),))).stop_reason
 
     async def of(self, *types: str) -> list[dict[str, Any]]:
-        return [json.loads(event.raw) for event in await of_type(self.session, *types)]
+        return [json.loads(event.payload) for event in await of_type(self.session, *types)]
 
     async def said(self) -> str:
         return "".join(each["content"]["text"] for each in await self.of("agent-message-chunk"))

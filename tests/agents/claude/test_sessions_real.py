@@ -207,7 +207,7 @@ async def test_servers_of_a_session_are_reached_and_their_secrets_are_in_no_argu
         assert (await at.ask("Shout")).stop_reason == "end_turn"
         (told,) = at.model.requests[1].tool_results
         assert told.text == "HELLOtell-nobody"
-        (asked,) = [json.loads(event.raw) for event in await of_type(at.session, "permission-asked")]
+        (asked,) = [json.loads(event.payload) for event in await of_type(at.session, "permission-asked")]
         assert asked["action"]["tool"] == "echo.shout"
         pid = driver_of(at).processes[-1]
         assert b"tell-nobody" not in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -227,7 +227,8 @@ async def test_a_hostile_repository_changes_nothing_unless_trusted(
         at.model.say("Done.")
         assert (await at.ask("Work")).error is None
         asked = [
-            json.loads(event.raw)["action"]["tool"] for event in await of_type(at.session, "permission-asked")
+            json.loads(event.payload)["action"]["tool"]
+            for event in await of_type(at.session, "permission-asked")
         ]
         assert asked == ["Bash", "Write"]  # each once, whatever the repository says
         if trusted:

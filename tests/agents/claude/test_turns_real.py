@@ -29,7 +29,7 @@ async def test_a_turn_with_thought_and_text_is_said_once(claude: str, tmp_path: 
         assert result.usage is not None
         told = (result.usage.input_tokens, result.usage.output_tokens, result.usage.cached_read_tokens)
         assert told == (11, 5, 3)
-        [used] = [json.loads(event.raw) for event in await of_type(at.session, "usage-update")]
+        [used] = [json.loads(event.payload) for event in await of_type(at.session, "usage-update")]
         assert (used["used"], used["cost"]["currency"]) == (11 + 5 + 3 + 2, "USD")
         assert used["cost"]["amount"] > 0
         assert await of_type(at.session, "unrecognized-update") == []
@@ -51,7 +51,9 @@ async def test_each_call_is_asked_for_once_also_those_that_claude_allows_by_itse
         at.model.say("Done.")
         result = await at.ask("Do three things")
         assert result.stop_reason == "end_turn"
-        asked = [json.loads(event.raw)["action"] for event in await of_type(at.session, "permission-asked")]
+        asked = [
+            json.loads(event.payload)["action"] for event in await of_type(at.session, "permission-asked")
+        ]
         assert [(each["tool"], each["kind"]) for each in asked] == [
             ("Read", "read"),
             ("Bash", "execute"),
@@ -106,7 +108,7 @@ async def test_it_acts_on_the_arguments_that_were_approved(claude: str, tmp_path
         await turn
         assert approved.read_text() == "b\n"
         assert not asked_for.exists()
-        updates = [json.loads(event.raw) for event in await of_type(at.session, "tool-call-update")]
+        updates = [json.loads(event.payload) for event in await of_type(at.session, "tool-call-update")]
         assert [each["rawInput"] for each in updates if "rawInput" in each] == [params]
         assert updates[-1]["toolCallId"] == call.id
 
@@ -151,7 +153,7 @@ async def test_a_cancel_withdraws_an_open_permission(claude: str, tmp_path: Path
         assert (await turn).stop_reason == "cancelled"
         assert not target.exists()
         (answered,) = await of_type(at.session, "permission-answered")
-        assert json.loads(answered.raw)["outcome"] == "cancelled"
+        assert json.loads(answered.payload)["outcome"] == "cancelled"
         assert len(at.model.requests) == 1
 
 
@@ -184,7 +186,7 @@ async def test_a_sub_agent_in_the_background_asks_too_and_its_words_stand_under_
         assert statuses[agent.id][-1] == "completed"
         assert statuses[write.id][-1] == "completed"
         [made] = [
-            json.loads(event.raw)
+            json.loads(event.payload)
             for event in await of_type(at.session, "tool-call")
             if write.id.encode() in event.raw
         ]

@@ -82,7 +82,7 @@ async def ask(session: Session, text: str = "go") -> PromptResult:
 
 
 async def said(session: Session, type_: str = "agent-message-chunk") -> str:
-    chunks = [json.loads(event.raw) for event in await of_type(session, type_)]
+    chunks = [json.loads(event.payload) for event in await of_type(session, type_)]
     return "".join(chunk["content"]["text"] for chunk in chunks)
 
 
@@ -91,7 +91,7 @@ async def tool_calls(session: Session) -> dict[str, list[str]]:
     names: dict[str, str] = {}
     found: dict[str, list[str]] = {}
     for event in await of_type(session, "tool-call", "tool-call-update"):
-        update = json.loads(event.raw)
+        update = json.loads(event.payload)
         name = names.setdefault(update["toolCallId"], update.get("name", "?"))
         if "status" in update:
             found.setdefault(name, []).append(update["status"])
@@ -99,7 +99,7 @@ async def tool_calls(session: Session) -> dict[str, list[str]]:
 
 
 def payload(event: Event) -> dict[str, Any]:
-    found = json.loads(event.raw)
+    found = json.loads(event.payload)
     assert isinstance(found, dict)
     return found
 

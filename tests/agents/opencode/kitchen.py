@@ -86,7 +86,7 @@ class Seat:
         return "".join(chunk["content"]["text"] for chunk in chunks)
 
     async def updates(self, *types: str) -> list[dict[str, Any]]:
-        return [json.loads(event.raw) for event in await of_type(self.session, *types)]
+        return [json.loads(event.payload) for event in await of_type(self.session, *types)]
 
     async def statuses(self) -> dict[str, list[str]]:
         """By the id of the tool call, what it went through."""

@@ -1,17 +1,21 @@
 """What a client is told is stored behind what it comes from, in the same commit where that can be."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from legation.server.acp.following import Follower
+from legation.server.acp.messages import Updates
 from legation.server.acp.outlet import Outlet, stream_name
 from legation.store.backend import Op
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire import codec
-from legation.wire.events import Draft
+from legation.wire.events import Draft, span_of
 from legation.wire.lifecycle import SessionReset, SessionStatus
 
 BOUND = 20.0  # seconds until what does not come is a failure
@@ -42,7 +46,7 @@ async def test_an_update_and_its_message_need_one_commit(tmp_path: Path) -> None
         await told.durable(3)
         assert [event.raw for event in told.since(1) or ()] == [
             b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":%b}}'
-            % UPDATE.raw
+            % UPDATE.payload
         ] * 2
         assert len(groups) <= 2
         await follower.stop()
@@ -82,3 +86,39 @@ async def test_it_is_over_when_the_session_is_deleted(tmp_path: Path) -> None:
         follower.start()
         await session.delete()
         await ended.wait()
+
+
+@pytest.mark.parametrize(
+    ("params", "beside"),
+    [
+        (b'{"sessionId":"theirs","update":%b}', {}),
+        (b'{"_meta":{"a":1},"sessionId":"theirs","update":%b}', {"_meta": {"a": 1}}),
+        (
+            b'{"sessionId":"theirs","update":%b,"_meta":{"a":1},"vendor":null}',
+            {"_meta": {"a": 1}, "vendor": None},
+        ),
+        (b'{"_meta":{"copy":%b},"update":%b,"sessionId":"theirs","x":0}', None),
+        (b'{"sessionId":"theirs","update":%b,"sessionId":"other"}', {}),
+        (b'{"sessionId":"theirs","update":%b,"session\\u0049d":"other"}', {}),
+        (b'{"sessionId":"theirs","update":%b,"half":"\\ud800"}', {"half": "\ud800"}),
+    ],
+)
+def test_a_client_is_told_what_stands_beside_an_update(
+    params: bytes, beside: dict[str, object] | None
+) -> None:
+    """With our name of the session, and once: no agent can have an update taken for another session's."""
+    update = b'{"sessionUpdate":"agent_message_chunk"}'
+    raw = params.replace(b"%b", update)
+    lines, draft = Updates("ses_1"), Draft("agent-message-chunk", raw, b"", span_of(raw, update))
+    beside = {"_meta": {"copy": json.loads(update)}, "x": 0} if beside is None else beside
+    for line in (lines.line(draft), lines.line(draft)):
+        assert line.count(b"essionId") + line.count(b"0049d") == 1
+        told = json.loads(line)
+        assert told["params"] == {"sessionId": "ses_1", "update": json.loads(update), **beside}
+
+
+def test_an_update_of_an_old_row_is_told_as_it_was() -> None:
+    assert json.loads(Updates("ses_1").line(UPDATE))["params"] == {
+        "sessionId": "ses_1",
+        "update": {"sessionUpdate": "agent_message_chunk"},
+    }

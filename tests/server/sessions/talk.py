@@ -84,7 +84,7 @@ class Talk:
         stream = await self.rig.services.log.stream(session)
         async with asyncio.timeout(LIMIT):
             async for event in stream.subscribe(after):
-                if event.type in types and where(said := json.loads(event.raw)):
+                if event.type in types and where(said := json.loads(event.payload)):
                     return event.seq, said
         raise AssertionError("the log ended")
 
@@ -99,7 +99,7 @@ class Talk:
     async def events(self, session: str, *types: str) -> list[Any]:
         stream = await self.rig.services.log.stream(session)
         return [
-            json.loads(event.raw) async for event in stream.subscribe(follow=False) if event.type in types
+            json.loads(event.payload) async for event in stream.subscribe(follow=False) if event.type in types
         ]
 
     async def heard(self, session: str) -> str:

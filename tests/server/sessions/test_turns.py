@@ -278,7 +278,7 @@ class Desk:
 
     async def heard(self) -> str:
         chunks = await of_type(self.session, "agent-message-chunk")
-        return "".join(json.loads(event.raw)["content"]["text"] for event in chunks)
+        return "".join(json.loads(event.payload)["content"]["text"] for event in chunks)
 
 
 @asynccontextmanager

@@ -160,6 +160,7 @@ class Row(Strict):
     type: str
     payload: Any
     native: Any = None
+    params: Any = None
 
 
 class Envelope(Strict):

@@ -1,14 +1,14 @@
 """Logs made by hand."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from legation.wire import codec
 from legation.wire.acp.content import Text
 from legation.wire.acp.permission import PermissionOption
 from legation.wire.action import Action
 from legation.wire.codec import Known
-from legation.wire.events import Draft, Event, update_type
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, update_type
 from legation.wire.lifecycle import PermissionAsked, PromptFinished, PromptStarted, SessionStatus, TurnState
 
 AT = 1_790_000_000_123
@@ -18,7 +18,21 @@ Entry = Known | Mapping[str, object] | bytes | Draft
 def log(*entries: Entry, first: int = 1) -> list[Event]:
     """Payloads of ours, ACP updates as objects, or their bytes."""
     drafts = [_draft(entry) for entry in entries]
-    return [Event(seq, AT + seq, each.type, each.raw, each.native) for seq, each in enumerate(drafts, first)]
+    return [
+        Event(seq, AT + seq, each.type, each.raw, each.native, each.span)
+        for seq, each in enumerate(drafts, first)
+    ]
+
+
+def in_params(events: Sequence[Event], beside: bytes = b"") -> list[Event]:
+    """The same updates, as an agent sends them. Those given are as they were stored before version 4."""
+    return [
+        Event(event.seq, event.at, event.type, head + event.raw + b"}", event.native, (len(head), 1))
+        if event.type in UPDATE_TYPES.values() or (event.type == UNRECOGNIZED and event.raw)
+        else event
+        for head in (b'{"sessionId":"native-1"%b,"update":' % beside,)
+        for event in events
+    ]
 
 
 def _draft(entry: Entry) -> Draft:

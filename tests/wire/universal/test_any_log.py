@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.wire.samples import UPDATES, json_updates, json_values, tagged
-from tests.wire.universal.laws import check
-from tests.wire.universal.logs import ACTIVE, Entry, asked, call, change, chunk, log, output, turn
+from tests.wire.universal.laws import check, events_of, project, project_messages
+from tests.wire.universal.logs import ACTIVE, Entry, asked, call, change, chunk, in_params, log, output, turn
 
 from legation.wire import jsontext
 from legation.wire.acp.rpc import RpcError
@@ -109,3 +109,29 @@ pytestmark = pytest.mark.heavy  # hundreds of logs
 @given(st.lists(_entries, max_size=16), st.sampled_from([1, 7]))
 def test_the_laws_hold(entries: list[Entry], first: int) -> None:
     check(log(*entries, first=first))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(_entries, max_size=16))
+def test_old_rows_and_params_tell_the_same(entries: list[Entry]) -> None:
+    old = log(*entries)
+    new = in_params(old)
+    check(new)
+    assert project(new) == project(old)
+    assert project_messages(new) == project_messages(old)
+    mixed = [*old[::2], *new[1::2]]
+    mixed.sort(key=lambda event: event.seq)
+    assert project(mixed) == project(old)
+
+
+def test_what_an_agent_puts_beside_an_update_is_in_raw_and_nowhere_else() -> None:
+    old = log(*turn(chunk("a"), chunk("b")))
+    new = in_params(old, b',"_meta":{"trace":1}')
+    for before, after in zip(events_of(old), events_of(new), strict=True):
+        params = after["raw"].pop("params", None) if after["raw"] else None
+        assert before == after
+        if after["type"] == "item.delta" and after["raw"]["type"] == "agent-message-chunk":
+            update = after["raw"]["payload"]
+            assert params == {"sessionId": "native-1", "_meta": {"trace": 1}, "update": update}
+        else:
+            assert params is None

@@ -1,6 +1,7 @@
 """One session, as one client sees it: the updates of its log in their order, and what is asked in it.
 
-INV-F1  A client is told every update of a session once, in the order of the log, with the bytes of the log.
+INV-F1  A client is told every update of a session once, in the order of the log, with the bytes of the log: the update,
+        and what its agent put beside it. Only the session has the name here that it has with us.
 INV-F2  An answer to a prompt comes after every update of its turn.
 """
 
@@ -15,7 +16,7 @@ from typing import Final
 from legation.errors import LegationError
 from legation.server.acp.messages import Updates
 from legation.server.acp.outlet import Outlet
-from legation.server.acp.state import ACP_TYPES, History, Setup, past
+from legation.server.acp.state import ACP_TYPES, History, Setup, Told, past
 from legation.store.stream import Stream
 from legation.store.subscription import Subscription
 from legation.wire import codec
@@ -131,14 +132,14 @@ class Follower:
         self._over(self)
 
     def _take(self, batch: list[Event]) -> None:
-        lines: list[bytes] = []
+        lines: list[Told] = []
         for event in batch:
             if event.type in _NOTED:
                 self._tell(lines)
                 lines = []
                 self._note(event)
             elif event.type in ACP_TYPES and not self._muted:
-                lines.append(event.raw)
+                lines.append(event)
         self._tell(lines)
         self.seq = batch[-1].seq
         if self._moved is not None:
@@ -155,5 +156,5 @@ class Follower:
             self._events.until_closed = payload.status == "closed"
         self._noted(self.session_id, payload)
 
-    def _tell(self, raws: list[bytes]) -> None:
-        self._outlet.say(*[self._updates.line(raw) for raw in raws])
+    def _tell(self, updates: list[Told]) -> None:
+        self._outlet.say(*[self._updates.line(update) for update in updates])

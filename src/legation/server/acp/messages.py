@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -10,8 +11,16 @@ from legation.agents.messages import Message, id_key, read_message
 from legation.errors import InvalidParams
 from legation.wire import jsontext
 from legation.wire.acp.rpc import RpcError
+from legation.wire.events import WHOLE, Draft, Event, Span
+from legation.wire.members import members
 
 Kind = Literal["request", "notification", "response"]
+
+_KEPT: Final = 64  # ways in which the updates of one session are surrounded: mostly there is one
+_KEPT_BYTES: Final = 4096  # of each
+_ODD_BYTES: Final = 64 * 1024  # of what no parser takes, and is read by its tokens
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _SHAPE: Final = "send one JSON-RPC message: an object with `method`, or with `id` and `result` or `error`"
 
@@ -63,14 +72,55 @@ def notification_line(method: str, params: object) -> bytes:
 
 
 class Updates:
-    """Turns the updates of one session into lines: the bytes of the log, with the session's name before them."""
+    """Turns the updates of one session into lines: the bytes of the log, with our name of the session for the agent's.
+
+    What stands around the updates is mostly the same from one to the next, and is looked at once. A name that an agent
+    says twice is told once: no client takes an update for another session's."""
 
     def __init__(self, session_id: str) -> None:
-        name = jsontext.write(session_id)
-        self._head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%b,"update":' % name
+        self._head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%b' % jsontext.write(
+            session_id
+        )
+        self._known: dict[tuple[bytes, bytes], bytes] = {}
 
-    def line(self, raw: bytes) -> bytes:
-        return b"%b%b}}" % (self._head, raw)
+    def line(self, update: Event | Draft) -> bytes:
+        return b'%b%b,"update":%b}}' % (self._head, self._beside(update), update.payload)
+
+    def _beside(self, update: Event | Draft) -> bytes:
+        """The other members of the params."""
+        if update.span == WHOLE:
+            return b""
+        raw, (before, behind) = update.raw, update.span
+        around = raw[:before], raw[len(raw) - behind :]
+        known = self._known.get(around)
+        if known is None:
+            known = _other_members(raw, update.span)
+            if before + behind <= _KEPT_BYTES:
+                if len(self._known) >= _KEPT:
+                    self._known.clear()
+                self._known[around] = known
+        return known
+
+
+def _other_members(raw: bytes, span: Span) -> bytes:
+    """As bytes, each once, in the reading that counts in the log: of a name that is said twice the last."""
+    before, behind = span
+    found = _members(raw[:before] + b"null" + raw[len(raw) - behind :])
+    if found.get("update") != b"null":  # the same bytes stand there twice
+        found = _members(raw)
+    others = [(name, value) for name, value in found.items() if name not in ("sessionId", "update")]
+    return b"".join([b",%b:%b" % (jsontext.write(name), value) for name, value in others])
+
+
+def _members(params: bytes) -> Mapping[str, bytes]:
+    try:
+        return {name: bytes(value) for name, value in _decode_members(params).items()}
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return members(params) if len(params) <= _ODD_BYTES else {}
+    except ValueError:
+        return {}
 
 
 def one_line(text: bytes) -> bytes:

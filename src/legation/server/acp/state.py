@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from legation.store.stream import Stream
 from legation.wire import codec, jsontext
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event
 from legation.wire.lifecycle import PromptStarted
 
 ACP_TYPES: Final = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
@@ -15,6 +15,9 @@ ACP_TYPES: Final = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 _MODE: Final = "current-mode-update"
 _OPTIONS: Final = "config-option-update"
 _SAID: Final = "user-message-chunk"
+
+Told: TypeAlias = Event | Draft
+"""An update: of the log, or one that stands for what the user said."""
 
 
 class Setup:
@@ -27,7 +30,7 @@ class Setup:
     def take(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.type in (_MODE, _OPTIONS):
-                self._note(_members(event.raw))
+                self._note(_members(event.payload))
 
     def _note(self, update: Mapping[str, object]) -> None:
         for name in ("currentModeId", "availableModes"):
@@ -64,10 +67,10 @@ class History:
     """The updates of a log in order, with what the user said where the agent does not tell it itself."""
 
     def __init__(self) -> None:
-        self._prompt: list[bytes] = []  # of the turn whose agent has said nothing yet
+        self._prompt: list[Told] = []  # of the turn whose agent has said nothing yet
 
-    def updates(self, events: Sequence[Event]) -> list[bytes]:
-        told: list[bytes] = []
+    def updates(self, events: Sequence[Event]) -> list[Told]:
+        told: list[Told] = []
         for event in events:
             if event.type == PromptStarted.event_type():
                 told += self._rest()
@@ -75,20 +78,21 @@ class History:
             elif event.type in ACP_TYPES:
                 if event.type == _SAID:
                     self._prompt = []  # an agent that repeats the prompt
-                told += [*self._rest(), event.raw]
+                told += [*self._rest(), event]
         return told
 
-    def rest(self) -> list[bytes]:
+    def rest(self) -> list[Told]:
         """At the end: a prompt that nothing has followed yet."""
         return self._rest()
 
-    def _rest(self) -> list[bytes]:
+    def _rest(self) -> list[Told]:
         prompt, self._prompt = self._prompt, []
         return prompt
 
 
-def _said_by_user(event: Event) -> list[bytes]:
+def _said_by_user(event: Event) -> list[Told]:
     blocks = _members(event.raw).get("prompt")
     if not isinstance(codec.decode(event), PromptStarted) or not isinstance(blocks, list):
         return []
-    return [jsontext.write({"sessionUpdate": "user_message_chunk", "content": block}) for block in blocks]
+    updates = [{"sessionUpdate": "user_message_chunk", "content": block} for block in blocks]
+    return [Draft(_SAID, jsontext.write(update)) for update in updates]

@@ -48,6 +48,5 @@ def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> Row:
         cause.at,
         getattr(emitted, "type", ""),
         emitted.encode(include_raw),
-        b"",
-        cause.seq,
+        cause=cause.seq,
     )

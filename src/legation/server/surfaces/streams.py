@@ -123,7 +123,7 @@ async def page_of_events(source: Source, after: int, limit: int) -> Page[EventLi
 
 
 def _line(event: Event) -> EventLine:
-    """As it is stored: `raw` is embedded, not written anew."""
+    """As it is stored: `raw` is embedded, not written anew. Params are UTF-8 always, so that their span holds."""
     native = native64 = ""
     try:
         native = event.native.decode()
@@ -136,4 +136,5 @@ def _line(event: Event) -> EventLine:
         raw=Raw(as_utf8(event.raw)),
         native=native,
         native64=native64,
+        update=event.span,
     )

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from legation.wire.api.shape import Answer
+from legation.wire.events import WHOLE, Span
 
 
 class StreamSummary(Answer):
@@ -18,7 +19,8 @@ class StreamSummary(Answer):
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; `raw` is what its agent sent, byte for byte."""
+    """One event; `raw` is what its agent sent, byte for byte. With `update`, it is the params of `session/update`, and
+    so many bytes of it stand before and behind the update; without, all of it is the payload."""
 
     seq: int
     at: int
@@ -26,3 +28,4 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     raw: msgspec.Raw
     native: str = ""
     native64: str = ""  # where the agent's own line is not UTF-8
+    update: Span = WHOLE

@@ -38,12 +38,12 @@ class Asks:
     def permission_asked(self, out: Outbox, asked: PermissionAsked) -> None:
         for_ever = tuple(each.option_id for each in asked.options if each.kind == "allow_always")
         self._permissions[asked.id] = _Permission(asked.action.tool, for_ever)
-        data = shapes.Permission(asked.id, asked.action.tool, "requested", embedded(out.cause.raw))
+        data = shapes.Permission(asked.id, asked.action.tool, "requested", embedded(out.cause.payload))
         out.emit("permission.requested", data, raw=True)
 
     def permission_answered(self, out: Outbox, answer: PermissionAnswered) -> None:
         asked = self._permissions.pop(answer.id, _UNSEEN)
-        data = shapes.Permission(answer.id, asked.tool, _status(answer, asked), embedded(out.cause.raw))
+        data = shapes.Permission(answer.id, asked.tool, _status(answer, asked), embedded(out.cause.payload))
         out.emit("permission.resolved", data, synthetic=True, raw=True)
 
     def question_asked(self, out: Outbox, asked: QuestionAsked) -> None:

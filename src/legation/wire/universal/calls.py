@@ -122,7 +122,10 @@ def _ended(out: Outbox, call: _Call, output: str, status: shapes.ItemStatus) -> 
 def _tell(out: Outbox, call: _Call, update: ToolCall | ToolCallUpdate) -> None:
     """Something else about the call: as it came."""
     label = update.title or call.known.title or "tool call"
-    content = (shapes.Status(label, update.status or call.known.status), shapes.Json(embedded(out.cause.raw)))
+    content = (
+        shapes.Status(label, update.status or call.known.status),
+        shapes.Json(embedded(out.cause.payload)),
+    )
     out.whole_item("status", "tool", content, native_id=update.tool_call_id, parent_id=call.item_id)
 
 

@@ -42,7 +42,7 @@ class Life(msgspec.Struct):
         """`raw`: the event says how it ended."""
         if self.turn is None:
             return
-        metadata = embedded(out.cause.raw) if raw else None
+        metadata = embedded(out.cause.payload) if raw else None
         out.emit("turn.ended", shapes.Turn("ended", self.turn, metadata), synthetic=True, raw=raw)
         self.turn, self.last_turn = None, self.turn
 

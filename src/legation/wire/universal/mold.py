@@ -19,6 +19,7 @@ from legation.wire.acp.updates import (
     UserMessageChunk,
     decode_update,
 )
+from legation.wire.events import Event, Span
 
 Chunk = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | CompactionSummaryChunk
 
@@ -30,9 +31,11 @@ read_text = msgspec.json.Decoder(str).decode
 
 
 class Mold(msgspec.Struct, frozen=True):
-    """Of events of that type: `before` ends with the quote before the text, `after` begins with the one behind it."""
+    """Of events of that type and span: `before` ends with the quote before the text, `after` begins with the one behind
+    it."""
 
     type: str
+    span: Span
     before: bytes
     after: bytes
 
@@ -43,16 +46,17 @@ class Mold(msgspec.Struct, frozen=True):
         return b""
 
 
-def mold_of(type_: str, raw: bytes, chunk: Chunk) -> Mold | None:
+def mold_of(event: Event, chunk: Chunk) -> Mold | None:
     """None where the text is not in a place of its own, or not in the first that looks like one, or very long."""
-    found = _TEXT.search(raw) if len(raw) <= _LONGEST else None
+    raw, (start, behind) = event.raw, event.span
+    found = _TEXT.search(raw, start) if len(raw) <= _LONGEST else None
     if found is None or type(chunk.content) is not Text:
         return None
     before, after = raw[: found.start(1)], raw[found.end(1) :]
-    tried = decode_update(before + _SAMPLE.encode() + after)
+    tried = decode_update(before[start:] + _SAMPLE.encode() + after[: len(after) - behind])
     expected = msgspec.structs.replace(chunk, content=msgspec.structs.replace(chunk.content, text=_SAMPLE))
     try:
         is_the_text = read_text(b'"%b"' % found[1]) == chunk.content.text
     except jsontext.READ_ERRORS:
         return None
-    return Mold(type_, before, after) if is_the_text and tried == expected else None
+    return Mold(event.type, event.span, before, after) if is_the_text and tried == expected else None

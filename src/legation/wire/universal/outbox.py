@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from legation.wire.events import Event
+from legation.wire import jsontext
+from legation.wire.events import WHOLE, Event
 from legation.wire.universal.embedded import embedded, json_bytes
 from legation.wire.universal.facts import SessionFacts, floor
 from legation.wire.universal.rows import DELTA, DELTA_END
@@ -41,17 +42,39 @@ _from_timestamp = datetime.fromtimestamp
 
 
 class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An event of the log, whole; `native` is the agent's own line where a driver translated it."""
+    """An event of the log, whole; `native` is the agent's own line where a driver translated it, `params` are those of
+    an update that has more beside it than the session's name."""
 
     seq: int
     type: str
     payload: msgspec.Raw
     native: msgspec.Raw | None = None
+    params: msgspec.Raw | None = None
 
     @classmethod
     def of(cls, event: Event) -> "LogRow":
         native = embedded(event.native) if event.native else None
-        return cls(event.seq, event.type, embedded(event.raw), native)
+        params = embedded(event.raw) if _has_more(event) else None
+        return cls(event.seq, event.type, embedded(event.payload), native, params)
+
+
+class _BareParams(msgspec.Struct, forbid_unknown_fields=True):
+    sessionId: msgspec.Raw  # noqa: N815 - spelt as on the wire
+    update: None
+
+
+_decode_bare = msgspec.json.Decoder(_BareParams).decode
+
+
+def _has_more(event: Event) -> bool:
+    if event.span == WHOLE:
+        return False
+    before, behind = event.span
+    try:
+        _decode_bare(event.raw[:before] + b"null" + event.raw[len(event.raw) - behind :])
+    except jsontext.READ_ERRORS:
+        return True
+    return False
 
 
 class Projected(msgspec.Struct, frozen=True, gc=False):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from legation.wire.events import Event
+from legation.wire.events import WHOLE, Event
 
 FRAME: Final = b"id: %d\ndata: %b\n\n"  # how a live body shows a JSON text: one line of UTF-8 (INV-U5)
 DELTA: Final = b'{"event_id":"evt_%d","sequence":%d,"time":%b,%b,"delta":'
@@ -19,7 +19,7 @@ class Row(Event, frozen=True, gc=False):
 
 
 def framed(row: Row) -> Row:
-    return Row(row.seq, row.at, row.type, FRAME % (row.seq, row.raw), b"", row.cause)
+    return Row(row.seq, row.at, row.type, FRAME % (row.seq, row.raw), b"", WHOLE, row.cause)
 
 
 def join_frames(rows: Sequence[Event]) -> bytes:

@@ -8,7 +8,7 @@ import msgspec
 
 from legation.wire import jsontext
 from legation.wire.acp.content import Text
-from legation.wire.events import Event
+from legation.wire.events import WHOLE, Event
 from legation.wire.universal import shapes
 from legation.wire.universal.embedded import json_bytes
 from legation.wire.universal.mold import Chunk, Mold, mold_of, read_text
@@ -57,7 +57,7 @@ class Speech:
     def goes_on(self, out: Outbox, event: Event) -> bool:
         """The next chunk of what is being said, if it differs from its first one in the text alone."""
         mold = self._mold
-        if mold is None or event.type != mold.type:
+        if mold is None or event.type != mold.type or event.span != mold.span:
             return False
         literal = mold.literal(event.raw)
         try:
@@ -76,10 +76,10 @@ class Speech:
             return rows
         self._own_pieces()
         keep, literal_of, show = self._pieces.append, mold.literal, rows.append
-        type_, head, sequence = mold.type, self._head, out.sequence
+        type_, span, head, sequence = mold.type, mold.span, self._head, out.sequence
         for at in range(start, len(events)):
             event = events[at]
-            if event.type != type_:
+            if event.type != type_ or event.span != span:
                 break
             literal = literal_of(event.raw)
             try:
@@ -89,7 +89,7 @@ class Speech:
             keep(literal)
             sequence += 1
             start_of = DELTA_FRAME % (sequence, sequence, sequence, time_text(event.at), head)
-            show(Row(sequence, event.at, "item.delta", start_of, literal, event.seq))
+            show(Row(sequence, event.at, "item.delta", start_of, literal, WHOLE, event.seq))
         self._length = len(self._pieces)
         out.skip(len(rows))
         return rows
@@ -98,7 +98,7 @@ class Speech:
         if self._speaker is not speaker or self._native_id != native_id:
             self.end(out)
             self._begin(out, speaker, native_id)
-            self._mold = mold_of(out.cause.type, out.cause.raw, chunk)
+            self._mold = mold_of(out.cause, chunk)
             self._head = out.delta_head(self._item_id, native_id) if self._mold else b""
         block = chunk.content
         if type(block) is Text:
