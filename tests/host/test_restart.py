@@ -164,7 +164,7 @@ async def test_a_resume_that_is_refused_is_followed_by_a_load(tmp_path: Path) ->
     source = LIVES + able({**LOADS, **RESUMES})
     source += "if life == 1: session(); os._exit(1)\n"
     source += "send(id=serve('session/resume'), error={'code': -32603, 'message': 'gone'})\n"
-    source += "send(id=serve('session/load'), result={}); stay()"
+    source += "load = serve('session/load'); update('told'); send(id=load, result={}); stay()"
     async with rig(tmp_path, restart="on-crash", restart_backoff=Backoff(initial_ms=1)) as made:
         session = await made.script(source)
         reset = await until_type(session, "session-reset")

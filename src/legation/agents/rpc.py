@@ -76,6 +76,7 @@ class AgentRefused(AgentError):
             f"cannot complete {method}: the agent answered with error {error.code}: {error.message}{advice}",
             {"code": error.code, "message": error.message, **(data or {})},
         )
+        self.method = method
         self.error = error
 
 

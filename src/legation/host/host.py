@@ -265,7 +265,8 @@ class AcpHost:
         mcp_servers: Sequence[McpServer] = (),
         additional_directories: Sequence[Path | str] = (),
     ) -> SessionUpdated:
-        """The agent tells the whole history again; it replaces the recorded one, under fresh numbers."""
+        """The agent tells the whole history again; it replaces what is shown, under fresh numbers, unless it is the
+        same. What was recorded stays readable, as an earlier generation."""
         place = Place(cwd, tuple(mcp_servers), additional_directories)
         return await self._openings.load(self._agent(agent_id), session_id, place)
 
@@ -281,6 +282,22 @@ class AcpHost:
         """The agent goes on where it was; what is recorded stays."""
         place = Place(cwd, tuple(mcp_servers), additional_directories)
         return await self._openings.resume(self._agent(agent_id), session_id, place)
+
+    async def resume_or_load(
+        self,
+        agent_id: str,
+        session_id: str,
+        *,
+        cwd: Path | str | None = None,
+        mcp_servers: Sequence[McpServer] = (),
+        additional_directories: Sequence[Path | str] = (),
+        reopen: bool = False,
+    ) -> SessionUpdated:
+        """Take up a session by the best way that its agent has: resume it, and load it where that is refused. What is
+        shown stays, unless the agent tells something else that is no shorter. `reopen`: also one that was closed, which
+        only a load does."""
+        place = Place(cwd, tuple(mcp_servers), additional_directories)
+        return await self._openings.resume_or_load(self._agent(agent_id), session_id, place, reopen=reopen)
 
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock]) -> PromptResult:
         return await self.session(session_id).prompt(tuple(prompt))

@@ -165,6 +165,16 @@ class Openings:
         with self._free(agent, session_id, to_load=False):
             return await self._taken_up(agent, session_id, place).resume()
 
+    async def resume_or_load(
+        self, agent: Agent, session_id: str, place: Place, *, reopen: bool
+    ) -> SessionUpdated:
+        """One that only the agent knows can but be loaded, and so can a closed one: nothing else opens it again."""
+        place = await self._resolved(session_id, place)
+        known = self._sessions.find(session_id)
+        resumes = known is not None and not (reopen and known.status == "closed")
+        with self._free(agent, session_id, to_load=not resumes):
+            return await self._taken_up(agent, session_id, place).resume_or_load(resumes=resumes)
+
     async def _resolved(self, session_id: str, place: Place) -> Place:
         """While the disk is asked, whoever has no agent for a session may forget it; one that was known then is known now,
         or the agent would be asked for it by our name."""

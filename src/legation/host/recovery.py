@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from legation.agents.driver import Driver
-from legation.errors import AgentExited, LegationError
+from legation.errors import LegationError
 from legation.host.agent import Agent
 from legation.host.ending import Ending
 from legation.host.session import Session
@@ -36,30 +35,13 @@ class Recovery:
 
     async def ready_again(self, agent: Agent) -> None:
         """One after the other: an agent that was just restarted is not flooded."""
-        live = agent.running()
         for session in self._sessions.of(agent.id):
             if session.status != "disconnected":
                 continue
             try:
-                await self._recover(agent, live, session)
+                await self._take_up(agent, session).resume_or_load(resumes=True)
             except LegationError as error:
                 self._skip(session, error.message)
-
-    async def _recover(self, agent: Agent, live: Driver, session: Session) -> None:
-        """By resuming, else by loading, else not."""
-        if live.can_resume:
-            try:
-                await self._take_up(agent, session).resume()
-            except AgentExited:
-                raise
-            except LegationError:
-                if not live.can_load:
-                    raise
-                await self._take_up(agent, session).load()
-        elif live.can_load:
-            await self._take_up(agent, session).load()
-        else:
-            self._skip(session, "the agent can neither resume nor load sessions")
 
     def _skip(self, session: Session, why: str) -> None:
         self._host.diagnose(

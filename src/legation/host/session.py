@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -42,7 +43,14 @@ from legation.wire.ask import Approver
 from legation.wire.events import Draft
 from legation.wire.hoststream import PermissionUpdated, SessionUpdated
 from legation.wire.lifecycle import AgentExited as AgentExitedEvent
-from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, SessionStatus, Status, UnaskingMode
+from legation.wire.lifecycle import (
+    PermissionAnswered,
+    PermissionAsked,
+    SessionReset,
+    SessionStatus,
+    Status,
+    UnaskingMode,
+)
 from legation.wire.payload import Payload
 
 PUT_BACK = (
@@ -296,6 +304,22 @@ class Session:
         title given, while an agent takes the session up."""
         await self._set_meta(meta.noted_as(self.meta))
         self.folders = meta.folders()
+
+    async def reopen(self, meta: SessionMeta) -> None:
+        """The same, of one that was closed: what is recorded of it goes on."""
+        await self._in_commit(self.stream.reopen, meta.noted_as(self.meta))
+        self.folders = meta.folders()
+
+    async def begin_generation(self, meta: SessionMeta, replay: Sequence[Draft]) -> None:
+        """Strict, and one commit: what the agent tells takes the place of what is shown, and `meta` holds."""
+        drafts = [codec.draft(SessionReset(reason="loaded")), *replay]
+        await self._in_commit(partial(self.stream.replace, drafts), meta.noted_as(self.meta))
+        self.folders = meta.folders()
+
+    async def _in_commit(self, change: Callable[..., Awaitable[object]], meta: SessionMeta) -> None:
+        """That it `reopens` was said of the end which it had."""
+        meta = msgspec.structs.replace(meta, reopens=False)
+        await change(meta=meta.encode(), replaces=self.stream.meta)
 
     async def keep_details(
         self, details: Mapping[str, object], title: str | UnsetType | None = UNSET

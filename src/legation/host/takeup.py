@@ -2,15 +2,23 @@
 
 Staged: until the agent has agreed and the store has it, nobody sees a change but `resuming`, and of a session
 that was not known here nobody sees anything.
+
+INV-U1  What an agent tells never takes anything away: it becomes a new generation, or nothing where it says what is
+        recorded already.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
+
+from msgspec import UNSET
 
 from legation.agents.driver import Driver
-from legation.errors import AgentExited, LegationError, SessionClosed, TransportClosed
+from legation.agents.output import printable
+from legation.agents.rpc import AgentRefused
+from legation.errors import AgentExited, CapabilityUnsupported, LegationError, SessionClosed, TransportClosed
 from legation.host.agent import Agent
 from legation.host.leftover import left_open
 from legation.host.meta import SessionMeta
@@ -20,13 +28,14 @@ from legation.host.offers import Offers
 from legation.host.router import Held
 from legation.host.session import Session
 from legation.host.stream import HostStream
-from legation.wire import codec
+from legation.host.transcript import Account, account_of_replay, account_of_stream
+from legation.wire import jsontext
 from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.sessions import SessionSetup
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
 from legation.wire.hoststream import SessionUpdated
-from legation.wire.lifecycle import SessionReset
 
 # What a resumed agent may say of its state before it answers; anything else would be history.
 _STATE = frozenset(
@@ -38,6 +47,10 @@ _STATE = frozenset(
         "usage-update",
     )
 )
+
+
+WAYS_OUT: Final = "try again, or go on in a new session that continues this one"
+SHOWN: Final = 500  # characters of what an agent adds to an error
 
 
 class TakeUp:
@@ -63,7 +76,45 @@ class TakeUp:
         self._limit = limit
         self._host = host
 
-    async def load(self) -> SessionUpdated:
+    async def resume_or_load(self, *, resumes: bool) -> SessionUpdated:
+        """The one rule: resume where it may and the agent can, load where it refuses that. What an end meanwhile, or the
+        agent's, decides is no refusal."""
+        live = self._agent.running()
+        if resumes and live.can_resume:
+            try:
+                return await self.resume()
+            except (SessionClosed, AgentExited):
+                raise
+            except LegationError as refused:
+                if not live.can_load:
+                    raise self._not_taken_up(refused) from None
+        if live.can_load:
+            try:
+                return await self.load(keeps_longer=True)
+            except AgentRefused as refused:
+                raise self._not_taken_up(refused) from None
+        name = self._agent.definition.name or "its agent"
+        why = "can neither resume nor load one" if resumes else "cannot load one"
+        how = "" if resumes or self._known is None else "it was closed, and "
+        raise CapabilityUnsupported(
+            f"cannot take up session {self._name}: {how}{name} {why}; start another, which may continue it"
+        )
+
+    def _not_taken_up(self, refused: LegationError) -> LegationError:
+        """What the agent said, all of it, and what can be done."""
+        if not isinstance(refused, AgentRefused):
+            return refused
+        said = refused.error
+        message = f"{said.message}{_details(said.data)}; {WAYS_OUT}"
+        data = {} if said.data is UNSET else {"data": said.data}
+        return AgentRefused(refused.method, RpcError(said.code, message, said.data), data=data)
+
+    @property
+    def _name(self) -> str:
+        return self._known.id if self._known else self._meta.agent_session_id
+
+    async def load(self, *, keeps_longer: bool = False) -> SessionUpdated:
+        """`keeps_longer`: what is shown stays where the agent tells less; who loads by hand wants what it tells."""
         live = self._agent.running()
         async with self._staged() as held:
             try:
@@ -77,12 +128,28 @@ class TakeUp:
                 )
                 setup, puts = await self._put_right(live, setup)
                 session = await self._session()
-                await session.stream.replace([codec.draft(SessionReset(reason="loaded")), *held.replay])
+                told = await account_of_replay(held.replay)
+                shown = await account_of_stream(session.stream)
+                await self._session()  # that took a while
+                shorter = keeps_longer and shown.is_longer_than(told)
+                if shorter or (shown.has_all_of(told) and session.stream.head):
+                    await self._keep(session)
+                else:
+                    await session.begin_generation(self._meta, held.replay)
             except LegationError as error:
                 self._tell_load_failed(error)
                 raise
             await self._commit(session, live, setup, puts)
+            if shorter:
+                self._tell_shorter(session, told, shown)
         return session.snapshot()
+
+    async def _keep(self, session: Session) -> None:
+        """What is recorded stays as it is; a load opens one that was closed."""
+        await (session.reopen(self._meta) if session.stream.closed else session.keep(self._meta))
+        if session.agent_id is None:  # the record is of an earlier host
+            for end in await left_open(session.stream):
+                session.note_permission(end)
 
     async def resume(self) -> SessionUpdated:
         live = self._agent.running()
@@ -99,9 +166,7 @@ class TakeUp:
             session = await self._session()
             if session.stream.info().state != "open":
                 raise SessionClosed(f"cannot resume session {session.id}: it is closed; load it to reopen it")
-            if session.agent_id is None:  # the record is of an earlier host
-                for end in await left_open(session.stream):
-                    session.note_permission(end)
+            await self._keep(session)
             kept = [draft for draft in held.replay if draft.type in _STATE]
             await self._commit(session, live, setup, puts, kept)
         return session.snapshot()
@@ -170,7 +235,6 @@ class TakeUp:
         puts: Sequence[Put],
         kept: Sequence[Draft] = (),
     ) -> None:
-        await session.keep(self._meta)
         if self._known is None:
             self._add(session)
         else:
@@ -187,7 +251,25 @@ class TakeUp:
             await active
 
     def _tell_load_failed(self, error: LegationError) -> None:
-        session_id = self._known.id if self._known else self._meta.agent_session_id
         self._host.diagnose(
-            DiagnosticCode.SESSION_LOAD_FAILED, error.message, agent_id=self._agent.id, session_id=session_id
+            DiagnosticCode.SESSION_LOAD_FAILED, error.message, agent_id=self._agent.id, session_id=self._name
         )
+
+    def _tell_shorter(self, session: Session, told: Account, shown: Account) -> None:
+        what = (
+            f"the agent told {told.updates} updates of session {session.id} and {shown.updates} are recorded: "
+            "what is recorded stays, and the agent may have forgotten the rest"
+        )
+        code = DiagnosticCode.SESSION_REPLAY_SHORTER
+        self._host.diagnose(code, what, agent_id=self._agent.id, session_id=session.id)
+        session.note(Diagnostic(code=code, message=what, agent_id=self._agent.id))
+
+
+def _details(data: object) -> str:
+    """What an agent says beside "Internal error" is mostly all there is to know."""
+    if data is UNSET or data is None or data in ("", {}, []):
+        return ""
+    if isinstance(data, dict):
+        data = next((data[name] for name in ("details", "message") if isinstance(data.get(name), str)), data)
+    raw = data.encode(errors="replace") if isinstance(data, str) else jsontext.write(data)
+    return f" ({printable(raw)[:SHOWN]})"

@@ -28,6 +28,7 @@ class DiagnosticCode(StrEnum):
     AGENT_LATE_RESPONSE = "agent/late-response"
     SESSION_RECOVERY_SKIPPED = "session/recovery-skipped"
     SESSION_LOAD_FAILED = "session/load-failed"
+    SESSION_REPLAY_SHORTER = "session/replay-shorter"
     STORAGE_WRITE_FAILED = "storage/write-failed"
     STORAGE_RECOVERED = "storage/recovered"
     STORAGE_MALFORMED_LINE = "storage/malformed-line"
@@ -55,6 +56,7 @@ MEANINGS: Mapping[DiagnosticCode, str] = {
     DiagnosticCode.AGENT_LATE_RESPONSE: "an answer came to a request that nobody waits for any more",
     DiagnosticCode.SESSION_RECOVERY_SKIPPED: "a session could not be taken up again after a restart",
     DiagnosticCode.SESSION_LOAD_FAILED: "the agent could not load the session",
+    DiagnosticCode.SESSION_REPLAY_SHORTER: "the agent told less of a session than is recorded, which stays",
     DiagnosticCode.STORAGE_WRITE_FAILED: "events were delivered from memory and could not be stored yet",
     DiagnosticCode.STORAGE_RECOVERED: "a damaged end of a log was cut off, or waiting events were stored at last",
     DiagnosticCode.STORAGE_MALFORMED_LINE: "a line of a stored log could not be read and was skipped",

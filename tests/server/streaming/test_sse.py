@@ -225,7 +225,7 @@ async def test_streams_are_listed_by_name_in_pages_of_the_callers_workspace(plac
         await place.put(name, b"1")
     await place.put("ses_0", b"1", workspace="another")
     first = json.loads((await ask(place.port, "/v1/streams?prefix=ses_&limit=2"))[1])
-    assert first["items"][0] == {"name": "ses_1", "state": "open", "firstSeq": 1, "head": 1}
+    assert first["items"][0] == {"name": "ses_1", "state": "open", "firstSeq": 1, "head": 1, "generations": 1}
     assert [each["name"] for each in first["items"]] == ["ses_1", "ses_2"]
     rest = json.loads((await ask(place.port, f"/v1/streams?prefix=ses_&limit=2&after={first['next']}"))[1])
     assert [each["name"] for each in rest["items"]] == ["ses_3"]

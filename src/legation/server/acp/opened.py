@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from legation.errors import CapabilityUnsupported, InvalidParams, LegationError, NotFound, SessionClosed
+from legation.errors import InvalidParams, LegationError, NotFound, SessionClosed
 from legation.host.host import AcpHost
 from legation.host.session import Session
-from legation.server.acp.offer import offers
 from legation.server.acp.requests import Place
 from legation.server.acp.seat import Seat
 from legation.server.sessions.names import must_be_session_id
 from legation.server.sessions.record import was_deleted
 from legation.wire.acp.mcp import McpServer
-from legation.wire.hoststream import AgentUpdated, SessionUpdated
-
-Way = Callable[..., Awaitable[SessionUpdated]]
+from legation.wire.hoststream import AgentUpdated
 
 
 class Opened(Protocol):
@@ -123,30 +119,14 @@ class OpenedSessions:
         mcp: tuple[McpServer, ...] = session.mcp if session else ()
         if place is not None and place.mcp_servers is not None:
             mcp = place.mcp_servers
-        take_up = self._way(host, agent, session)
-        await take_up(
+        await host.resume_or_load(
             agent.agent_id,
             session_id,
             cwd=place.cwd if place else None,
             mcp_servers=mcp,
             additional_directories=(place.additional_directories or ()) if place else (),
+            reopen=True,  # one that may not be was refused before
         )
         session = host.session(session_id)
         await self._opened(session, self._agent)
         return session
-
-    def _way(self, host: AcpHost, agent: AgentUpdated, session: Session | None) -> Way:
-        can = agent.capabilities or {}
-        resumes = session is not None and offers(can, "sessionCapabilities", "resume")
-        is_closed = session is not None and session.status == "closed"
-        if resumes and not is_closed:
-            return host.resume_session
-        if offers(can, "loadSession"):
-            return host.load_session
-        if resumes:
-            raise CapabilityUnsupported(
-                f"cannot take up the session: it was closed, and {self._agent} cannot load one; start another"
-            )
-        raise CapabilityUnsupported(
-            f"cannot take up the session: {self._agent} can neither resume nor load one; start another"
-        )

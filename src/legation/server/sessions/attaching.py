@@ -17,7 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from legation.agents.driver import Driver
-from legation.errors import CapabilityUnsupported, LegationError, RateLimited, SessionClosed
+from legation.errors import LegationError, RateLimited
 from legation.host.ending import Settle
 from legation.host.host import AcpHost
 from legation.host.modes import Opening, current_mode
@@ -212,19 +212,7 @@ class Attaching:
         await session.decided()
         if session.status == "active":
             return False
-        try:
-            await host.resume_session(agent_id, record.id, mcp_servers=servers)
-        except SessionClosed:  # meanwhile, by a client of ACP: a load would open it again
-            raise
-        except LegationError as refused:
-            try:
-                await host.load_session(agent_id, record.id, mcp_servers=servers)
-            except CapabilityUnsupported:
-                if not isinstance(refused, CapabilityUnsupported):
-                    raise refused from None
-                raise CapabilityUnsupported(
-                    f"cannot go on with session {record.id}: its agent can neither resume nor load; start another"
-                ) from None
+        await host.resume_or_load(agent_id, record.id, mcp_servers=servers)
         return True
 
     async def _servers(self, record: Record) -> tuple[McpServer, ...]:

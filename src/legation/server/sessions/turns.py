@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from legation.clock import Clock
@@ -159,6 +160,7 @@ class Turns:
 
     async def _turn(self, record: Record, message: Message) -> bool:
         """False: another has the word, and it must wait."""
+        from legation.agents.rpc import AgentRefused
         from legation.host.modes import current_mode
         from legation.server.sessions.choosing import left_in
 
@@ -166,10 +168,11 @@ class Turns:
             session = await self._ensure(record)
         except LegationError as error:
             logger.warning("session %s: %s", record.id, error.message)
-            await self._tell_failed(record, message, error.message)
+            said = error.error.data if isinstance(error, AgentRefused) else UNSET
+            await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, error.message, said))
             return True
         if record.cancelling:
-            await self._tell_failed(record, message, WHY_CANCELLED)
+            await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, WHY_CANCELLED))
             return True
         if session.busy:
             return False
@@ -192,11 +195,10 @@ class Turns:
         if begins is not None and not begins.done():
             begins.set_result(record.head)
 
-    async def _tell_failed(self, record: Record, message: Message, why: str) -> None:
+    async def _tell_failed(self, record: Record, message: Message, error: RpcError) -> None:
         """A turn that no agent has seen."""
         stream = await self._log.stream(record.id, record.workspace)
         turn = new_id("trn", now_ms=self._clock.now_ms())
-        error = RpcError(ErrorCode.INTERNAL_ERROR, why)
         payloads = (
             PromptStarted(turn=turn, prompt=blocks_of(message), message=message.id or None),
             PromptFinished(turn=turn, stop_reason="cancelled", error=error),
