@@ -83,6 +83,15 @@ def test_a_bare_noun_lists(run: Command) -> None:
     assert [each["sessionId"] for each in json_lines(run("sessions", "--json").stdout)] == ["ses_1"]
 
 
+def test_a_long_list_comes_in_pages(home: Path) -> None:
+    with canned_sessions(*(info(f"ses_{number}") for number in range(7))) as server:
+        run = command(home, server)
+        assert len(run("sessions").stdout.splitlines()) == 8
+        assert [row["sessionId"] for row in json_lines(run("sessions", "--json").stdout)] == [
+            f"ses_{number}" for number in range(7)
+        ]
+
+
 def test_no_sessions_say_how_to_begin_one(home: Path) -> None:
     with canned_sessions() as server:
         assert "legation sessions new" in command(home, server)("sessions").stdout

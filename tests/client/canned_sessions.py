@@ -79,6 +79,7 @@ class Desk:
     on_answer: Steps = field(default_factory=list)
     on_cancel: Steps = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
+    page: int = 2  # sessions in an answer, at most
 
     async def add(self, made: SessionInfo) -> None:
         self.sessions[made.session_id] = made
@@ -102,9 +103,14 @@ def desk(call: Call) -> Desk:
 
 
 @routes.get("/v1/sessions", access=needs("read"), listed=False)
-async def list_sessions(call: Call) -> Response:
+async def list_sessions(call: Call, limit: int = 0, cursor: int = 0) -> Response:
     """Sessions."""
-    return said(SessionList(sessions=[*desk(call).sessions.values()]))
+    found = [*desk(call).sessions.values()]
+    if not limit:
+        return said(SessionList(sessions=found))
+    behind = cursor + min(limit, desk(call).page)
+    more = str(behind) if behind < len(found) else None
+    return said(SessionList(sessions=found[cursor:behind], next=more))
 
 
 @routes.post("/v1/sessions/{known}", access=needs("operate"), errors=(Conflict,), listed=False)

@@ -16,7 +16,7 @@ from legation.wire.principal import Role
 GROUPS = {
     "": "audit backup call_tool close connect decide find health info me ready rotate_keys sign_in_link start stop",
     "agents": "install list models modes",
-    "sessions": "create get list",
+    "sessions": "create get list pages",
     "approvals": "answer_group approve claim deny escalate follow get list",
     "grants": "get give list revoke",
     "policy": "explain hits info replay",

@@ -50,7 +50,7 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
     }
     with connect(settings) as server:
         show(
-            server.sessions.list(),
+            server.sessions.pages(),
             columns,
             json=json,
             if_empty='no sessions; begin one with: legation sessions new claude "fix the test"',

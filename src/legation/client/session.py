@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 from legation.client import session_operations as operations
-from legation.client.group import C, Call, CallOf, FollowedOf, Group, ListedOf, P, bound
+from legation.client.group import C, Call, CallOf, FollowedOf, Group, Listed, ListedOf, P, bound
 from legation.client.operation import Operation
 from legation.client.session_source import follow_session, follow_turn
 
@@ -64,5 +64,6 @@ class Opening(Generic[P]):
 
 class Sessions(Group[C]):
     list = Call(operations.list_sessions)
+    pages = Listed(operations.page_sessions)
     create = Opening(operations.create_session)
     get = Opening(operations.open_session)

@@ -57,6 +57,11 @@ def list_sessions() -> Operation[list[SessionInfo]]:
     return Operation("GET", "/v1/sessions", lambda answered: _listed(answered).sessions)
 
 
+def page_sessions(limit: int = 100) -> Operation[Page[SessionInfo]]:
+    """The newest first, fetched as they are needed, so many at a time."""
+    return Operation("GET", "/v1/sessions", _page, query_of({"limit": limit}), cursor="cursor")
+
+
 def create_session(
     agent: str,
     *,
@@ -226,6 +231,11 @@ def _id_if_healthy(session: str) -> Read[str]:
         return session
 
     return read
+
+
+def _page(answered: Answered) -> Page[SessionInfo]:
+    found = _listed(answered)
+    return Page(items=found.sessions, next=found.next or None)
 
 
 _listed = as_json(SessionList)

@@ -3,6 +3,12 @@
 import pytest
 from tests.server.sessions.talk import Talk
 
+from legation.host.meta import SessionMeta
+from legation.server.sessions.details import Details
+from legation.server.sessions.record import Record
+from legation.wire.api.sessions import SessionInfo
+from legation.wire.universal.facts import Metadata
+
 pytestmark = pytest.mark.heavy
 
 
@@ -28,3 +34,88 @@ async def test_a_session_is_made_spoken_to_listed_and_ended(talk: Talk) -> None:
     assert (await talk.info("first"))["ended"] is True
     refused = await talk.call("POST", "/v1/sessions/first/messages", {"message": "go on"})
     assert refused.status_code == 410
+
+
+async def test_the_list_comes_in_pages_where_that_is_asked_for(talk: Talk) -> None:
+    """Also beside sessions that come and go: one that is there all the time is on one page, once."""
+    names = [f"n{number}" for number in range(7)]
+    for name in names:
+        await put_on_record(talk, name, int(name[1:]) // 2)  # some began at the same moment
+    wanted = [name for _, name in sorted((-(int(name[1:]) // 2), name) for name in names)]
+    whole = (await talk.call("GET", "/v1/sessions")).json()
+    assert ([each["sessionId"] for each in whole["sessions"]], set(whole)) == (wanted, {"sessions"})
+    found: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        query = f"limit=2&cursor={cursor}" if cursor else "limit=2"
+        page = (await talk.call("GET", f"/v1/sessions?{query}")).json()
+        found += [each["sessionId"] for each in page["sessions"]]
+        assert len(page["sessions"]) <= 2
+        cursor = page["next"]
+        if len(found) == 2:
+            await put_on_record(talk, "newer", 100)
+            # where the last page ended, and one that is still to come
+            for gone in (found[-1], wanted[3]):
+                assert (await talk.call("DELETE", f"/v1/sessions/{gone}")).status_code == 204
+    assert found == [name for name in wanted if name != wanted[3]]
+    rest = (await talk.call("GET", "/v1/sessions?limit=500")).json()
+    assert (len(rest["sessions"]), rest["next"]) == (6, None)
+    first = (await talk.call("GET", "/v1/sessions?limit=1")).json()
+    behind = (await talk.call("GET", f"/v1/sessions?cursor={first['next']}")).json()
+    assert (len(behind["sessions"]), behind["next"]) == (5, None)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=501",
+        "limit=-1",
+        "limit=x",
+        "cursor=",
+        "cursor=x",
+        "cursor=MS4",
+        "cursor=%FF",
+        "cursor=YS5i",
+    ],
+)
+async def test_a_page_that_cannot_be_is_refused(talk: Talk, query: str) -> None:
+    answer = await talk.call("GET", f"/v1/sessions?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "legation/invalid-params")
+
+
+async def test_a_page_costs_what_is_on_it(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many sessions there are."""
+    for number in range(200):
+        await put_on_record(talk, f"n{number}", number, load=number == 199)
+    looked_at: list[str] = []
+    real = Record.info
+
+    def looking(record: Record) -> SessionInfo:
+        looked_at.append(record.id)
+        return real(record)
+
+    monkeypatch.setattr(Record, "info", looking)
+    shown = Record.status
+    seen: list[str] = []
+
+    def status(record: Record) -> str:
+        seen.append(record.id)
+        return shown.__get__(record)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(Record, "status", property(status))
+    page = (await talk.call("GET", "/v1/sessions?limit=3")).json()
+    page = (await talk.call("GET", f"/v1/sessions?limit=3&cursor={page['next']}")).json()
+    assert [each["sessionId"] for each in page["sessions"]] == ["n196", "n195", "n194"]
+    assert len(looked_at) == 6
+    assert len(set(seen)) == 7  # and whether there is one behind
+
+
+async def put_on_record(talk: Talk, name: str, created_at: int, *, load: bool = True) -> None:
+    """A session that no agent has."""
+    given = Metadata("rehearsal")
+    details = Details(agent="rehearsal", given=given, created_at=created_at, updated_at=1)
+    meta = SessionMeta(agent_session_id="reh-1", cwd=str(talk.work), details=details.plain())
+    await (await talk.rig.services.log.stream(name)).set_meta(meta.encode())
+    if load:
+        await talk.rig.services.sessions.load()

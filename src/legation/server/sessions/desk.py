@@ -170,9 +170,12 @@ class Desk:
 
     # Seeing.
 
-    def list(self, workspace: str) -> list[SessionInfo]:
-        """The newest first."""
-        return [record.info() for record in self._records.of(workspace)]
+    def list(
+        self, workspace: str, limit: int | None = None, cursor: str | None = None
+    ) -> tuple[list[SessionInfo], str | None]:
+        """The newest first, and the cursor of those behind them."""
+        found, behind = self._records.page(workspace, limit, cursor)
+        return [record.info() for record in found], behind
 
     def get(self, workspace: str, session_id: str) -> SessionInfo:
         return self._records.get(workspace, session_id).info()

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode, urlsafe_b64encode
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from legation.errors import Conflict, NotFound
+from legation.errors import Conflict, InvalidParams, NotFound
 from legation.server.sessions.details import Details, read_details
 from legation.server.sessions.record import Record, was_deleted
 from legation.store.backend import StreamInfo
 from legation.store.log import EventLog
 
 Key = tuple[str, str]
+_CURSOR: Final = re.compile(r"([0-9]{1,15})\.([A-Za-z0-9_.-]{1,128})", re.ASCII)
 _DETAILS: Final = b'"details"'  # of no other stream: a server without sessions does not load the host
+
+
+class Place(NamedTuple):
+    """In the list: the newest first, then by id. Neither changes, so the last of a page says where the next begins."""
+
+    age: int  # when it began, in ms, below zero: later ones come before
+    session_id: str
+
+    @classmethod
+    def of(cls, record: Record) -> Place:
+        return cls(-record.details.created_at, record.id)
+
+    def cursor(self) -> str:
+        """One word, of which only we know what it says."""
+        return urlsafe_b64encode(f"{-self.age}.{self.session_id}".encode()).rstrip(b"=").decode()
+
+    @classmethod
+    def read(cls, cursor: str) -> Place:
+        try:
+            text = b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
+        except ValueError:
+            text = ""
+        read = _CURSOR.fullmatch(text)
+        if read is None:
+            raise InvalidParams(
+                "cannot read the cursor: give the `next` of a page as it is, or none for the first page",
+                {"path": "$.cursor", "type": "invalid_request"},
+            )
+        return cls(-int(read[1]), read[2])
 
 
 class Records:
@@ -25,6 +59,7 @@ class Records:
         self._known: dict[Key, Record] = {}
         self._deleted: set[Key] = set()  # names that are not used again
         self._claimed: set[Key] = set()
+        self._order: dict[str, list[Place]] = {}  # of the known ones of each workspace, sorted
 
     async def load(self, workspaces: Iterable[str]) -> None:
         """Those of earlier servers on the same folder."""
@@ -70,19 +105,34 @@ class Records:
 
     def of(self, workspace: str) -> list[Record]:
         """The newest first."""
-        mine = [
-            record
-            for record in self._known.values()
-            if record.workspace == workspace and record.status != "deleted"
-        ]
-        return sorted(mine, key=lambda record: (-record.details.created_at, record.id))
+        return list(self._behind(workspace, None))
+
+    def page(self, workspace: str, limit: int | None, cursor: str | None) -> tuple[list[Record], str | None]:
+        """The newest first: as many, and the cursor of the page behind them, if there is one. Nothing that is there all
+        the time is left out, or on two pages: a session has its place from its beginning."""
+        rest = self._behind(workspace, None if cursor is None else Place.read(cursor))
+        found = list(islice(rest, limit))
+        more = next(rest, None) is not None
+        return found, Place.of(found[-1]).cursor() if found and more else None
+
+    def _behind(self, workspace: str, place: Place | None) -> Iterator[Record]:
+        order = self._order.get(workspace, [])
+        for index in range(0 if place is None else bisect_right(order, place), len(order)):
+            record = self._known[workspace, order[index].session_id]
+            if record.status != "deleted":
+                yield record
 
     def add(self, record: Record) -> None:
-        self._known[record.workspace, record.id] = record
+        key = record.workspace, record.id
+        if (former := self._known.get(key)) is not None:
+            self._order[record.workspace].remove(Place.of(former))
+        self._known[key] = record
+        insort(self._order.setdefault(record.workspace, []), Place.of(record))
 
     def bury(self, record: Record) -> None:
         """Its record is gone, and its name stays taken."""
-        self._known.pop((record.workspace, record.id), None)
+        if self._known.pop((record.workspace, record.id), None) is not None:
+            self._order[record.workspace].remove(Place.of(record))
         self._deleted.add((record.workspace, record.id))
 
     @contextmanager

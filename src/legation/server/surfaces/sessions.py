@@ -5,6 +5,10 @@ Their events are in `session_events.py`.
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from legation.errors import (
     AgentError,
     AlreadyAnswered,
@@ -36,15 +40,23 @@ from legation.wire.api.sessions import (
     Words,
 )
 
+Limit = Annotated[int | None, Meta(ge=1, le=500)]
+
 STARTING = (AgentError, CapabilityUnsupported, RateLimited, TimedOut, Unavailable, StorageFailed)
 
 routes = Routes(tag="sessions")
 
 
 @routes.get("/v1/sessions", access=needs("read"))
-async def list_sessions(call: Call) -> SessionList:
-    """Every session of the workspace, ended or not, the newest first."""
-    return SessionList(sessions=_desk(call).list(call.principal.workspace))
+async def list_sessions(call: Call, limit: Limit = None, cursor: str | None = None) -> SessionList:
+    """Every session of the workspace, ended or not, the newest first; with a `limit`, as many of them.
+
+    `next` is the `cursor` of the page behind, and null at the end; without `limit` and `cursor` it is left out, as in
+    sandbox-agent. A session that is there all the time is on one page, once."""
+    sessions, behind = _desk(call).list(call.principal.workspace, limit, cursor)
+    if limit is None and cursor is None:
+        return SessionList(sessions=sessions)
+    return SessionList(sessions=sessions, next=behind)
 
 
 @routes.post("/v1/sessions/{id}", access=needs("operate"), errors=(Conflict, NotFound, *STARTING))

@@ -114,7 +114,10 @@ class SessionInfo(Answer, kw_only=True):
 
 
 class SessionList(Answer, kw_only=True):
+    """`next` is the cursor of the page behind, null at the end; only where pages were asked for."""
+
     sessions: list[SessionInfo]
+    next: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Attachment(Request, kw_only=True):
