@@ -25,6 +25,13 @@ _WORDS: Final = {
 _WHY: Final = {
     "revoked": "the credential that asked for it was revoked, has expired, or may ask no more",
     "session-closed": "the session that it was asked in has ended",
+    "waiter-dead": "the server was restarted while it waited for an answer",
+    "stopping": "the server was stopped while it waited for an answer",
+    "unused": "it was approved, and not used in time",
+    "edited": "it was approved with other arguments",
+    "turn-cancelled": "its turn was cancelled",
+    "caller-gone": "whoever asked for it no longer waits",
+    "policy-changed": "the policy changed meanwhile",
 }
 _SQL: Final = Queries("traces")
 
@@ -36,6 +43,13 @@ class Ending:
     message: str | None  # for the agent, where somebody gave one
     default: str  # what it is told else
     by_name: str | None = None  # of the person who answered
+
+
+def why_ended(status: Status, reason: str | None) -> str | None:
+    """In words, of one that ended without an answer; `reason` is the fixed word of its last step, where that is known."""
+    if status in (Status.PENDING, *_ANSWERED):
+        return None
+    return _WHY.get(reason or "", _WORDS[status])
 
 
 def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:

@@ -114,6 +114,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     escalated_by: str | None
     replaces: str | None
     replaced_by: str | None
+    reason: str | None = None  # no column: why it ended, a fixed word of the trace, where that was looked up
 
     @property
     def call(self) -> Call:
@@ -143,7 +144,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         return Status.EXPIRED if open_still and self.expires_at <= now_ms else self.status
 
 
-_COLUMNS: Final = Approval.__struct_fields__
+_COLUMNS: Final = tuple(name for name in Approval.__struct_fields__ if name != "reason")
 
 
 def read(row: Row) -> Approval:

@@ -186,7 +186,7 @@ class Endings:
         """The step of the trace that belongs to a conditional update; without a row somebody was faster."""
         if not rows:
             raise AlreadyAnswered(f"cannot change approval {former.id}: somebody was faster; read it again")
-        approval = read(rows[0])
+        approval = msgspec.structs.replace(read(rows[0]), reason=reason)
         draft = Draft(
             step=step,
             call=approval.call,

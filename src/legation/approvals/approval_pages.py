@@ -13,6 +13,7 @@ from typing import Final, get_args
 import msgspec
 
 from legation.approvals import trace_entries
+from legation.approvals.answers import why_ended
 from legation.approvals.approval import Approval, Status, read
 from legation.approvals.approval_endings import get
 from legation.approvals.approval_glob import Glob
@@ -40,6 +41,8 @@ RECENT: Final = 10  # of the agent's other calls, as the context of an approval
 _LAST: Final = "~"  # after every id
 
 _SQL: Final = Queries("approvals")
+_TRACES: Final = Queries("traces")
+_OPEN: Final = (Status.PENDING, Status.APPROVED, Status.DENIED)  # or answered: nothing ended without a word
 _STATUSES: Final = frozenset(get_args(ApprovalStatus))
 
 
@@ -83,11 +86,16 @@ async def views(
     """With their arguments opened; whoever shows them to a supervisor hides content first where that is set."""
     listed = list(approvals)
     people = [person for approval in listed if (person := approval.person) is not None]
-    rows, names = await database.read(_params, workspace, [approval.trace_id for approval in listed], people)
+    rows, names, reasons = await database.read(_said, workspace, listed, people)
     seals = Seals(sealer, workspace)
     params = {said.trace_id: said.value for said in map(seals.open, rows)}
     return [
-        view(approval, params.get(approval.trace_id), now_ms, names.get(approval.person or ""))
+        view(
+            msgspec.structs.replace(approval, reason=reasons.get((approval.id, approval.status))),
+            params.get(approval.trace_id),
+            now_ms,
+            names.get(approval.person or ""),
+        )
         for approval in listed
     ]
 
@@ -126,6 +134,7 @@ def view(approval: Approval, params: object, now_ms: int, by_name: str | None = 
         replaced_by=approval.replaced_by,
         reviewers=list(approval.reviewers),
         resolved_by_name=by_name,
+        why=why_ended(status, approval.reason),
     )
 
 
@@ -151,6 +160,14 @@ def _writable(params: Mapping[str, object]) -> Mapping[str, object]:
     return params
 
 
-def _params(workspace: str, traces: list[str], people: list[str]) -> Transaction[tuple[Rows, dict[str, str]]]:
-    rows = yield from contents_of(workspace, traces, ["params"])
-    return rows, (yield from names_of(people))
+def _said(
+    workspace: str, approvals: list[Approval], people: list[str]
+) -> Transaction[tuple[Rows, dict[str, str], dict[tuple[str, str], str | None]]]:
+    """The sealed arguments, the names of people, and why those that ended without an answer did."""
+    rows = yield from contents_of(workspace, [approval.trace_id for approval in approvals], ["params"])
+    names = yield from names_of(people)
+    ended = [approval.trace_id for approval in approvals if approval.status not in _OPEN]
+    if not ended:
+        return rows, names, {}
+    steps = yield _TRACES.endings(workspace=workspace, traces=msgspec.json.encode(ended).decode())
+    return rows, names, {(step["approval_id"], step["step"]): step["reason"] for step in steps}

@@ -11,6 +11,7 @@ import logging
 from types import TracebackType
 from typing import Final, Self
 
+from legation.approvals.answers import why_ended
 from legation.approvals.approval import Approval
 from legation.approvals.trace import StepKind
 from legation.errors import LegationError
@@ -86,4 +87,5 @@ def changed(approval: Approval, happened: StepKind) -> ApprovalChanged:
         resolved_by=approval.resolved_by,
         replaces=approval.replaces,
         replaced_by=approval.replaced_by,
+        why=why_ended(approval.status, approval.reason),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from legation.approvals.approval import Approval, read
 from legation.approvals.grants import ids_in
 from legation.approvals.inbox import Inbox
@@ -75,9 +77,9 @@ def _changes(
     workspace: str, server: str, after: int, last: int
 ) -> Transaction[list[tuple[Approval, StepKind]]]:
     steps = yield _DOOR.steps_after(workspace=workspace, server=server, after=after, last=last)
-    newest = {row["approval_id"]: StepKind(row["step"]) for row in steps if StepKind(row["step"]) in _TOLD}
+    newest = {row["approval_id"]: row for row in steps if StepKind(row["step"]) in _TOLD}
     found = []
     for approval_id, step in newest.items():
         rows = yield _APPROVALS.get(workspace=workspace, id=approval_id)
-        found += [(read(row), step) for row in rows]
+        found += [(replace(read(row), reason=step["reason"]), StepKind(step["step"])) for row in rows]
     return found

@@ -91,6 +91,8 @@ def page_size(limit: int) -> int:
 def _note(approval: ApprovalView) -> str | None:
     if approval.replaced_by:
         return f"now {approval.replaced_by}"
+    if approval.why:
+        return approval.why
     if approval.injection_risk:
         return "INJECTION?"
     return f"looked at by {approval.claimed_by}" if approval.claimed_by else None

@@ -115,18 +115,18 @@ class Board:
             self.rows[change.id] = row_of_change(change, at, now)
             self._look_at_something()
         else:
-            self._end(change.id, change.status, change.resolved_by)
+            self._end(change.id, change.status, change.resolved_by, change.why)
 
-    def _end(self, id_: str, status: str, resolved_by: str | None) -> None:
+    def _end(self, id_: str, status: str, resolved_by: str | None, why: str | None) -> None:
         self._over.add(id_)
         if (row := self.rows.get(id_)) is not None:
-            by = f" by {line(resolved_by)}" if resolved_by else ""
+            by = f" by {line(resolved_by)}" if resolved_by else f": {line(why)}" if why else ""
             self._remove(row, f"{row.name}: {status}{by}")
 
     def found(self, detail: ApprovalDetail, now: float) -> None:
         """What was read of one; it may have been answered since it was listed."""
         if detail.status != "pending":
-            self._end(detail.id, detail.status, detail.resolved_by)
+            self._end(detail.id, detail.status, detail.resolved_by, detail.why)
         elif detail.id in self.rows:
             self.rows[detail.id] = row_of_view(detail, now)
             if detail.id == self.focus and self.gone is None:

@@ -92,7 +92,8 @@ def _row(row: Row, chosen: bool, now: float) -> Said:
 def _middle(board: Board, now: float, room: int, scroll: int, columns: int) -> tuple[list[Said], int, int]:
     """The one that is looked at. Its arguments get the room that its facts leave."""
     if board.gone is not None:
-        return [Said(board.gone, "yellow"), Said("nothing to answer here: j or k moves on")], 0, 0
+        what = wrapped(Said(board.gone, "yellow"), columns)
+        return [*what, Said("nothing to answer here: j or k moves on")], 0, 0
     if board.focus is None:
         return [Said("nothing waits for an answer; what comes in is shown here", "dim")], 0, 0
     detail = board.detail

@@ -41,7 +41,8 @@ def outcome(approval: ApprovalView) -> str:
     by = f" by {line(answerer)}" if answerer else ""
     at = f" at {line(approval.resolved_at)}" if approval.resolved_at else ""
     instead = f"; {line(approval.replaced_by)} took its place" if approval.replaced_by else ""
-    return f"{approval.status}{by}{at}{instead}"
+    why = f": {line(approval.why)}" if approval.why and not instead else ""
+    return f"{approval.status}{by}{at}{instead}{why}"
 
 
 def arguments(params: Mapping[str, object] | None) -> list[str]:

@@ -92,5 +92,6 @@ def _words(change: Change) -> str:
     by = f" by {line(now.resolved_by)}" if now.resolved_by else ""
     looked = f" by {line(now.claimed_by)}" if now.happened == "claimed" and now.claimed_by else ""
     mark = "  INJECTION?" if now.injection_risk else ""
+    why = f": {line(now.why)}" if now.why else ""
     what = f"{line(now.id)}  {now.status}{by}  {line(now.tool)} of {line(now.agent)}  {line(now.rule)}"
-    return f"{when(change.at)}  {what}  ({now.happened}{looked}){mark}"
+    return f"{when(change.at)}  {what}  ({now.happened}{looked}){why}{mark}"

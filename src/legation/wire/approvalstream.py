@@ -39,3 +39,4 @@ class ApprovalChanged(Payload):
     resolved_by: str | None = None
     replaces: str | None = None
     replaced_by: str | None = None
+    why: str | None = None  # in words, where it ended without an answer

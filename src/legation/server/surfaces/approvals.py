@@ -178,8 +178,8 @@ async def _first(call: Call, approval: str, verb: str, work: Awaitable[Approval]
         return await work
     except AlreadyAnswered:
         found = await call.services.database.read(get, call.principal.workspace, approval)
-    status = found.status_at(call.services.clock.now_ms())
-    by = f" by {found.resolved_by}" if found.resolved_by else ""
+    status, why = found.status_at(call.services.clock.now_ms()), (await _view(call, found)).why
+    by = f" by {found.resolved_by}" if found.resolved_by else f", for {why}" if why else ""
     if found.replaced_by:
         by = f", {found.replaced_by} took its place"
     raise AlreadyAnswered(
@@ -189,6 +189,7 @@ async def _first(call: Call, approval: str, verb: str, work: Awaitable[Approval]
             "resolvedBy": found.resolved_by,
             "resolvedAt": None if found.resolved_at is None else rfc3339(found.resolved_at),
             "replacedBy": found.replaced_by,
+            "why": why,
         },
     )
 

@@ -58,7 +58,7 @@ select workspace_id, server, seq from trace_head where server <> :server;
 
 -- name: steps_after
 -- What another server wrote about approvals.
-select seq, step, approval_id from trace_step
+select seq, step, approval_id, reason from trace_step
 where workspace_id = :workspace and server = :server and seq > :after and seq <= :last and approval_id is not null
 order by seq;
 

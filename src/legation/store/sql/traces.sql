@@ -109,6 +109,19 @@ select server, seq, reason from trace_step
 where workspace_id = :workspace and trace_id = :trace and approval_id = :approval and step = :step
 order by at desc, seq desc limit 1;
 
+-- name: endings [sqlite]
+-- Why approvals ended without an answer, by their traces.
+select approval_id, step, reason from trace_step
+where workspace_id = :workspace and trace_id in (select value from json_each(:traces))
+and step in ('expired', 'superseded', 'cancelled');
+
+-- name: endings [postgres]
+-- Why approvals ended without an answer, by their traces.
+select approval_id, step, reason from trace_step
+where workspace_id = :workspace
+and trace_id = any (array(select json_array_elements_text(cast(:traces as json))))
+and step in ('expired', 'superseded', 'cancelled');
+
 -- name: contents_between
 -- What was said in a stretch of a chain.
 select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key

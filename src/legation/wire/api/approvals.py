@@ -49,6 +49,7 @@ class ApprovalView(Shape):
     replaced_by: str | None  # the approval of edited arguments
     reviewers: list[str] = []  # who alone may decide it as a person; none: whoever may approve
     resolved_by_name: str | None = None  # of the person who answered
+    why: str | None = None  # in words, where it ended without an answer
 
 
 class RecentTrace(Shape):
