@@ -371,6 +371,61 @@ async def test_a_server_that_goes_away_is_an_error_and_one_that_comes_back_is_us
             assert await client.process.wait() == 0
 
 
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+async def test_a_server_that_is_restarted_is_waited_for_and_what_it_asked_is_withdrawn(
+    tmp_path: Path, end: signal.Signals
+) -> None:
+    home = tmp_path / "home"
+    with serving(home) as server:
+        async with raw(home) as client:
+            client.send(HELLO, request(1, "session/new", cwd=str(tmp_path), mcpServers=[]))
+            session = (await client.answer(1))["result"]["sessionId"]
+            text = {"type": "text", "text": rehearse("ask write a.txt one")}
+            client.send(request(2, "session/prompt", sessionId=session, prompt=[text]))
+            while (asked := await client.line()).get("method") != "session/request_permission":
+                pass
+            server.stop(end)
+            heard: list[Any] = []
+            while not heard or heard[-1].get("id") != 2:
+                heard.append(await client.line())
+            assert "error" in heard[-1]
+            # A request that comes meanwhile waits for the next server, which the bridge leaves to its owner.
+            text = {"type": "text", "text": rehearse("recall")}
+            client.send(request(3, "session/prompt", sessionId=session, prompt=[text]))
+            with serving(home) as second:
+                while True:
+                    heard.append(await client.line())
+                    if heard[-1].get("id") == 3 and "method" not in heard[-1]:
+                        break
+                assert heard[-1]["result"]["stopReason"] == "end_turn"
+                assert second.process.poll() is None
+                assert second.server_file().pid == second.process.pid
+            withdrawn = [
+                each["params"]["requestId"] for each in heard if each.get("method") == "$/cancel_request"
+            ]
+            assert withdrawn == [asked["id"]]
+            assert [each["id"] for each in heard if "id" in each and "method" not in each] == [2, 3]
+
+
+async def test_what_a_client_was_asked_in_a_turn_of_others_is_withdrawn_after_a_kill(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with serving(home) as server:
+        async with raw(home) as client:
+            client.send(HELLO, request(1, "session/new", cwd=str(tmp_path), mcpServers=[]))
+            session = (await client.answer(1))["result"]["sessionId"]
+            sent = await asyncio.to_thread(
+                legation, home, "sessions", "send", session, rehearse("ask write a.txt one"), "--detach"
+            )
+            assert sent.returncode == 0, sent.stderr
+            while (asked := await client.line()).get("method") != "session/request_permission":
+                pass
+            server.stop(signal.SIGKILL)
+            with serving(home):
+                while (heard := await client.line()).get("method") != "$/cancel_request":
+                    pass
+                assert heard["params"]["requestId"] == asked["id"]
+
+
 async def test_a_request_that_finds_another_server_is_answered_by_that_one(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with serving(home) as server:

@@ -2,6 +2,8 @@
 
 INV-B1  What the client reads has one order: that of the server's stream. Answers come from there and nowhere else.
 INV-B2  Every request is answered: where the server cannot, by an error from here.
+INV-B3  A server that was found and goes away is waited for, `RESTART` long: it is being restarted, and one of our own would
+        take its place. What it worked on is answered with an error at once; what comes meanwhile waits for it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ import msgspec
 
 from legation.agents.messages import Message, id_key, read_message
 from legation.cli.acp_lines import LONGEST, InputLines, TooLong, write_line
+from legation.cli.acp_reach import Reach
+from legation.cli.connection import outage
+from legation.client.repeat import zero_to_one
 from legation.client.sse import Parser
 from legation.client.target import Target
 from legation.client.timeouts import DEFAULT_TIMEOUTS
@@ -32,6 +37,8 @@ END_GRACE: Final = 2.0  # seconds for answers that are on their way when the cli
 DELETE_LIMIT: Final = 5.0  # seconds: the server's time to end the connection
 SILENCE: Final = 45.0  # seconds without a sign of life on the stream: three keep-alives missed
 PAUSE: Final = 0.2  # seconds before the stream is asked for again
+RESTART: Final = 30.0  # seconds: its owner's time to start a server again
+LOOK: Final = 0.25  # seconds between two looks whether it is back, and up to twice that
 LONGEST_PAUSE: Final = 5.0  # seconds, where the server refuses it again and again
 BY_SIGNAL: Final = 128  # and its number: as shells have it
 
@@ -44,8 +51,9 @@ _PLACED: Final = frozenset(("session/new", "session/load", "session/resume"))
 class Bridge:
     """`reach` says where the server is, each time it is asked; it may start one, and blocks."""
 
-    def __init__(self, reach: Callable[[], Target], agent: str, cwd: str | None, out: int) -> None:
+    def __init__(self, reach: Reach, agent: str, cwd: str | None, out: int) -> None:
         self._reach = reach
+        self._connecting = asyncio.Lock()
         self._agent = agent
         self._cwd = cwd
         self._out = out
@@ -219,13 +227,35 @@ class Bridge:
     # The server itself.
 
     async def _connect(self) -> None:
-        found = await asyncio.to_thread(self._reach)
-        if found == self._target:
-            return
-        if self._http is not None:
-            await self._http.aclose()
-        self._target = found
-        self._http = httpx2.AsyncClient(base_url=found.base, **options(found, DEFAULT_TIMEOUTS))
+        async with self._connecting:
+            found = await self._found()
+            if found == self._target:
+                return
+            former, self._target = self._http, found
+            self._http = httpx2.AsyncClient(base_url=found.base, **options(found, DEFAULT_TIMEOUTS))
+            if former is not None:  # not before: whoever sends meanwhile would meet one that is closed
+                await former.aclose()
+
+    async def _found(self) -> Target:
+        if self._target is None or self._reach.is_own:
+            return await asyncio.to_thread(self._reach)
+        away: LegationError | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESTART):
+                while True:
+                    try:
+                        found = await asyncio.to_thread(self._reach.look)
+                    except Unavailable as error:
+                        if away is None:
+                            away = error
+                            self._fail_all("the server that worked on this is gone; ask again")
+                            _note(outage(error))
+                        await asyncio.sleep(LOOK * (1 + zero_to_one()))
+                    else:
+                        if away is not None:
+                            _note(outage(None))
+                        return found
+        return await asyncio.to_thread(self._reach)
 
     @property
     def _base(self) -> str:

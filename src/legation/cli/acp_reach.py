@@ -33,17 +33,26 @@ class Reach:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def __call__(self) -> Target:
-        """Where the server is now, and as whom."""
+    @property
+    def is_own(self) -> bool:
+        """Whether the last one was started here."""
+        return self._child is not None
+
+    def look(self) -> Target:
+        """Where the server is now, and as whom; Unavailable where there is none. Starts none."""
         settings = self._settings
         if settings.url is not None:
             if settings.token is None:
                 raise ConfigInvalid(f"cannot talk to {settings.url} without a token; set {variable('token')}")
             return target(settings.url, settings.token, self._workspace)
+        found = find(settings.data_dir)
+        return target(found.url, found.token, self._workspace, found.certificate)
+
+    def __call__(self) -> Target:
+        """As `look`; where there is none, one is started."""
         for attempt in range(TRIES):
             try:
-                found = find(settings.data_dir)
-                return target(found.url, found.token, self._workspace, found.certificate)
+                return self.look()
             except Unavailable:
                 pass
             try:

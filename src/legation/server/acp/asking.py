@@ -50,9 +50,12 @@ class Asking:
     """Of one connection. A permission is put to the client when both have come, in whatever order: the agent's
     question in the session's log, and the word of the door that somebody must answer it."""
 
-    def __init__(self, calls: ClientCalls, answers: Answers, waits: Callable[[str], bool]) -> None:
-        """`waits`: whether the approval of that id waits for somebody already."""
+    def __init__(
+        self, calls: ClientCalls, answers: Answers, waits: Callable[[str], bool], asks: Callable[[], None]
+    ) -> None:
+        """`waits`: whether the approval of that id waits for somebody already. `asks` is called before the client is asked."""
         self._calls = calls
+        self._asks = asks
         self._answers = answers
         self._waits = waits
         self._asked: dict[str, tuple[str, PermissionAsked]] = {}
@@ -115,6 +118,7 @@ class Asking:
         self._running[inquiry_id] = asyncio.create_task(run(), name=f"legation-asks-{inquiry_id}")
 
     async def _ask_permission(self, session_id: str, ask: PermissionAsked) -> None:
+        self._asks()
         answered = await self._calls.ask(ClientMethod.REQUEST_PERMISSION, permission_request(session_id, ask))
         word = _word(answered, ask.options)
         if word is not None:  # else it is left to the inbox: this client does not decide
@@ -122,6 +126,7 @@ class Asking:
             await self._answers.permission(answered.by, session_id, ask.id, word)
 
     async def _ask_question(self, session_id: str, asked: QuestionAsked) -> None:
+        self._asks()
         answered = await self._calls.ask(ClientMethod.ELICITATION_CREATE, _elicitation(session_id, asked))
         response = _read(answered, CreateElicitationResponse)
         if response is not None:

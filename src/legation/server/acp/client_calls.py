@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from legation.agents.messages import Message, read_error
 from legation.errors import TransportClosed
 from legation.ids import new_id
@@ -39,6 +41,10 @@ class ClientCalls:
         self._outlet = outlet
         self._waiting: dict[bytes, asyncio.Future[Answered]] = {}
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     async def ask(self, method: str, params: object) -> Answered:
         """Until it is answered; whoever gives up withdraws it, as ACP has it, and a late answer is ignored."""
         if len(self._waiting) >= MOST_WAITING:
@@ -68,8 +74,9 @@ class ClientCalls:
             answer.set_result(Answered(bytes(message.result), error, by))
 
     def give_up(self) -> None:
-        """Nobody will answer any more."""
+        """Nobody will answer any more: what the client was asked is withdrawn, while there is somebody to say so to."""
         gone = TransportClosed("cannot ask the client: it has gone; ask again when it is back")
-        for answer in self._waiting.values():
+        for key, answer in self._waiting.items():
             if not answer.done():
+                self._outlet.say(notification_line(CANCEL_REQUEST, {"requestId": msgspec.Raw(key)}))
                 answer.set_exception(gone)

@@ -87,7 +87,9 @@ class Connection:
         self._readers = 0
         self._seat = seat(lambda: offers(self.client, "terminal"))
         self._principal: Principal | None = None
-        self._asking = Asking(self.calls, answers, lambda asked: self._decides and waits(asked))
+        self._asking = Asking(
+            self.calls, answers, lambda asked: self._decides and waits(asked), self._note_asks
+        )
         self._facade = Facade(
             kept.agent,
             self._seat,
@@ -193,6 +195,19 @@ class Connection:
                 await self.outlet.keep(self.kept)
             except LegationError as error:  # a failing disk keeps no request from its agent
                 logger.warning("a request is not on the disk: %s", error.code)
+
+    def _note_asks(self) -> None:
+        """The client is about to be asked something: the next server withdraws what this one cannot. A request of its own
+        that runs says as much."""
+        if not self._running and not self.calls.waiting:
+            self.kept = msgspec.structs.replace(self.kept, asks=self.outlet.stream.head)
+            self._own(self._keep())
+
+    async def _keep(self) -> None:
+        try:
+            await self.outlet.keep(self.kept)
+        except LegationError as error:  # a failing disk keeps no question from its client
+            logger.warning("that the client is asked is not on the disk: %s", error.code)
 
     def _is_full(self, message: Message) -> bool:
         held = [message, *[each.message for each in self._running.values()]]
@@ -303,13 +318,13 @@ class Connection:
         if self._closed is not None:
             return
         self._closed = why
+        self.calls.give_up()
         for message, answer, _ in list(self._running.values()):
             if not answer.done():
                 line = self._refusal(message, Unavailable(why))
                 self.outlet.say(line)
                 answer.set_result(line)
         self.outlet.shut()
-        self.calls.give_up()
 
     async def retire(self) -> None:
         """It is closed in a moment: what is asked of its sessions from now on, elsewhere, is not asked of its agent."""

@@ -233,10 +233,10 @@ class Connections:
 
     async def _settled(self, stream: Stream, kept: Kept) -> Kept:
         """One of a server that has ended: what that owed its client is said, once."""
-        if not kept.taken:
+        if not kept.taken and kept.asks is None:
             return kept
-        outlet, settled = Outlet(self._log, stream), msgspec.structs.replace(kept, taken=())
-        receipt = outlet.say(*await last_words(stream, kept.taken))
+        outlet, settled = Outlet(self._log, stream), msgspec.structs.replace(kept, taken=(), asks=None)
+        receipt = outlet.say(*await last_words(stream, kept.taken, kept.asks))
         if receipt is not None:
             await receipt
         await outlet.keep(settled)

@@ -38,6 +38,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     since: int = 0  # the number before its client's first message: what came earlier is of another client
     client_capabilities: dict[str, object] = {}
     taken: tuple[Taken, ...] = ()  # requests that have no answer yet, or had none when the last one came
+    # Where no request of its own runs: what it was asked last, in turns that others began, stands above that number.
+    asks: int | None = None
 
 
 def stream_name(server_id: str) -> str:

@@ -23,12 +23,13 @@ _TELLS: Final = b'{"jsonrpc":"2.0","method":'
 _WHY: Final = "cannot answer: the server ended before it could; see what the session says, then ask again"
 
 
-async def last_words(stream: Stream, taken: Sequence[Taken]) -> list[bytes]:
+async def last_words(stream: Stream, taken: Sequence[Taken], asks: int | None = None) -> list[bytes]:
     """Nobody reads or writes the stream meanwhile."""
     owed = {id_key(each.id.encode()): each for each in taken}
     # What the client was asked, answered or not: its answers are not in the log, and nobody waits for one any more.
     asked: list[msgspec.Raw] = []
-    after = min((each.after for each in taken), default=stream.head)
+    since = [each.after for each in taken] if asks is None else [*(each.after for each in taken), asks]
+    after = min(since, default=stream.head)
     async for batch in stream.subscribe(after, follow=False).batches():
         for event in batch:
             if event.type != MESSAGE or event.raw.startswith(_TELLS):
@@ -42,7 +43,7 @@ async def last_words(stream: Stream, taken: Sequence[Taken]) -> list[bytes]:
                 found := owed.get(key_of(message))
             ) and event.seq > found.after:  # else of an older one of that id
                 del owed[key_of(message)]
-    if not owed:
+    if not owed and asks is None:
         return []
     withdrawn = [notification_line(CANCEL_REQUEST, {"requestId": each}) for each in asked]
     error = rpc_error(Unavailable(_WHY))
