@@ -10,6 +10,7 @@ what one may cost: `regex` is `.*a.{400}` on texts of 32 KiB, `rules` 10,000 rul
 from __future__ import annotations
 
 import fnmatch
+import random
 import statistics
 import sys
 import time
@@ -113,7 +114,11 @@ def naive(case: str, workspace: Path) -> Callable[[], str]:
 def bound(case: str) -> None:
     if case == "regex":
         found: list[dict[str, Any]] = [{"action": "deny", "when": {"text": {"regex": ".*a.{400}!"}}}]
-        call = Action(agent="claude", tool="write", params={"text": ["ab" * (16 * 1024)] * 20})
+        call = Action(
+            agent="claude",
+            tool="write",
+            params={"text": ["".join(random.Random(1).choices("ab", k=32 * 1024))] * 20},
+        )
     else:
         found = [
             {"action": "deny", "when": {"paths": {"glob": f"**/secret{number}"}}} for number in range(9999)

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+import psutil
+
 from legation.secret import Secret
 
 START_LIMIT = 60.0  # seconds: initdb on a busy disk
@@ -55,6 +57,20 @@ class Postgres:
 
     def url(self, name: str) -> Secret:
         return Secret(f"postgresql://legation:{PASSWORD}@/{name}?host={self.folder}", "database_url")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """None of its processes runs: connections stay open, new ones are taken by the kernel, and nobody answers."""
+        leader = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
+        leader.suspend()  # first, so that it starts no other
+        stopped = [leader, *leader.children(recursive=True)]
+        try:
+            for process in stopped[1:]:
+                process.suspend()
+            yield
+        finally:
+            for process in reversed(stopped):
+                process.resume()
 
     def dump(self, url: Secret) -> str:
         """Everything in the database as text."""

@@ -252,7 +252,7 @@ class Ledger:
         except Exception as error:  # noqa: BLE001 - told to whoever it befell
             # A database that is away is away for each of them, and may have taken the group before it went: what is
             # tried again then would be on record twice.
-            if len(group) == 1 or isinstance(error, StorageFailed):
+            if len(group) == 1 or isinstance(error, StorageFailed | Unavailable):
                 for waiting in group:
                     waiting.done.set_exception(error)
                     waiting.done.exception()  # whoever has gone meanwhile does not ask for it

@@ -1,7 +1,8 @@
-"""INV-P5: the steps of one decision are counted, and beyond them everything is unknown."""
+"""INV-P12: the steps of one decision are counted, and beyond them everything is unknown."""
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
@@ -20,7 +21,7 @@ from legation.wire.acp.toolcall import ToolCall
 from legation.wire.action import MAX_TOOL, Action, tool_name
 
 HEAVY = ".*a.{400}"
-LONG = "ab" * (16 * 1024)
+LONG = "".join(random.Random(1).choices("ab", k=32 * 1024))  # it never repeats, so that no kept state helps
 ALLOW: dict[str, Any] = {"action": "allow"}
 
 

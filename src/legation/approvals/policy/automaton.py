@@ -8,7 +8,7 @@ Where a text may have led is one number, a bit for each place in the pattern, an
 Such states are kept up to a bound: most patterns have few, and a step is then one look into a dictionary. Of those that
 have many (`.*a.{400}`) none is kept, and every character costs a step in full.
 
-INV-P5  Linear is not enough where there are many rules and long texts, so all steps of a decision come out of one
+INV-P12 Linear is not enough where there are many rules and long texts, so all steps of a decision come out of one
         `Budget`. What they cost depends on the pattern and the text alone, not on what was kept or on the clock: the
         same call is always decided alike. Beyond it everything is unknown (INV-P1): never an allow, never past a deny.
 """

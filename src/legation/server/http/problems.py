@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from legation.errors import Code, LegationError, RateLimited, Unauthenticated, problem
+from legation.errors import Code, LegationError, RateLimited, Unauthenticated, Unavailable, problem
 from legation.server.http.answers import Headers, Written
 
 PROBLEM_MEDIA: Final = "application/problem+json"
@@ -42,6 +42,6 @@ def _headers(error: LegationError) -> list[tuple[bytes, bytes]]:
     if isinstance(error, Unauthenticated):
         return [(b"www-authenticate", CHALLENGE.encode())]
     after = (error.data or {}).get("retryAfter")
-    if isinstance(error, RateLimited) and isinstance(after, int | float):
+    if isinstance(error, RateLimited | Unavailable) and isinstance(after, int | float):
         return [(b"retry-after", str(max(1, -int(-after // 1))).encode())]  # whole seconds, rounded up
     return []

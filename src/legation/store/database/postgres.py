@@ -2,18 +2,24 @@
 
 Everything runs serialisable; a transaction that the database could not fit in is run again from its start. Row
 level security is on for every table and nothing is granted to others: only the owner's connection gets in.
+
+A Postgres that does not answer (its machine hangs, the network drops everything) says nothing of it: whoever waits
+waits on. So work that takes longer than usual has it asked, on a connection of its own, whether it is there at all. If
+it is, the work is slow and goes on; if not, everybody hears of it at once, and the next ones without waiting, until it
+answers again. Within ANSWER_LIMIT nobody waits any more.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from legation.clock import Clock, SystemClock
-from legation.errors import ConfigInvalid, Conflict, StorageFailed
+from legation.errors import ConfigInvalid, Conflict, StorageFailed, Unavailable
 from legation.secret import Secret
 from legation.store.database import migrations
 from legation.store.database.migrations import Migration
@@ -26,6 +32,11 @@ if TYPE_CHECKING:
     import asyncpg
 
 SCHEMA: Final = "legation"
+ANSWER_LIMIT: Final = 3.0  # seconds until a caller hears that Postgres does not answer: the caller's time
+_PATIENCE: Final = 1.0  # seconds of them that work may take before Postgres is asked whether it is there
+_BEATS: Final = 6  # pauses that it has to say so; counted, since a loop that was held up is not its fault
+_BEAT: Final = 0.25  # seconds
+_RETRY_AFTER: Final = 2  # seconds, for those who were sent away
 CONNECT_LIMIT: Final = 10.0  # seconds until the server must have let us in: its time
 COMMAND_LIMIT: Final = 60.0  # seconds for one statement: its time
 TRIES: Final = 12  # of a transaction that others keep getting in the way of
@@ -48,6 +59,32 @@ end $$;
 T = TypeVar("T")
 P = ParamSpec("P")
 
+logger = logging.getLogger("legation.store")
+
+
+class _Work:
+    """One use of a connection."""
+
+    __slots__ = ("_bound", "commits", "connection", "given_up")
+
+    def __init__(self) -> None:
+        self.connection: Any = None  # none yet: it waits for one
+        self.commits = False  # the word is out, and whether it was heard is not known
+        self.given_up = False
+        self._bound = asyncio.timeout(None)
+
+    async def connect(self, pool: "asyncpg.Pool[Any]") -> None:
+        async with self._bound:
+            self.connection = await pool.acquire(timeout=CONNECT_LIMIT)
+
+    def give_up(self) -> None:
+        """At once: neither a cancellation nor a rollback would be heard."""
+        self.given_up = True
+        if self.connection is not None:
+            self.connection.terminate()
+        else:
+            self._bound.reschedule(asyncio.get_running_loop().time())
+
 
 class PostgresDatabase:
     """`async with PostgresDatabase(url) as database`. The URL may hold a password: it is a secret."""
@@ -59,6 +96,10 @@ class PostgresDatabase:
         self._clock = clock or SystemClock()
         self._where = _without_credentials(url)
         self._pool: asyncpg.Pool[Any] | None = None
+        self._works: set[_Work] = set()
+        self._is_frozen = False
+        self._pulse: asyncpg.Connection[Any] | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -85,8 +126,16 @@ class PostgresDatabase:
     async def __aexit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch})
+        if self._pulse is not None:
+            self._pulse.terminate()
         if self._pool is not None:
             pool, self._pool = self._pool, None
+            if self._is_frozen:
+                pool.terminate()
+                return
             try:
                 async with asyncio.timeout(CONNECT_LIMIT):
                     await pool.close()
@@ -99,8 +148,12 @@ class PostgresDatabase:
         pause = _RETRY_FIRST
         for _ in range(TRIES):
             try:
-                async with self._connection() as connection, connection.transaction(isolation="serializable"):
-                    return await _drive(work(*args, **kwargs), connection)
+                async with self._work() as use:
+                    async with use.connection.transaction(isolation="serializable"):
+                        found = await _drive(work(*args, **kwargs), use.connection)
+                        use.commits = True
+                    use.commits = False  # it is done
+                    return found
             except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the tries
                 pause = min(pause * 2, _RETRY_MOST)
@@ -124,20 +177,100 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
+        async with self._work() as use:
+            yield use.connection
+
+    @asynccontextmanager
+    async def _work(self) -> "AsyncIterator[_Work]":
         """Errors of the connection and of the server become ours; those that mean "again" pass."""
         import asyncpg
 
         if self._pool is None:
             raise Conflict(f"cannot use Postgres at {self._where}: it is closed; open it again")
+        if self._is_frozen:
+            self._doubt()
+            raise _unanswered()
+        use = _Work()
+        self._works.add(use)
+        doubt = asyncio.get_running_loop().call_later(_PATIENCE, self._doubt)
         try:
-            async with self._pool.acquire(timeout=CONNECT_LIMIT) as connection:
-                yield connection
+            await use.connect(self._pool)
+            try:
+                yield use
+            finally:
+                # What was done is done, also where the connection is lost behind it.
+                with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                    await self._pool.release(use.connection)
         except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
             raise
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise StorageFailed(
-                f"cannot use Postgres at {self._where}: {self._reason(error)}; check the server, then try again"
-            ) from None  # the driver's own error may quote values
+            raise self._failure(use, error) from None  # the driver's own error may quote values
+        finally:
+            doubt.cancel()
+            self._works.discard(use)
+
+    def _failure(self, use: _Work, error: Exception) -> StorageFailed | Unavailable:
+        import asyncpg
+
+        if use.given_up:
+            return _unanswered(commits=use.commits)
+        lost = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError, TimeoutError)
+        if use.commits and isinstance(error, lost):
+            return _unanswered(commits=True)
+        return StorageFailed(
+            f"cannot use Postgres at {self._where}: {self._reason(error)}; check the server, then try again"
+        )
+
+    # Whether it is there.
+
+    def _doubt(self) -> None:
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._watch_over(), name="legation-watches-postgres")
+
+    async def _watch_over(self) -> None:
+        """While anybody waits for it, or should not."""
+        while self._works or self._is_frozen:
+            answers = await self._answers()
+            if answers and self._is_frozen:
+                logger.warning("Postgres at %s answers again", self._where)
+            elif not answers and not self._is_frozen:
+                logger.error("Postgres at %s does not answer: nobody waits for it any more", self._where)
+            self._is_frozen = not answers
+            for use in list(self._works) if self._is_frozen else ():
+                use.give_up()
+            await asyncio.sleep(_PATIENCE if answers else _BEAT)
+
+    async def _answers(self) -> bool:
+        asked = asyncio.create_task(self._ask())
+        try:
+            for _ in range(_BEATS):
+                done, _pending = await asyncio.wait({asked}, timeout=_BEAT)
+                if done:
+                    return asked.result()
+            return False
+        finally:
+            if not asked.done():
+                if self._pulse is not None:
+                    self._pulse.terminate()
+                asked.cancel()
+                await asyncio.wait({asked}, timeout=_BEAT)
+
+    async def _ask(self) -> bool:
+        """On a connection of its own: those of the pool may all be in use."""
+        import asyncpg
+
+        try:
+            if self._pulse is None or self._pulse.is_closed():
+                self._pulse = await asyncpg.connect(self._url.reveal(), timeout=CONNECT_LIMIT)
+            await self._pulse.execute("select 1")
+        except asyncpg.PostgresConnectionError:
+            return False
+        except asyncpg.PostgresError:
+            return True  # that it has no room for one more is an answer
+        except Exception as error:  # noqa: BLE001 - a watch that ended would leave it away for good
+            logger.debug("Postgres at %s was asked in vain: %s", self._where, self._reason(error))
+            return False
+        return True
 
     def _reason(self, error: BaseException) -> str:
         """The first line, which names objects; `detail` quotes values and is left out."""
@@ -174,6 +307,20 @@ class PostgresDatabase:
         note = "insert into migration (number, name, applied_at) values ($1, $2, $3)"
         await connection.execute(note, migration.number, migration.name, self._clock.now_ms())
         await connection.execute(_HARDEN)
+
+
+def _unanswered(*, commits: bool = False) -> Unavailable:
+    """Without its address: this may be told to somebody whom we do not know."""
+    if commits:
+        return Unavailable(
+            "cannot tell whether this was saved: the database stopped answering while it was being saved; look whether "
+            "it is there before you try again",
+            {"outcome": "unknown"},
+        )
+    return Unavailable(
+        "cannot do this now: the database does not answer; try again when it does",
+        {"retryAfter": _RETRY_AFTER},
+    )
 
 
 async def _version(connection: Any) -> int:
