@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from tests.approvals.doors import NO, YES
 from tests.approvals.office import PERSON, SUPERVISOR, principal
 from tests.host.at_a_door import HOST, AtADoor, at_a_door, door_in_memory
-from tests.host.rig import go, of_type, play
+from tests.host.rig import go, of_type, play, rig
 
 from legation.approvals.approval import Answer, Approval, Status
 from legation.approvals.editing import approve_edited
 from legation.approvals.grants import Grant, Grants, new_grant_id
 from legation.approvals.grants import page as grants_page
+from legation.approvals.policy.shell.split import split
 from legation.errors import AlreadyAnswered, Conflict, Forbidden
 from legation.host.door_approver import DoorApprover
 from legation.host.options import Limits
@@ -25,7 +26,7 @@ from legation.host.session import Session
 from legation.testing.clock import FakeClock
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
-from legation.wire.ask import Ask
+from legation.wire.ask import Ask, Prepared
 
 pytestmark = pytest.mark.heavy  # an agent's process for most
 
@@ -336,6 +337,91 @@ async def test_a_permission_says_when_its_approval_ends_not_when_the_host_gives_
         assert permission["expiresAt"] - permission["askedAt"] == 300_000
         await at.door.inbox.resolve(PERSON, approval.id, NO)
         await prompting
+
+
+LOOKED_UP = """
+name: p
+agent: "*"
+loop: off
+rules:
+  - {id: apart, kind: edit, action: human_approval, timeout: 5m, when: {paths: {under: $WORKSPACE/elsewhere}}}
+  - {id: edits, kind: edit, action: human_approval, timeout: 2h}
+  - {id: publishes, kind: execute, action: human_approval, timeout: 5m, when: {command: {glob: "make publish *"}}}
+  - {id: rest, action: human_approval, timeout: 2h}
+"""
+ONLY_PARSED = "case a in a) make publish;; esac"  # nothing that `split` can read
+
+
+@pytest.mark.parametrize("step", ["ask write link/a.txt hello", f"ask run {ONLY_PARSED}"])
+async def test_a_permission_says_the_end_that_only_the_disk_or_the_parser_leads_to(
+    tmp_path: Path, step: str
+) -> None:
+    assert split(ONLY_PARSED).unreadable
+    (tmp_path / "work" / "elsewhere").mkdir(parents=True)
+    (tmp_path / "work" / "link").symlink_to("elsewhere")
+    async with at_a_door(tmp_path, LOOKED_UP, limits=Limits(permission=7 * 86_400.0)) as at:
+        session = await at.made.rehearse()
+        approval, prompting = await asked(at, session, step)
+        [permission] = await said_of(session, "permission-asked")
+        assert approval.policy_rule in ("p:apart", "p:publishes")
+        assert approval.expires_at - approval.created_at == 300_000
+        assert permission["expiresAt"] - permission["askedAt"] == 300_000
+        await at.door.inbox.resolve(PERSON, approval.id, NO)
+        await prompting
+
+
+async def test_a_link_that_is_swapped_after_it_was_told_leads_to_no_other_rule(tmp_path: Path) -> None:
+    """The expiry and the decision are of one look."""
+    (tmp_path / "work" / "elsewhere").mkdir(parents=True)
+    link = tmp_path / "work" / "link"
+    link.symlink_to("elsewhere")
+
+    class Swapped(DoorApprover):
+        async def prepare(self, ask: Ask) -> Prepared:
+            prepared = await super().prepare(ask)
+            link.unlink()
+            link.mkdir()
+            return prepared
+
+    async with door_in_memory(tmp_path, LOOKED_UP) as door:
+        approver = Swapped(
+            door.door, where=lambda session: made.host.where(session), requester_of=lambda _: HOST
+        )
+        async with rig(tmp_path, approver=approver) as made:
+            session = await made.rehearse()
+            at = AtADoor(made, door)
+            approval, prompting = await asked(at, session, "ask write link/a.txt hello")
+            assert approval.policy_rule == "p:apart"
+            [permission] = await said_of(session, "permission-asked")
+            assert permission["expiresAt"] - permission["askedAt"] == 300_000
+            await door.inbox.resolve(PERSON, approval.id, YES)
+            await prompting
+            [answered] = await said_of(session, "permission-answered")
+            assert answered["outcome"] == "denied"  # it leads elsewhere than when it was asked
+
+
+async def test_rules_that_are_edited_while_the_end_is_found_out_decide(tmp_path: Path) -> None:
+    """What passed under rules that hold no more passes by the new ones, or not at all."""
+
+    class Edited(DoorApprover):
+        async def prepare(self, ask: Ask) -> Prepared:
+            prepared = await super().prepare(ask)
+            door.edit("{name: p, agent: '*', loop: off, rules: [{id: shut, action: deny}]}")
+            return prepared
+
+    async with door_in_memory(
+        tmp_path, "{name: p, agent: '*', loop: off, rules: [{id: open, action: allow}]}"
+    ) as door:
+        approver = Edited(
+            door.door, where=lambda session: made.host.where(session), requester_of=lambda _: HOST
+        )
+        async with rig(tmp_path, approver=approver) as made:
+            session = await made.rehearse()
+            await play(session, "ask write a.txt hello")
+            [answered] = await said_of(session, "permission-answered")
+            assert (answered["outcome"], answered["by"]) == ("denied", "policy")
+            assert answered["reason"].startswith("p:shut: ")
+            assert not (made.work / "a.txt").exists()
 
 
 async def test_a_permission_ends_with_the_hosts_own_time_where_that_is_shorter(tmp_path: Path) -> None:

@@ -3,10 +3,14 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.host.rig import Hand, events, go, of_type, play, rig, until_type
+from tests.host.rig import Hand, events, go, of_type, play, rig, until, until_type
 
+from legation.host import permissions
+from legation.host.options import Limits
 from legation.host.router import EARLY_KEPT
+from legation.host.stream import HOST_STREAM
 from legation.store.jsonl import JsonlBackend
+from legation.wire.ask import ApproveAll, Ask, Prepared
 
 pytestmark = pytest.mark.heavy
 
@@ -107,3 +111,84 @@ async def test_one_agent_serves_two_sessions_at_once(tmp_path: Path) -> None:
         await first.cancel()
         assert (await waiting).stop_reason == "cancelled"
         assert len(hand.asked) == 1
+
+
+class SlowTimekeeper(ApproveAll):
+    """Takes until `go` to find out when a permission ends."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def prepare(self, ask: Ask) -> Prepared:
+        self.asked.set()
+        await self.go.wait()
+        return Prepared(ask.asked_at + 5_000, self.decide)
+
+
+ASKS_AND_TALKS = """
+hello(); session(); prompt = prompted()
+update("before"); permission(1, title="asked"); update("behind")
+answer(1); update("told"); done(prompt); stay()
+"""
+
+
+async def test_nothing_overtakes_a_permission_whose_end_is_being_found_out(tmp_path: Path) -> None:
+    keeper = SlowTimekeeper()
+    async with rig(tmp_path, approver=keeper, backend=JsonlBackend(tmp_path / "log")) as made:
+        session = await made.script(ASKS_AND_TALKS)
+        other = await made.rehearse()
+        prompting = asyncio.create_task(go(session))
+        await keeper.asked.wait()
+        await play(other, "say hello")  # nobody else waits
+        early = await of_type(session, "agent-message-chunk", "permission-asked")
+        assert [event.type for event in early] == ["agent-message-chunk"]
+        keeper.go.set()
+        assert (await prompting).stop_reason == "end_turn"
+        found = [
+            event
+            for event in await events(session)
+            if event.type in ("agent-message-chunk", "permission-asked", "permission-answered")
+        ]
+        said = [json.loads(event.raw) for event in found]
+        told = [each.get("title") or each.get("outcome") or each["content"]["text"] for each in said]
+        assert told == ["before", "asked", "behind", "approved", "told"]
+        assert [event.seq for event in found] == sorted(event.seq for event in found)
+        assert said[1]["expiresAt"] == said[1]["askedAt"] + 5_000
+
+
+async def test_a_permission_that_is_taken_back_before_its_end_is_known_is_recorded_all_the_same(
+    tmp_path: Path,
+) -> None:
+    keeper = SlowTimekeeper()
+    async with rig(tmp_path, approver=keeper) as made:
+        session = await made.script(ASKS_AND_TALKS)
+        prompting = asyncio.create_task(go(session))
+        await keeper.asked.wait()
+        await session.cancel()
+        await prompting
+        [asked, answered] = await of_type(session, "permission-asked", "permission-answered")
+        assert "expiresAt" not in json.loads(asked.raw)  # nobody knows
+        assert json.loads(answered.raw)["outcome"] == "cancelled"
+        [pending, over] = [
+            json.loads(event.raw)["state"]
+            async for event in (await made.log.stream(HOST_STREAM)).subscribe(follow=False)
+            if event.type == "permission-updated"
+        ]
+        assert (pending, over) == ("pending", "answered")
+
+
+async def test_a_disk_that_is_stuck_does_not_keep_back_what_an_agent_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permissions, "PREPARE_LIMIT", 0.01)
+    keeper = SlowTimekeeper()
+    async with rig(tmp_path, approver=keeper, limits=Limits(permission=3600.0)) as made:
+        session = await made.script(ASKS_AND_TALKS)
+        prompting = asyncio.create_task(go(session))
+        await until_type(session, "permission-asked")
+        await until(session, lambda event: b"behind" in event.raw)
+        keeper.go.set()
+        await prompting
+        [asked] = await of_type(session, "permission-asked")
+        assert "expiresAt" not in json.loads(asked.raw)  # better none than a false one

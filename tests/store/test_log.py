@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -553,3 +553,73 @@ async def test_five_hundred_waiters_are_acknowledged(open_durable: Open) -> None
 
         await asyncio.gather(*[produce(stream) for stream in streams for _ in range(25)])
         assert {stream.info().head for stream in streams} == {75}
+
+
+async def test_a_reserved_place_keeps_its_number_and_what_is_behind_it_waits(open_log: Open) -> None:
+    async with open_log() as log:
+        stream, other = await log.stream("ses_a"), await log.stream("ses_b")
+        stream.append(drafts("first"))
+        place = stream.reserve(drafts("unknown")[0])
+        behind = stream.append(drafts("third", "fourth"))
+        assert (behind.first_seq, stream.head) == (3, 4)
+        await other.append(drafts("apart"))  # nobody else waits
+        await stream.durable(1)
+        ahead = stream.subscribe(ahead=True)
+        assert [event.seq async for event in first(ahead)] == [1]
+        assert [event.seq for event in await history(stream)] == [1]
+        place.fill(drafts("second")[0])
+        place.fill(drafts("too late")[0])
+        await behind
+        assert [event.raw for event in await history(stream)] == [
+            draft.raw for draft in drafts("first", "second", "third", "fourth")
+        ]
+
+
+async def first(subscription: Subscription) -> AsyncIterator[Event]:
+    """What is there at once."""
+    async for batch in subscription.batches():
+        for event in batch:
+            yield event
+        return
+
+
+async def test_places_are_filled_in_any_order_and_shown_in_theirs(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        one, two = stream.reserve(drafts("?")[0]), stream.reserve(drafts("?")[0])
+        last = stream.append(drafts("3"))
+        two.fill(drafts("2")[0])
+        assert await history(stream) == []
+        one.fill(drafts("1")[0])
+        await last
+        assert [(event.seq, event.raw) for event in await history(stream)] == [
+            (number, draft.raw) for number, draft in enumerate(drafts("1", "2", "3"), 1)
+        ]
+
+
+async def test_what_is_done_to_a_stream_waits_behind_a_place_as_well(open_log: Open) -> None:
+    async with open_log() as log:
+        stream = await log.stream("ses_a")
+        place = stream.reserve(drafts("?")[0])
+        closing = asyncio.create_task(stream.close())
+        noting = stream.set_meta(b'{"noted":true}')
+        await asyncio.sleep(0)
+        assert not closing.done()
+        place.fill(drafts("1")[0])
+        async with asyncio.timeout(BOUND):
+            await closing
+            await noting
+        assert (len(await history(stream)), stream.closed) == (1, True)
+        with pytest.raises(SessionClosed):
+            stream.reserve(drafts("?")[0])
+
+
+async def test_a_log_that_closes_takes_what_is_reserved_as_it_is(open_durable: Open) -> None:
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        stream.reserve(drafts("1")[0])
+        stream.append(drafts("2"))
+    async with open_durable() as log:
+        stream = await log.stream("ses_a")
+        assert [event.raw for event in await history(stream)] == [d.raw for d in drafts("1", "2")]
+        assert stream.append(drafts("3")).first_seq == 3

@@ -33,10 +33,7 @@ from legation.approvals.injection import Signal, nothing
 from legation.approvals.loops import Loops
 from legation.approvals.passage import Judged, NoGrant, OverLimit, Passage, covering, over_limit, ruling_of
 from legation.approvals.policies import Policies, judged_by, off_loop
-from legation.approvals.policy.facts import normal
 from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.shell.lines import is_long
-from legation.approvals.policy.shell.split import Line
 from legation.approvals.policy.verdict import UnaskedWord, Verdict
 from legation.approvals.recheck import Recheck
 from legation.approvals.request import (
@@ -123,12 +120,13 @@ class Door:
         for wait in self.inbox.waits:
             wait.news.set()
 
-    async def decide(self, request: Request) -> Ruling:
-        """For those who act themselves: whoever is approved acts at once. Cancelling it takes the question back."""
+    async def decide(self, request: Request, judged: Judged | None = None) -> Ruling:
+        """For those who act themselves: whoever is approved acts at once. Cancelling it takes the question back. Who had
+        to say something of it before brings what was `judged` then: no second look finds another rule."""
         gone = asyncio.Event()
 
         async def work() -> Ruling:
-            ruling = await self._through(request, gone, acts=False)
+            ruling = await self._through(request, gone, acts=False, judged=judged)
             if ruling.passed and request.only_always:
                 ruling = await self._with_grant(request, ruling)
             self._habits.ended(request.principal.workspace, ruling.trace_id)
@@ -155,16 +153,23 @@ class Door:
             request, self.policies.current, injected=injected, loops=self._loops, inbox=self.inbox
         )
 
-    def expires_at(self, request: Request, asked_at: int) -> int:
-        """Of the approval that would come of it, for whoever has to say so before it is decided. Nothing is looked up on
-        the disk, since nobody can wait for it: where a link, or a line that is long or takes the parser, leads to a
-        rule with less time, the approval ends earlier than was said."""
-        facts = replace(request.facts, resolve=normal)
-        if is_long(request.action):
-            unread = Line(unreadable="too long to be read at once")
-            facts = replace(facts, lines=dict.fromkeys(request.action.commands, unread))
-        verdict = self.policies.current.decide(request.action, facts)
-        return asked_at + self._lifetime_ms(verdict, request)
+    async def judge(self, request: Request) -> Judged:
+        """By the policies, with all that these look up, off the loop. Nothing is counted or recorded."""
+        policies = self.policies.current
+        verdict, seen = await judged_by(policies, request.action, request.facts)
+        judged = Judged(
+            request=request,
+            policies=policies,
+            verdict=verdict,
+            facts=seen,
+            injected=self._habits.signal(request.action),
+        )
+        places = seen.places(request.action.paths) if judged.is_asked else ()  # looked up already
+        return replace(judged, places=places)
+
+    def expires_at(self, judged: Judged, asked_at: int) -> int:
+        """Of the approval that would come of it, for whoever has to say so before it is decided."""
+        return asked_at + self._lifetime_ms(judged.verdict, judged.request)
 
     async def witness(self, request: Request, default: UnaskedWord) -> tuple[Consideration, bool]:
         """Something was done that nobody was asked about: what would have happened, traced unless it would have passed,
@@ -194,10 +199,12 @@ class Door:
 
     # One request.
 
-    async def _through(self, request: Request, gone: asyncio.Event, *, acts: bool) -> Ruling:
+    async def _through(
+        self, request: Request, gone: asyncio.Event, *, acts: bool, judged: Judged | None = None
+    ) -> Ruling:
         if self._closing.is_set():
             raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
-        judged = await self._judge(request)
+        judged = await self._judge(request, judged)
         passage = Passage(
             self.inbox.life, self.inbox.waiter, acts, self._habits.most_pending, self._habits.grants
         )
@@ -354,25 +361,19 @@ class Door:
                     raise
                 await first_of(self.inbox.clock, AWAY_MS / 1000, self._closing)
 
-    async def _judge(self, request: Request) -> Judged:
-        policies = self.policies.current
-        verdict, seen = await judged_by(policies, request.action, request.facts)
+    async def _judge(self, request: Request, judged: Judged | None) -> Judged:
+        # Rules that were edited since count. What is asked about all the same is decided anew while it waits, and has
+        # the time that was said.
+        if judged is None or (judged.policies is not self.policies.current and not judged.is_asked):
+            judged = await self.judge(request)
         digest = request.action.digest()
-        asked = verdict.action in ("supervisor", "human_approval")
-        return Judged(
-            request=request,
-            policies=policies,
-            verdict=verdict,
-            facts=seen,
-            injected=self._habits.signal(request.action),
-            places=seen.places(request.action.paths) if asked else (),  # looked up already
-            looping=self._loops.repeated(request.loop_key, digest, policies.limits(request.action.agent)),
-        )
+        looping = self._loops.repeated(request.loop_key, digest, judged.limits)
+        return replace(judged, request=request, looping=looping)
 
     @contextmanager
     def _room(self, judged: Judged) -> Iterator[None]:
         """For one more that may have to wait; a flood is refused before it is on record."""
-        if judged.verdict.action not in ("supervisor", "human_approval"):
+        if not judged.is_asked:
             yield
             return
         who = judged.request.principal

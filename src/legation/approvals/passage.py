@@ -75,6 +75,11 @@ class Judged:
         return self.request.principal.workspace
 
     @property
+    def is_asked(self) -> bool:
+        """Somebody decides it, unless a grant or a limit does."""
+        return self.verdict.action in ("supervisor", "human_approval")
+
+    @property
     def limits(self) -> tuple[tuple[str, Limits], ...]:
         return self.policies.limits(self.action.agent)
 
@@ -138,7 +143,7 @@ class Passage:
 
     def _too_many(self, judged: Judged, now_ms: int) -> Transaction[LimitHit | None]:
         """Where as many wait as may: an agent that asks without end is not to bury people in questions."""
-        if judged.verdict.action not in ("supervisor", "human_approval"):
+        if not judged.is_asked:
             return None
         request = judged.request
         rows = yield _SQL.pending_of(
@@ -265,8 +270,7 @@ class Passage:
 def lifting(judged: Judged, now_ms: int) -> Transaction[Grant | None]:
     """The grant that lets pass what would be asked about, if one does. None does where the injection signal fires, nor
     where the rule names who decides it: whoever gave the grant may be none of them."""
-    asked = judged.verdict.action in ("supervisor", "human_approval")
-    return (yield from covering(judged, now_ms)) if asked else None
+    return (yield from covering(judged, now_ms)) if judged.is_asked else None
 
 
 def covering(judged: Judged, now_ms: int) -> Transaction[Grant | None]:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from legation.approvals.chain import Chain
 from legation.approvals.door import Door, Habits
 from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
+from legation.approvals.passage import Judged
 from legation.approvals.policies import Policies
 from legation.approvals.request import Ruling
 from legation.approvals.trace_file import FiledLedger, TraceFile
@@ -38,7 +40,7 @@ from legation.store.keys import new_key_text, ring_of
 from legation.store.sealing import Sealer
 from legation.store.steadyclock import SteadyClock
 from legation.wire.api.identity import NewUser
-from legation.wire.ask import Approver, Ask, Decision, Unasked
+from legation.wire.ask import Approver, Ask, Decision, Prepared, Unasked
 from legation.wire.principal import Principal
 
 TRACE: Final = "trace.jsonl"  # in the session's folder
@@ -172,12 +174,13 @@ class RulesFirst:
         self._here = here
         self._cancel_turn = cancel_turn
 
-    def expires_at(self, ask: Ask) -> int | None:
-        return self._rules.expires_at(ask)
+    async def prepare(self, ask: Ask) -> Prepared:
+        judged = await self._rules.judge(ask)
+        return Prepared(self._rules.expires_at(ask, judged), partial(self.decide, judged=judged))
 
-    async def decide(self, ask: Ask) -> Decision:
+    async def decide(self, ask: Ask, judged: Judged | None = None) -> Decision:
         question = self._here.begin(ask)
-        ruling = asyncio.create_task(self._rules.rule(ask))
+        ruling = asyncio.create_task(self._rules.rule(ask, judged))
         try:
             await asyncio.wait(_either(ruling, question.failed), return_when=asyncio.FIRST_COMPLETED)
             if not ruling.done():

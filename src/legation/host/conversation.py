@@ -44,7 +44,14 @@ from legation.wire.action import EFFECTLESS, MAX_PATH, Action, canonical_path, k
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision, RuledApprover, Unasked
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
-from legation.wire.lifecycle import CUT, PromptFinished, PromptStarted, TurnState, UnaskedEffect
+from legation.wire.lifecycle import (
+    CUT,
+    PermissionAsked,
+    PromptFinished,
+    PromptStarted,
+    TurnState,
+    UnaskedEffect,
+)
 from legation.wire.lifecycle import Turn as TurnName
 from legation.wire.payload import Payload
 
@@ -75,6 +82,7 @@ class Place(Protocol):
     def home(self) -> str | None: ...
     def note(self, *payloads: Payload) -> Receipt | None: ...
     def note_permission(self, payload: Payload) -> Receipt | None: ...
+    def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]: ...
     def record(self, *payloads: Payload) -> Receipt: ...
     def updates(self, drafts: list[Draft]) -> None: ...
     def must_be_usable(self, what: str) -> None: ...
@@ -102,6 +110,7 @@ class Conversation:
         self._permissions = Permissions(
             approver=approver,
             record=session.note_permission,
+            reserve=session.reserve_permission,
             clock=clock,
             limit=limits.permission,
             changed=self._go_on,

@@ -11,17 +11,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from legation.approvals.door import Door
+from legation.approvals.passage import Judged
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.verdict import UnaskedWord
 from legation.approvals.request import Request, Ruling
 from legation.errors import Forbidden, InvalidParams, LegationError, NotFound
 from legation.host.places import Where
-from legation.wire.ask import Ask, Decision, Unasked
+from legation.wire.ask import Ask, Decision, Prepared, Unasked
 from legation.wire.principal import Principal
 
 KEPT: Final = 1_000  # sessions whose folders are remembered as they were when it first asked
@@ -57,22 +59,30 @@ class DoorApprover:
         self._timeout = timeout
         self._facts: dict[str, tuple[Where, Facts]] = {}
 
-    async def decide(self, ask: Ask) -> Decision:
+    async def decide(self, ask: Ask, judged: Judged | None = None) -> Decision:
         try:
-            return _decision(ask, await self.rule(ask))
+            return _decision(ask, await self.rule(ask, judged))
         except LegationError as error:
             return refusal(error)
 
-    def expires_at(self, ask: Ask) -> int | None:
-        """Of the approval that the door would make of it: the rule's own time, not the host's."""
-        try:
-            return self._door.expires_at(self._request(ask), ask.asked_at)
-        except LegationError:
-            return None  # it will not be decided either
+    async def prepare(self, ask: Ask) -> Prepared:
+        """With the time of the approval that the door would make of it: the rule's own, not the host's."""
+        judged = await self.judge(ask)
+        return Prepared(self.expires_at(ask, judged), partial(self.decide, judged=judged))
 
-    async def rule(self, ask: Ask) -> Ruling:
+    async def judge(self, ask: Ask) -> Judged | None:
+        """As it is decided right after; None where it cannot be, which deciding it says."""
+        try:
+            return await self._door.judge(self._request(ask))
+        except LegationError:
+            return None
+
+    def expires_at(self, ask: Ask, judged: Judged | None) -> int | None:
+        return None if judged is None else self._door.expires_at(judged, ask.asked_at)
+
+    async def rule(self, ask: Ask, judged: Judged | None = None) -> Ruling:
         """Cancelling it takes the question back (INV-A3)."""
-        return await self._door.decide(self._request(ask))
+        return await self._door.decide(self._request(ask), judged)
 
     async def unasked(self, ask: Ask) -> Unasked:
         """What cannot be judged was not allowed."""

@@ -104,15 +104,10 @@ class Inquiries(ABC, Generic[A, V, R]):
             self._close(inquiry, self._cancelled_by(inquiry) or over)
 
     def _begin(
-        self, inquiry_id: str, asked: A, recorded: Payload, decide: Coroutine[object, object, object]
+        self, inquiry_id: str, asked: A, decide: Coroutine[object, object, object]
     ) -> asyncio.Future[R]:
-        """Recorded at once, in its place among the updates; the answer comes when somebody has decided.
+        """It was recorded, in its place among the updates; the answer comes when somebody has decided.
         Cancelling it takes the question back."""
-        try:
-            self._record(recorded)
-        except BaseException:
-            decide.close()
-            raise
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         deciding, timer = asyncio.create_task(decide), asyncio.create_task(self._clock.sleep(self._limit))
         inquiry = Inquiry(inquiry_id, asked, answer, deciding, timer)

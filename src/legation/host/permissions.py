@@ -27,6 +27,8 @@ from legation.wire.payload import Payload
 
 META = "legation"  # whose member of `_meta` it is
 
+PREPARE_LIMIT = 15.0  # seconds to find out what rule an action meets: the disk's time and the shell parser's
+
 _OUTCOMES = frozenset(get_args(Outcome))
 
 
@@ -39,6 +41,7 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
         *,
         approver: Approver,
         record: Callable[[Payload], Receipt | None],
+        reserve: Callable[[PermissionAsked], Callable[[PermissionAsked], None]],
         clock: Clock,
         limit: float,
         changed: Callable[[], None],
@@ -46,20 +49,45 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
     ) -> None:
         super().__init__(record=record, clock=clock, limit=limit, changed=changed)
         self._approver = approver
+        self._reserve = reserve
+        self._untold: dict[str, Callable[[PermissionAsked], None]] = {}  # whose end is being found out
         self._tell_decided = decided
 
     def ask(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
-        ask = self._timed(ask)
-        return self._begin(ask.id, ask, PermissionAsked.from_ask(ask), self._decide(ask))
+        if not isinstance(self._approver, Timekeeper):
+            ask = self._timed(ask, None)
+            self._record(PermissionAsked.from_ask(ask))
+            return self._begin(ask.id, ask, self._decide(ask))
+        self._untold[ask.id] = self._reserve(PermissionAsked.from_ask(ask))
+        return self._begin(ask.id, ask, self._decide_in_time(self._approver, ask))
 
-    def _timed(self, ask: Ask) -> Ask:
+    def _timed(self, ask: Ask, told: int | None) -> Ask:
         """With the end that it really has: that of whoever decides, unless the host's own time is over before."""
-        told = self._approver.expires_at(ask) if isinstance(self._approver, Timekeeper) else None
         own = ask.asked_at + int(self._limit * 1000)
         return replace(ask, expires_at=own if told is None else min(own, told))
 
     async def _decide(self, ask: Ask) -> object:
         return await self._approver.decide(ask)
+
+    async def _decide_in_time(self, timekeeper: Timekeeper, ask: Ask) -> object:
+        """What finds out when it ends also decides it, by the same facts: nothing else would be sure to be true."""
+        preparing = asyncio.ensure_future(timekeeper.prepare(ask))
+        try:
+            await asyncio.wait({preparing}, timeout=PREPARE_LIMIT)
+            if not preparing.done():
+                # What stands behind it has waited enough; to say no time is better than a false one.
+                self._tell_asked(ask)
+            prepared = await preparing
+        finally:
+            preparing.cancel()
+        if ask.id in self._untold:
+            ask = self._timed(ask, prepared.expires_at)
+            self._tell_asked(ask)
+        return await prepared.decide(ask)
+
+    def _tell_asked(self, ask: Ask) -> None:
+        if (tell := self._untold.pop(ask.id, None)) is not None:
+            tell(PermissionAsked.from_ask(ask))
 
     def _expired(self) -> Decision:
         return Decision("expired", "timeout", f"nobody answered within {self._limit:g} s")
@@ -78,6 +106,7 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
     def _told(
         self, inquiry_id: str, asked: Ask, verdict: Decision
     ) -> tuple[Payload, RequestPermissionResponse]:
+        self._tell_asked(asked)  # it ended before anybody knew when it would
         decision = _possible(asked, verdict)
         self._tell_decided(asked, decision)
         outcome = permission_outcome(asked.options, decision)

@@ -82,7 +82,8 @@ class Questions(Inquiries[CreateElicitationRequest, Reply, CreateElicitationResp
             turn=turn,
             expires_at=now + int(self._limit * 1000),
         )
-        return self._begin(asked.id, request, asked, self._ask(request))
+        self._record(asked)
+        return self._begin(asked.id, request, self._ask(request))
 
     def respond(self, question_id: str, answer: CreateElicitationResponse, by: str) -> bool:
         """False where nobody waits for it. What is no answer to it is refused, and it goes on waiting."""

@@ -15,6 +15,7 @@ from legation.host.reverse import Reverse, decode
 from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.store.log import EventLog
+from legation.store.stream import Stream
 from legation.wire.acp.elicitation import CreateElicitationRequest
 from legation.wire.acp.permission import (
     PERMISSION_OPTION_KINDS,
@@ -83,6 +84,7 @@ class Router:
         self._expecting = 0  # sessions that are being made, whose names nobody knows yet
         self._left: dict[str, None] = {}  # sessions that were closed
         self._tally = Tally()
+        self._asking: set[Stream] = set()  # where a permission is looked into
         self._untold: list[Diagnostic] = []  # while there was no session to tell it to
         self._exited: AgentExited | None = None
 
@@ -264,7 +266,9 @@ class Router:
         service = self._reverse.service(method, params)
         if service is None:
             return serve(session.id, params)
-        return session.talk.serve(service, lambda: serve(session.id, params))
+        serving = session.talk.serve(service, lambda: serve(session.id, params))
+        self._asking.add(session.stream)
+        return serving
 
     def _permission(self, params: bytes) -> Awaitable[object]:
         """Never an error: some agents hang after one. What nobody could be asked about, nobody has allowed."""
@@ -273,7 +277,9 @@ class Router:
             session = self._session(params)
             request = decode(params, RequestPermissionRequest)
             self._tell_unknown_kinds(session, request)
-            return session.permission(request)
+            answer = session.permission(request)
+            self._asking.add(session.stream)
+            return answer
         except (RpcFault, LegationError) as error:
             why = error.error.message if isinstance(error, RpcFault) else error.message
             what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
@@ -300,7 +306,10 @@ class Router:
         return session.question(request)
 
     async def room(self) -> None:
+        """What stands behind a permission is not on its way to the disk, nor counted there: so no more of it is read."""
         await self._log.room()
+        while self._asking:
+            await self._asking.pop().filled()
 
     def _session(self, params: bytes) -> Session:
         return self._session_called(decode(params, SessionRequest).session_id)

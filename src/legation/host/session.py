@@ -30,7 +30,7 @@ from legation.host.setup import setup_events
 from legation.host.stream import HostStream
 from legation.host.toolcalls import TYPES as TOOL_CALL_TYPES
 from legation.host.turn import PromptResult
-from legation.store.stream import Receipt, Stream
+from legation.store.stream import Place, Receipt, Stream
 from legation.wire import codec
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
@@ -404,9 +404,7 @@ class Session:
             self._around.pending.answered(payload.id)
         receipt = self.note(payload)
         if isinstance(payload, PermissionAsked):
-            self._around.host.publish(
-                PermissionUpdated(id=payload.id, session_id=self.id, state="pending", ask=payload)
-            )
+            self._publish_asked(payload)
         elif isinstance(payload, PermissionAnswered):
             self._around.host.publish(
                 PermissionUpdated(
@@ -418,6 +416,24 @@ class Session:
                 )
             )
         return receipt
+
+    def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]:
+        """Its place among the updates; what is returned fills it. It is told to nobody before that."""
+        place: Place | None = None
+        with suppress(Conflict, InvalidParams):
+            place = self.stream.reserve(self._draft(asked))
+
+        def fill(told: PermissionAsked) -> None:
+            if place is not None:
+                place.fill(codec.draft(told))
+            self._publish_asked(told)
+
+        return fill
+
+    def _publish_asked(self, asked: PermissionAsked) -> None:
+        self._around.host.publish(
+            PermissionUpdated(id=asked.id, session_id=self.id, state="pending", ask=asked)
+        )
 
     def record(self, *payloads: Payload) -> Receipt:
         return self.stream.append([self._draft(payload) for payload in payloads])

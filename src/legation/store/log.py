@@ -103,6 +103,8 @@ class EventLog:
             raise
 
     async def _close(self) -> None:
+        for stream in list(self._streams.values()):
+            stream.fill()
         self._writable = False
         if self._writer:
             await self._read(self._writer.close)
@@ -195,8 +197,14 @@ class EventLog:
         return await self._read(self._backend.read, stream, after, READ_BYTES)
 
     def submit(self, stream: Stream, op: Op) -> None:
+        if not stream.withholds(op):
+            self.send(stream, op)
+
+    def send(self, stream: Stream, op: Op) -> None:
+        stream.sent(op)
         if self._writer is None:
             stream.apply(op)
+            self._settle(op, None)
             return
         self._pending[op] = stream
         if isinstance(op, Append):
@@ -208,8 +216,6 @@ class EventLog:
         where it could not be."""
         done = self._strict[op] = self._loop.create_future()
         self.submit(stream, op)
-        if self._writer is None:
-            self._settle(op, None)
         return asyncio.shield(done)
 
     # Handed over by the writer thread.

@@ -6,6 +6,7 @@ What is replaced stays, as an earlier generation: numbers go on through all of t
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Generator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
         def must_be_writable(self, stream: str) -> None: ...
         def submit(self, stream: Stream, op: Op) -> None: ...
+        def send(self, stream: Stream, op: Op) -> None: ...
         def commit(self, stream: Stream, op: Op) -> Awaitable[None]: ...
         async def read(self, stream: str, after: int) -> list[Event]: ...
 
@@ -51,6 +53,31 @@ class Receipt:
         return self._stream.durable(self.last_seq).__await__()
 
 
+class Place:
+    """The number of one event whose last word is still being found; made by `Stream.reserve`. What is appended behind it
+    has its number too, and waits: nobody sees it, and it is on no disk, before this one is filled."""
+
+    def __init__(self, stream: Stream, event: Event) -> None:
+        self._stream = stream
+        self._event = event
+        self.filled = asyncio.Event()
+
+    @property
+    def op(self) -> Append:
+        return Append(self._stream.key, [self._event], size_of([self._event]))
+
+    def fill(self, draft: Draft | None = None) -> None:
+        """With what it was reserved with, unless there is better. What is filled stays as it is."""
+        if self.filled.is_set():
+            return
+        if draft is not None:
+            codec.check([draft])
+            event = self._event
+            self._event = Event(event.seq, event.at, draft.type, draft.raw, draft.native)
+        self.filled.set()
+        self._stream.advance()
+
+
 class Stream:
     """Made by `EventLog.stream`. The numbers: floor <= ... <= saved <= visible <= head."""
 
@@ -68,6 +95,7 @@ class Stream:
         self._before_tail = info.head  # the number just below the first event of the tail
         self._acks: list[tuple[int, asyncio.Future[None]]] = []
         self._ahead: list[Event] = []  # on the way to the disk: those above `visible`
+        self._line: deque[Place | Op] = deque()  # from the first place that is not filled on
         self._asleep: list[asyncio.Future[None]] = []
         self._asleep_ahead: list[asyncio.Future[None]] = []
         self._changing = False
@@ -92,10 +120,40 @@ class Stream:
         receipt = Receipt(self, self._head + 1, self._head + len(events))
         if events:
             self._head = receipt.last_seq
-            self._ahead += events
             self._log.submit(self, Append(self.key, events, size_of(events)))
-            self._asleep_ahead = _woken(self._asleep_ahead)
         return receipt
+
+    def reserve(self, draft: Draft) -> Place:
+        """Number the draft, which may still be changed: it has its place among the others at once. Whoever reserves one
+        fills it soon: all that comes behind waits."""
+        self._must_be_open()
+        [event] = self._number([draft])
+        self._head = event.seq
+        place = Place(self, event)
+        self._line.append(place)
+        return place
+
+    async def filled(self) -> None:
+        """Returns when nothing waits behind a place."""
+        while self._line:
+            first = self._line[0]
+            assert isinstance(first, Place)
+            await first.filled.wait()
+
+    def fill(self) -> None:
+        """What is reserved is taken as it is: nobody will find out more."""
+        for each in list(self._line):
+            if isinstance(each, Place):
+                each.fill()
+
+    def advance(self) -> None:
+        """What stood behind a place that is filled now goes on its way, in order."""
+        while self._line:
+            first = self._line[0]
+            if isinstance(first, Place) and not first.filled.is_set():
+                return
+            self._line.popleft()
+            self._log.send(self, first.op if isinstance(first, Place) else first)
 
     def _number(self, drafts: Sequence[Draft]) -> list[Event]:
         codec.check(drafts)
@@ -199,6 +257,18 @@ class Stream:
             await saved
 
     # What the log tells.
+
+    def withholds(self, op: Op) -> bool:
+        """Whether it has to wait behind a place: all that is done to the stream keeps its order."""
+        if self._line:
+            self._line.append(op)
+        return bool(self._line)
+
+    def sent(self, op: Op) -> None:
+        """It is on the way to the disk."""
+        if isinstance(op, Append):
+            self._ahead += op.events
+            self._asleep_ahead = _woken(self._asleep_ahead)
 
     def apply(self, op: Op) -> None:
         """The op is committed: publish it."""

@@ -6,7 +6,8 @@ INV-W4  Only *once* options are ever chosen: "always" is a Legation grant, so th
 INV-W5  Silence is never consent: without an answer the outcome is `expired`, and that is a refusal.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -75,13 +76,21 @@ class Approver(Protocol):
     async def decide(self, ask: Ask) -> Decision: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What an approver found out about an ask before it is told to anybody: `expires_at` is when there will be no answer
+    any more, in epoch milliseconds, None where it cannot tell. `decide` goes on from there, with the ask as it was told."""
+
+    expires_at: int | None
+    decide: Callable[[Ask], Awaitable[Decision]]
+
+
 @runtime_checkable
 class Timekeeper(Protocol):
     """An approver that keeps the time of what it is asked itself."""
 
-    def expires_at(self, ask: Ask) -> int | None:
-        """When there will be no answer any more, in epoch milliseconds; None: it cannot tell. Called once, before the
-        permission is on record, and not awaited: the permission has its place among the updates."""
+    async def prepare(self, ask: Ask) -> Prepared:
+        """Called once, before the permission is on record; that keeps its place among the updates meanwhile."""
 
 
 @runtime_checkable

@@ -71,6 +71,38 @@ async def test_a_permission_and_its_approval_say_the_same_end(talk: Talk) -> Non
     assert asked["expiresAt"] - asked["askedAt"] == 600_000  # the setting's, where the rule has none
 
 
+LOOKED_UP = """
+name: p
+agent: "*"
+loop: off
+rules:
+  - {id: apart, kind: edit, action: human_approval, timeout: 5m, when: {paths: {under: $WORKSPACE/elsewhere}}}
+  - {id: edits, kind: edit, action: human_approval, timeout: 2h}
+  - {id: publishes, kind: execute, action: human_approval, timeout: 5m, when: {command: {glob: "make publish *"}}}
+  - {id: rest, action: human_approval, timeout: 2h}
+"""
+
+
+@pytest.mark.parametrize("step", ["ask write link/a.txt x", "ask run case a in a) make publish;; esac"])
+async def test_they_do_where_a_link_or_the_parser_leads_to_a_rule_with_less_time(
+    talk: Talk, step: str, tmp_path: Path
+) -> None:
+    (tmp_path / "policy.yaml").write_text(LOOKED_UP)
+    policies = talk.rig.services.door.policies
+    policies.poll()
+    assert policies.poll()
+    (talk.work / "elsewhere").mkdir()
+    (talk.work / "link").symlink_to("elsewhere")
+    await opened(talk)
+    permission = await talk.asked("s", step)
+    assert (await talk.reply("s", permission, "reject")).status_code == 204
+    await finished(talk, "s")
+    [asked] = await talk.events("s", "permission-asked")
+    [row] = await talk.rig.rows(f"select expires_at, policy_rule from approval where id = '{permission}'")
+    assert row["policy_rule"] in ("p:apart", "p:publishes")
+    assert asked["expiresAt"] == row["expires_at"] == asked["askedAt"] + 300_000
+
+
 async def test_always_lets_the_same_tool_pass_in_this_session_only(talk: Talk) -> None:
     await opened(talk)
     await opened(talk, "other")
