@@ -105,7 +105,9 @@ def test_one_is_shown(run: Command) -> None:
     assert found["directory"] == "/w"
 
 
-@pytest.mark.parametrize("argv", [("show",), ("send", "x"), ("tail",), ("cancel",), ("terminate",)])
+@pytest.mark.parametrize(
+    "argv", [("show",), ("send", "x"), ("tail",), ("cancel",), ("terminate",), ("continue",)]
+)
 def test_an_id_that_is_none_says_where_to_look(run: Command, argv: tuple[str, ...]) -> None:
     done = run("sessions", argv[0], "ses_9", *argv[1:])
     assert done.returncode == STATUS[Code.NOT_FOUND].exit
@@ -132,6 +134,19 @@ def test_a_new_one_says_its_id_alone(run: Command, server: CannedSessions) -> No
     assert Path(sent.directory).is_absolute()
     again = run("sessions", "new", "claude", "--id", "mine")
     assert again.returncode == STATUS[Code.CONFLICT].exit
+
+
+def test_one_is_continued_in_a_new_one(run: Command, server: CannedSessions) -> None:
+    done = run("sessions", "continue", "ses_1")
+    assert (done.returncode, done.stderr) == (0, "")
+    (sent,) = server.desk.bodies
+    assert isinstance(sent, NewSession)
+    assert (sent.agent, sent.continues, sent.title, sent.fork) == ("rehearsal", "ses_1", "A thing", None)
+    assert done.stdout.startswith("ses_")
+    assert done.stdout != "ses_1\n"
+    assert run("sessions", "continue", "ses_1", "--agent", "claude").returncode == 0
+    assert server.desk.bodies[-1].agent == "claude"
+    assert run("sessions", "continue", "ses_1", " ").returncode == STATUS[Code.INVALID_PARAMS].exit
 
 
 @pytest.mark.parametrize("prompt", ["", " \n"])

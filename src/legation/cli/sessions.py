@@ -124,6 +124,43 @@ def new(
         return _send(session, prompt, detach=detach, json=json, settings=settings)
 
 
+@app.command(name="continue")
+def continue_(
+    session: str,
+    prompt: str | None = None,
+    /,
+    *,
+    agent: Annotated[str | None, Parameter(help="Another one than it had.")] = None,
+    detach: Detach = False,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Go on in a new session, where the agent cannot open the old one again: it is told what was said there.
+
+    It works in the same folder, set as the other was, and hears the transcript with the first message. The other stays as
+    it is: its messages, and those that it did not take, can be read there.
+
+    Parameters
+    ----------
+    session
+        The id of the one to go on from, as listed.
+    prompt
+        What to do next. Without it the new session waits.
+    """
+    if prompt is not None and not prompt.strip():
+        raise InvalidParams("cannot go on with nothing to say; say what to do, or leave the prompt out")
+    with connect(settings) as server, _agents_that_are_none():
+        former = _found(server, session).info()
+        made = server.sessions.create(agent or former.agent, continues=former.session_id, title=former.title)
+        if json:
+            say_json(made.info())
+        else:
+            Terminal().say(line(made.id))
+        if prompt is None:
+            return 0
+        return _send(made, prompt, detach=detach, json=json, settings=settings)
+
+
 @app.command
 def send(
     session: str,
@@ -350,6 +387,8 @@ def _facts(info: SessionInfo) -> dict[str, str | None]:
         "tools": ", ".join(info.mcp) if info.mcp else None,
         "skills": ", ".join(info.skills) if info.skills else None,
         "events": str(info.event_count),
+        "continues": info.continues,
+        "continued by": info.continued_by,
         "begun": when(info.created_at),
         "changed": when(info.updated_at),
         "turn cut": _cut(info),

@@ -76,11 +76,13 @@ def create_session(
     mcp: Mapping[str, LocalMcp | RemoteMcp] | None = None,
     skills: Skills | None = None,
     fork: str | None = None,
+    continues: str | None = None,
 ) -> Operation[str]:
     """A session with an agent, which is installed if it has to be. Without a `session_id` one is made.
 
     `directory` is where the agent works, on the server's machine; without it, a folder of the session's own. `fork` is
-    a session of the same agent that it begins with: what was said there is known to the agent, and read there."""
+    a session of the same agent that it begins with: what was said there is known to the agent, and read there.
+    `continues` is a session that cannot be taken up again: its agent is told the transcript with the first message."""
     chosen = new_id("ses") if session_id is None else session_id
     body = NewSession(
         agent=agent,
@@ -94,6 +96,7 @@ def create_session(
         mcp=mcp,
         skills=skills,
         fork=fork,
+        continues=continues,
     )
     return Operation(
         "POST", session_path(chosen), _id_if_healthy(chosen), body=encoded(body), wait=INSTALL_READ

@@ -225,6 +225,35 @@ async def test_one_that_was_closed_is_refused_for_what_it_is_where_the_agent_can
     assert "it was closed, and mirror cannot load one" in refused["error"]["message"]
 
 
+async def test_one_that_the_agent_has_lost_says_all_that_it_said_and_what_can_be_done(talk: Talk) -> None:
+    await talk.created("s", agent="lossy", directory=str(talk.work))
+    await talk.reflected("s")
+    host = await talk.rig.services.hosting.host()
+    await host.dispose_agent(str(host.session("s").agent_id))
+    await rpc(talk, "initialize", "lossy", protocolVersion=1)
+    given: dict[str, Any] = {"sessionId": "s", "cwd": str(talk.work), "mcpServers": []}
+    for method in ("session/load", "session/resume"):
+        refused = (await rpc(talk, method, "lossy", **given))["error"]
+        assert refused["code"] == -32603
+        assert "Internal error (session/load: no conversation found)" in refused["message"]
+        assert "go on in a new session that continues this one" in refused["message"]
+        assert refused["data"]["where"] == "the agent's own words"
+    assert "result" in await rpc(talk, "session/close", "lossy", sessionId="s")
+
+
+async def test_one_that_the_agent_does_not_resume_is_loaded(talk: Talk) -> None:
+    """By whichever of the two ways a client asks for it."""
+    await talk.created("s", agent="lossy", directory=str(talk.work))
+    await talk.reflected("s")
+    host = await talk.rig.services.hosting.host()
+    await host.dispose_agent(str(host.session("s").agent_id))
+    (talk.work / "found").write_text("session/load")  # and no other
+    await rpc(talk, "initialize", "lossy", protocolVersion=1)
+    given: dict[str, Any] = {"sessionId": "s", "cwd": str(talk.work), "mcpServers": []}
+    assert "result" in await rpc(talk, "session/resume", "lossy", **given)
+    assert (await talk.reflected("s"))["opened"] == "session/load"
+
+
 async def until_asked(folder: Path) -> None:
     """The agent there waits for the word to go on."""
     while not (folder / "asked").exists():

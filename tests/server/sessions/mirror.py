@@ -4,7 +4,8 @@
 makes it begin a tool call that goes on when the turn has ended.
 `--load` makes it load sessions instead of resuming them (with `--resume` both), `--new` makes it do neither. With `--wait`
 it says in a file `asked` of the session's folder that it is to take it up, and does so when somebody writes to `go`
-there. With `--late` it does the same in the folder that it starts in before it says hello.
+there. With `--late` it does the same in the folder that it starts in before it says hello. With `--refuse` it has
+lost every session of another process, unless there is a file `found` in the session's folder; that may name the method.
 """
 
 import json
@@ -54,6 +55,9 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"protocolVersion": 1, "agentCapabilities": capabilities(), "authMethods": []}
     if method in ("session/resume", "session/load") and "--wait" in sys.argv:
         wait(Path(params["cwd"]))
+    taken_up = method in ("session/resume", "session/load")
+    if taken_up and "--refuse" in sys.argv and not is_found(Path(params["cwd"]) / "found", method):
+        raise LookupError(method)
     if method in ("session/new", "session/resume", "session/load"):
         given.update(opened=method, **{name: params.get(name) for name in ("cwd", "mcpServers")})
         return {"sessionId": f"mir-{os.getpid()}", "configOptions": options()}
@@ -73,6 +77,10 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         send(method="session/update", params={"sessionId": params["sessionId"], "update": update})
         return {"stopReason": "end_turn"}
     raise KeyError(method)
+
+
+def is_found(path: Path, method: str) -> bool:
+    return path.exists() and path.read_text() in ("", method)
 
 
 def wait(folder: Path) -> None:
@@ -106,3 +114,6 @@ if __name__ == "__main__":
             send(id=message["id"], result=answer(message["method"], message.get("params", {})))
         except KeyError:
             send(id=message["id"], error={"code": -32601, "message": "unknown"})
+        except LookupError as error:
+            data = {"details": f"{error}: no conversation found", "where": "the agent's own words"}
+            send(id=message["id"], error={"code": -32603, "message": "Internal error", "data": data})

@@ -34,6 +34,7 @@ MIRRORS = {
     "forgetful": ("--new",),
     "slow": ("--load", "--resume", "--wait"),
     "late": ("--load", "--late"),
+    "lossy": ("--load", "--resume", "--refuse"),
 }
 
 

@@ -208,14 +208,15 @@ class Attaching:
 
     async def _take_up(self, host: AcpHost, agent_id: str, record: Record, session: Session) -> bool:
         """False: a client of ACP has done so while ours started, and its agent has it."""
-        servers = await self._servers(record)
+        servers = await self.servers(record)
         await session.decided()
         if session.status == "active":
             return False
         await host.resume_or_load(agent_id, record.id, mcp_servers=servers)
         return True
 
-    async def _servers(self, record: Record) -> tuple[McpServer, ...]:
+    async def servers(self, record: Record) -> tuple[McpServer, ...]:
+        """Its MCP servers, with their secrets; none where it has ended."""
         sealed = record.details.sealed
         if sealed is None:
             return ()

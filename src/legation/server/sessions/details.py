@@ -110,6 +110,9 @@ class Details(Kept):
         None  # a client of ACP has the word: what the log has of its turn stands above that
     )
     cut: Cut | None = None  # until the next turn begins
+    continues: str | None = None
+    untold: bool = False  # its agent has not heard what was said in the session that it continues
+    continued_by: str | None = None
 
     @property
     def mode(self) -> str:

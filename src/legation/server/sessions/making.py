@@ -65,20 +65,33 @@ class Making:
 
     async def create(self, workspace: str, session_id: str, new: NewSession) -> Record:
         must_be_session_id(session_id)
+        if new.fork is not None and new.continues is not None:
+            raise InvalidParams(
+                "cannot fork one session and continue another; give `fork` or `continues`",
+                {"path": "$.continues"},
+            )
         servers = mcp.servers_of(new.mcp)
         with self._records.claim(workspace, session_id):
             agent = (await self._launching.entry(new.agent)).name
             former = self._forked(workspace, agent, new.fork)
-            cwd, own = await self._place(workspace, session_id, new.directory, former)
+            continued = None if new.continues is None else self._records.get(workspace, new.continues)
+            if continued is not None and continued.details.agent == agent:
+                new = _set_as(new, continued.details)
+                if new.mcp is None:
+                    servers = await self._attaching().servers(continued)
+            cwd, own = await self._place(workspace, session_id, new.directory, former or continued)
             try:
                 skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of, self._forbidden)
                 details = self._details(new, agent, skills, servers)
-                return await self._create(workspace, session_id, new, details, cwd, servers, former)
+                record = await self._create(workspace, session_id, new, details, cwd, servers, former)
             except BaseException:
                 # With the skills that were put there: the name may be another's next.
                 if own and not self._is_made(workspace, session_id):
                     await asyncio.shield(asyncio.to_thread(rmtree, cwd, ignore_errors=True))
                 raise
+            if continued is not None:
+                await self._records.save(continued, replace(continued.details, continued_by=session_id))
+            return record
 
     async def _create(
         self,
@@ -148,6 +161,8 @@ class Making:
             variant=new.variant,
             mcp=tuple(server.name for server in servers),
             skills=tuple(skills),
+            continues=new.continues,
+            untold=new.continues is not None,
         )
 
     async def _place(
@@ -181,3 +196,13 @@ def _remove(folder: Path) -> None:
     rmtree(folder, ignore_errors=True)
     if folder.exists():
         logger.warning("cannot remove all of %s, the folder of a deleted session; remove it", folder)
+
+
+def _set_as(new: NewSession, former: Details) -> NewSession:
+    """What is not said is as it was there. The permission mode is not: it may be a grant, which was for that one."""
+    return replace(
+        new,
+        model=new.model or former.model,
+        variant=new.variant or former.variant,
+        agent_mode=new.agent_mode or former.agent_mode,
+    )

@@ -131,6 +131,8 @@ class Record:
             cut=None if details.cut is None else details.cut.shown(),
             mcp=list(details.mcp) or None,
             skills=list(details.skills) or None,
+            continues=details.continues,
+            continued_by=details.continued_by,
         )
 
 

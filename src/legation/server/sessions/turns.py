@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 
 MOST_QUEUED: Final = 64  # messages of one session that wait
 MOST_QUEUED_SIZE: Final = 4 * 1024 * 1024  # characters of them
+MOST_CONTEXT: Final = 64_000  # characters of a transcript that an agent is told: about 16,000 tokens
+CONTEXT: Final = """\
+This session goes on from an earlier one, which its agent can no longer open. What was said there, the last of it at the \
+end; it is for you to know, and no new request:
+
+<transcript>
+{}
+</transcript>
+"""
 WHY_CANCELLED: Final = "cancelled before the agent got it"
 
 logger = logging.getLogger("legation.sessions")
@@ -171,6 +180,9 @@ class Turns:
             said = error.error.data if isinstance(error, AgentRefused) else UNSET
             await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, error.message, said))
             return True
+        blocks = await self._blocks(
+            record, message
+        )  # before it is looked who has the word: nothing is awaited then
         if record.cancelling:
             await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, WHY_CANCELLED))
             return True
@@ -180,7 +192,9 @@ class Turns:
         record.played = True
         mode = current_mode(session.offers)
         try:
-            await session.prompt(blocks_of(message), message=message.id or None)
+            result = await session.prompt(blocks, message=message.id or None)
+            if result.error is None and record.details.untold:
+                record.details = replace(record.details, untold=False)
         except LegationError as error:  # the log has it
             logger.info("session %s: %s", record.id, error.message)
             if isinstance(error, AgentExited | TransportClosed):
@@ -189,6 +203,16 @@ class Turns:
         if current_mode(session.offers) != mode:
             record.details = left_in(record.details, session.offers)
         return True
+
+    async def _blocks(self, record: Record, message: Message) -> tuple[ContentBlock, ...]:
+        """The message; the first one behind what was said in the session that this one continues."""
+        from legation.host.transcript import transcript_of
+
+        former = record.details.continues if record.details.untold else None
+        stream = await self._log.find(former, record.workspace) if former else None
+        if stream is None or stream.deleted:
+            return blocks_of(message)
+        return (Text(text=CONTEXT.format(await transcript_of(stream, MOST_CONTEXT))), *blocks_of(message))
 
     def _tell_begun(self, record: Record, message: Message) -> None:
         begins = self._begins.pop(_key(record, message), None)

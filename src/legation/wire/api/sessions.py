@@ -57,9 +57,11 @@ class Skills(Request, kw_only=True):
 
 
 class NewSession(Request, kw_only=True):
-    """`directory`: where the agent works; without it a folder of the session's own, or that of the session it forks.
+    """`directory`: where the agent works; without it a folder of the session's own, or that of the session it forks or
+    continues.
 
-    `fork`: a session of the same agent, with whose history it begins; that one goes on as it is."""
+    `fork`: a session of the same agent, with whose history it begins; that one goes on as it is. `continues`: a session,
+    of whatever agent, that cannot be taken up again: its transcript is told to the agent with the first message."""
 
     agent: Name
     agent_mode: AgentMode | None = None
@@ -72,6 +74,7 @@ class NewSession(Request, kw_only=True):
     mcp: Mapping[str, LocalMcp | RemoteMcp] | None = None
     skills: Skills | None = None
     fork: Name | None = None
+    continues: Name | None = None
 
 
 class AgentFailure(Answer, kw_only=True):
@@ -111,6 +114,8 @@ class SessionInfo(Answer, kw_only=True):
     )
     mcp: list[str] | None = None  # by name: what they are given are secrets
     skills: list[str] | None = None
+    continues: str | None = None  # the session whose transcript it began with
+    continued_by: str | None = None  # the one that goes on from here
 
 
 class SessionList(Answer, kw_only=True):
