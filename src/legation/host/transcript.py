@@ -23,7 +23,8 @@ from legation.wire.events import UNRECOGNIZED, Draft, Event
 from legation.wire.lifecycle import PromptStarted
 
 LONGEST: Final = 1024 * 1024  # bytes of an event that is looked into
-STEP: Final = 500  # events that are folded before others have their turn
+STEP: Final = 500  # events that are folded before others have their turn,
+STEP_BYTES: Final = 256 * 1024  # or so many bytes of them: a few milliseconds
 CUT: Final = "[what came before is left out]"
 
 _PROMPT: Final = PromptStarted.event_type()
@@ -135,13 +136,22 @@ class Account:
 
 async def account_of(rows: AsyncIterator[Sequence[Row]]) -> Account:
     account = Account()
-    async for batch in rows:
-        for start in range(0, len(batch), STEP):
-            for row in batch[start : start + STEP]:
-                account.add(row)
-            await asyncio.sleep(0)
+    async for row in _in_turn(rows):
+        account.add(row)
     account.end()
     return account
+
+
+async def _in_turn(batches: AsyncIterator[Sequence[Row]]) -> AsyncIterator[Row]:
+    """One row after the other; a long history is no reason for others to wait."""
+    count = size = 0
+    async for batch in batches:
+        for row in batch:
+            yield row
+            count, size = count + 1, size + len(row.raw)
+            if count >= STEP or size >= STEP_BYTES:
+                count = size = 0
+                await asyncio.sleep(0)
 
 
 async def account_of_replay(replay: Sequence[Draft]) -> Account:
@@ -160,18 +170,16 @@ async def transcript_of(stream: Stream, limit: int) -> str:
     """The last of it as text, at most so many characters: who said what, and which tools were used."""
     pieces: deque[str] = deque()
     size, speaker, cut = 0, "", False
-    async for batch in stream.subscribe(follow=False).batches():
-        for row in batch:
-            who, text = _words_of(row)
-            if not text:
-                continue
-            pieces.append(text if who == speaker and who != "tool" else f"\n\n[{who}]\n{text}")
-            speaker = who
-            size += len(pieces[-1])
-            while size > limit and len(pieces) > 1:
-                size -= len(pieces.popleft())
-                cut = True
-        await asyncio.sleep(0)
+    async for row in _in_turn(stream.subscribe(follow=False).batches()):
+        who, text = _words_of(row)
+        if not text:
+            continue
+        pieces.append(text if who == speaker and who != "tool" else f"\n\n[{who}]\n{text}")
+        speaker = who
+        size += len(pieces[-1])
+        while size > limit and len(pieces) > 1:
+            size -= len(pieces.popleft())
+            cut = True
     text = "".join(pieces)
     if len(text) > limit:
         text, cut = text[len(text) - limit :], True
