@@ -122,6 +122,29 @@ def test_the_end_of_the_terminal_stops_the_agent_and_its_tree(
     assert "none running, none left behind" in legation(home, "doctor").stdout
 
 
+STUBBORN = ("ignore-signals", "ignore-stdin-eof", "recall", "stall-hard 3600")
+
+
+@pytest.mark.parametrize("how", ["TERM", "Ctrl-C twice"])
+def test_an_agent_that_obeys_nothing_is_not_waited_for(home: Path, repo: Path, how: str) -> None:
+    """Though it would be given five minutes to end by itself."""
+    terminal = AtTerminal(
+        home, "exec", "--agent", "rehearsal", rehearse(*STUBBORN), "--stop-grace", "300s", cwd=repo
+    )
+    terminal.until("prompts before this one")  # its last words
+    if how == "TERM":
+        os.kill(terminal.pid, signal.SIGTERM)
+    else:
+        terminal.interrupt()
+        terminal.until("Ctrl-C again")
+        terminal.interrupt()
+    assert terminal.end() == 130
+    assert "none running, none left behind" in legation(home, "doctor").stdout
+    events = json_lines(legation(home, "events", "last", "--json").stdout)
+    exited = next(event for event in events if event["type"] == "agent-exited")
+    assert exited["raw"]["signal"] == signal.SIGKILL  # it was asked before
+
+
 def test_the_whole_tree_is_gone_afterwards(home: Path, repo: Path) -> None:
     done = legation(home, "exec", "--agent", "rehearsal", "--yes", rehearse("spawn-tree"), cwd=repo)
     pids = [int(number) for number in re.findall(r"\b\d{2,7}\b", done.stdout.split("no file changed")[0])]

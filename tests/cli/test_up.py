@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,11 @@ from typing import Any
 import httpx2
 import pytest
 from tests.certificates import make_certificate
-from tests.cli.cli import LIMIT, environment, json_lines, legation
+from tests.cli.cli import LIMIT, environment, json_lines, legation, rehearse
 from tests.cli.running import Running, running
 from tests.postgres import Postgres
+
+from legation.proc.kernel import process
 
 pytestmark = pytest.mark.heavy
 
@@ -519,6 +522,79 @@ def test_it_ends_within_a_second_with_streams_open(tmp_path: Path) -> None:
             assert "event: bye" in list(lines)
         assert up.process.wait(LIMIT) == 0
         assert time.monotonic() - started < 5  # a generous bound on a busy machine; the benchmark measures
+
+
+STUBBORN = ("ignore-signals", "ignore-stdin-eof", "say I do not listen", "stall-hard 3600")
+
+
+@pytest.mark.parametrize("how", ["sessions", "acp", "leaving", "process"])
+def test_it_does_not_wait_for_an_agent_that_obeys_nothing(tmp_path: Path, how: str) -> None:
+    """Though it would be given five minutes to end by itself. `leaving`: it is being given them at that moment."""
+    env = {"STOP_GRACE": "300s", "FOLDERS": str(tmp_path), "PROCESSES": "true"}
+    with running(tmp_path, "server", **{f"LEGATION_{name}": value for name, value in env.items()}) as up:
+        up.line()
+        file = up.server_file()
+        headers = {"Authorization": f"Bearer {file.token}"}
+        with httpx2.Client(base_url=file.url, headers=headers, timeout=LIMIT, trust_env=False) as http:
+            pid, session = _stubborn(http, tmp_path, how)
+            up.process.send_signal(signal.SIGTERM)
+            assert up.process.wait(LIMIT) == 0
+    found = process(pid)
+    assert found is None or found.dead
+    if session is None:
+        return
+    with running(tmp_path, "server") as up:
+        up.line()
+        file = up.server_file()
+        events = httpx2.get(
+            f"{file.url}/v1/streams/{session}/events?limit=500",
+            headers={"Authorization": f"Bearer {file.token}"},
+            timeout=LIMIT,
+        ).json()["items"]
+    exited = [event["raw"] for event in events if event["type"] == "agent-exited"]
+    assert [each["signal"] for each in exited] == [signal.SIGKILL]  # it was asked before
+    told = [event["type"] for event in events if event["type"] in ("agent-exited", "prompt-finished")]
+    assert told == ["agent-exited", "prompt-finished"]  # the log has all of it
+
+
+def _stubborn(http: httpx2.Client, place: Path, how: str) -> tuple[int, str | None]:
+    """The process, and the session that it has."""
+    if how == "process":
+        script = "trap '' TERM HUP; echo up; while :; do sleep 1; done"
+        started = http.post("/v1/processes", json={"command": "sh", "args": ["-c", script]}).json()
+        path = f"/v1/processes/{started['id']}/logs"
+        _until(lambda: http.get(path).json()["entries"])
+        return int(started["pid"]), None
+
+    def rpc(method: str, **params: object) -> Any:
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return http.post("/v1/acp/c", params={"agent": "rehearsal"}, json=message).json()["result"]
+
+    if how == "sessions":
+        session = "s"
+        assert http.post("/v1/sessions/s", json={"agent": "rehearsal"}).status_code == 200
+    else:
+        rpc("initialize", protocolVersion=1)
+        session = rpc("session/new", cwd=str(place), mcpServers=[])["sessionId"]
+    body = {"message": rehearse("spawn-tree", *STUBBORN)}
+    assert http.post(f"/v1/sessions/{session}/messages", json=body).status_code == 204
+
+    def said() -> list[str]:
+        found = http.get(f"/v1/streams/{session}/events", params={"limit": 500}).json()["items"]
+        return [event["raw"]["content"]["text"] for event in found if event["type"] == "agent-message-chunk"]
+
+    _until(lambda: "I do not listen" in "".join(said()))
+    if how == "leaving":
+        assert http.delete("/v1/acp/c").status_code == 204
+    tree = json.loads(said()[0])
+    return next(pid for pid in tree.values() if isinstance(pid, int)), session
+
+
+def _until(found: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # a server elsewhere; bounded
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])

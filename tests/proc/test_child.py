@@ -11,6 +11,7 @@ import pytest
 from legation.errors import TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit, Pipes, ProcessLauncher
 from legation.proc import child as child_module
+from legation.proc.started import Started
 
 Python = Callable[..., Command]
 LIMIT = 20.0  # a loaded machine's time for one short program
@@ -164,6 +165,45 @@ async def test_stop_is_one_ladder_however_often_it_is_called(python: Python) -> 
     async with asyncio.timeout(LIMIT):
         exits = await asyncio.gather(*(child.stop(grace=0) for _ in range(3)))
     assert {*exits, await child.stop(), await child.wait()} == {Exit(None, signal.SIGTERM)}
+
+
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
+FOR_EVER = 3600.0  # as long as nobody is in a hurry
+
+
+@pytest.mark.parametrize("when", ["before", "in the grace", "after TERM", "before its start"])
+async def test_one_whose_owner_is_ending_is_not_waited_for(
+    python: Python, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Told, asked and killed all the same, in that order."""
+    monkeypatch.setattr(child_module, "TERM_GRACE", FOR_EVER)
+    launcher = ProcessLauncher()
+    if when == "before its start":
+        launcher.hurry()
+    child = await launcher.spawn(python(STUBBORN))
+    await anext(child.lines())
+    if when == "before":
+        launcher.hurry()
+    signals: list[int] = []
+    real, seen = type(child._own).signal, asyncio.Event()
+
+    def signalled(own: Started, number: signal.Signals) -> None:
+        signals.append(number)
+        seen.set()
+        real(own, number)
+
+    monkeypatch.setattr(type(child._own), "signal", signalled)
+    stopping = asyncio.create_task(child.stop(grace=0 if when == "after TERM" else FOR_EVER))
+    async with asyncio.timeout(LIMIT):
+        if when == "in the grace":
+            while child._ladder is None:
+                await asyncio.sleep(0)
+            launcher.hurry()
+        elif when == "after TERM":
+            await seen.wait()
+            launcher.hurry()
+        assert await stopping == Exit(None, signal.SIGKILL)
+    assert signals[:2] == [signal.SIGTERM, signal.SIGKILL]
 
 
 async def test_fifty_children_leak_no_descriptor(python: Python) -> None:

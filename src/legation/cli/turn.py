@@ -74,6 +74,7 @@ class Canceller:
 
     def __init__(self) -> None:
         self.session: Session | None = None
+        self.host: AcpHost | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self) -> None:
@@ -81,6 +82,11 @@ class Canceller:
             task = asyncio.create_task(self.session.cancel())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def at_once(self) -> None:
+        """Whoever stops us does not wait for the agent."""
+        if self.host:
+            self.host.hurry()
 
 
 def run_turn(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
@@ -103,7 +109,7 @@ async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -
     session_id, cancel = job.session_id, Canceller()
     forbidden = ForbiddenPlaces.in_force(settings, os.environ)
     forbidden.check_folder(job.cwd)
-    _stop_on_hangup()
+    _stop_on_hangup(cancel)
     with Folders(settings.data_dir).session(session_id) as place:
         async with await Snapshot.take(job.cwd, forbidden) as before:
             door = own_door(
@@ -123,6 +129,7 @@ async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -
                 door as approver,
                 AcpHost(_options(job, settings, place, approver, forbidden)) as host,
             ):
+                cancel.host = host
                 host.subscribe(None, 0, _complain)
                 result = await _prompt(host, job, session_id, cancel, show)
             return Done(session_id, result, await before.changes())
@@ -228,6 +235,7 @@ def _interrupts(cancel: Canceller) -> Iterator[None]:
     def interrupt() -> None:
         nonlocal interrupted
         if interrupted:
+            cancel.at_once()
             task.cancel()
         else:
             print("\nlegation: cancelling; Ctrl-C again to stop the agent at once", file=sys.stderr)
@@ -243,7 +251,7 @@ def _interrupts(cancel: Canceller) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _stop_on_hangup() -> None:
+def _stop_on_hangup(cancel: Canceller) -> None:
     """A TERM, or the end of the terminal, stops the agent, at any stage; told again, we do not give up on that."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task
@@ -253,6 +261,7 @@ def _stop_on_hangup() -> None:
         nonlocal told
         if not told:
             told = True
+            cancel.at_once()
             task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -418,6 +418,11 @@ class AcpHost:
     def respond_permission(self, request_id: str, outcome: PermissionOutcome, *, by: str = "client") -> None:
         self._pending.respond(request_id, outcome, by)
 
+    def hurry(self) -> None:
+        """This process is ending: agents that are stopped, now or later, have a moment for it, and not `kill_timeout_ms`."""
+        if self._entered and isinstance(self._launcher, ProcessLauncher):  # a recorded one has no processes
+            self._launcher.hurry()
+
     async def dispose(self) -> None:
         """Stop every agent, save every event. A caller that gives up, or calls twice, changes nothing."""
         if self._disposing is None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import IO, Any, Final, Self
 
 from legation.errors import TimedOut, Unavailable
 from legation.proc.exit import Exit, ExitWatch, peek
@@ -35,6 +35,9 @@ PIPE_SIZE: Final = 1024 * 1024
 GRACE: Final = 5.0
 # The child's time to obey TERM.
 TERM_GRACE: Final = 2.0
+# The same two where whoever started it is ending itself and has promised to be gone within a second.
+HURRIED_GRACE: Final = 0.2
+HURRIED_TERM_GRACE: Final = 0.2
 # The time of what has escaped the sweep and holds the pipes open after the child's exit.
 LINGER: Final = 1.0
 # The loop's time to close our ends of the pipes.
@@ -89,10 +92,12 @@ class Child:
                 ) from error
             raise
         child._watch = ExitWatch(child.pid)
+        child._hurried = asyncio.get_running_loop().create_future()
         child._life = asyncio.create_task(child._live(), name=f"legation-child-{child.pid}")
         return child
 
     _watch: ExitWatch
+    _hurried: asyncio.Future[None]
     _life: asyncio.Task[Exit]
 
     def lines(self) -> AsyncIterator[list[bytes]]:
@@ -140,10 +145,15 @@ class Child:
         return await asyncio.shield(self._life)
 
     async def stop(self, grace: float = GRACE) -> Exit:
-        """Down the ladder, once, however often it is called; a cancelled caller does not stop it."""
+        """Down the ladder, once, however often it is called; a cancelled caller does not stop it. See `hurry`."""
         if self._ladder is None:
             self._ladder = asyncio.create_task(self._descend(grace), name=f"legation-stop-{self.pid}")
         return await asyncio.shield(self._ladder)
+
+    def hurry(self) -> None:
+        """From now on the steps of the ladder are short, also of one that it is going down."""
+        if not self._hurried.done():
+            self._hurried.set_result(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -217,11 +227,15 @@ class Child:
     async def _descend(self, grace: float) -> Exit:
         await self._observe()
         self._stdin.close()
-        for number, limit in ((None, grace), (signal.SIGTERM, TERM_GRACE), (signal.SIGKILL, KILL_LIMIT)):
+        for number, limit, hurried in (
+            (None, grace, HURRIED_GRACE),
+            (signal.SIGTERM, TERM_GRACE, HURRIED_TERM_GRACE),
+            (signal.SIGKILL, KILL_LIMIT, KILL_LIMIT),
+        ):
             if number is not None:
                 await self._observe()
                 self._own.signal(number)
-            if await self.ends_within(limit):
+            if await self._ends_within(limit, hurried):
                 return await asyncio.shield(self._life)
         raise TimedOut(
             f"cannot stop {self.name!r}: pid {self.pid} does not end after KILL, so it is stuck in the kernel;"
@@ -231,6 +245,15 @@ class Child:
     async def _observe(self) -> None:
         look = asyncio.wrap_future(spawner().observe(self._own.tree))
         await asyncio.wait({look}, timeout=LOOK_LIMIT)
+
+    async def _ends_within(self, limit: float, hurried: float) -> bool:
+        """`hurried` counts from when it is, or from now."""
+        if not self._hurried.done():
+            either: set[asyncio.Future[Any]] = {self._watch.ended, self._hurried}
+            await asyncio.wait(either, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if self._hurried.done():
+            await self.ends_within(min(limit, hurried))
+        return self._watch.ended.done()
 
     async def ends_within(self, seconds: float) -> bool:
         """Whether the process ends in that time; what is left of its tree and its output may take longer."""

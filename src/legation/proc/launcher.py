@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakSet
 
 from legation.errors import ConfigInvalid, InvalidParams, LegationError, Unavailable
 from legation.proc.child import Child, Pipes
@@ -50,6 +51,14 @@ class ProcessLauncher:
     def __init__(self, *, registry: Registry | None = None, pipes: Pipes | None = None) -> None:
         self._registry = registry
         self._pipes = pipes or Pipes()
+        self._children: WeakSet[Child] = WeakSet()
+        self._hurried = False
+
+    def hurry(self) -> None:
+        """Whoever has started them is ending: what they are given to end by themselves is short, from now on."""
+        self._hurried = True
+        for child in self._children:
+            child.hurry()
 
     async def spawn(self, command: Command, pipes: Pipes | None = None) -> Child:
         future = spawner().submit(partial(_start, command, self._registry))
@@ -58,7 +67,11 @@ class ProcessLauncher:
         except asyncio.CancelledError:
             future.add_done_callback(_discard)
             raise
-        return await Child.connect(started, pipes or self._pipes)
+        child = await Child.connect(started, pipes or self._pipes)
+        self._children.add(child)
+        if self._hurried:
+            child.hurry()
+        return child
 
 
 def _discard(future: Future[Started]) -> None:

@@ -60,6 +60,7 @@ class Hosting:
         self._hosts: dict[str, AcpHost] = {}
         self._opening = asyncio.Lock()
         self._closed = False
+        self._hurried = False
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(_end_leftovers, self._settings.data_dir / CHILDREN)
@@ -76,6 +77,12 @@ class Hosting:
             if isinstance(outcome, BaseException):
                 raise outcome
 
+    def hurry(self) -> None:
+        """The server has a second to end, whatever its agents do."""
+        self._hurried = True
+        for host in self._hosts.values():
+            host.hurry()
+
     async def host(self, workspace: str | None = None) -> AcpHost:
         """Of the first workspace, unless another is named."""
         name = workspace or self.first
@@ -84,6 +91,8 @@ class Hosting:
                 raise Unavailable("cannot use agents any more: the server stops; try again when it is back")
             if name not in self._hosts:
                 self._hosts[name] = await self._open(name)
+                if self._hurried:
+                    self._hosts[name].hurry()
             return self._hosts[name]
 
     def cut_turns(self) -> None:

@@ -52,7 +52,10 @@ FIELDS: Final = (
         "~/.local/share/legation.",
     ),
     Field(
-        "stop_grace", "5s", duration(0, 300), "How long an agent told to stop may take before it is killed."
+        "stop_grace",
+        "5s",
+        duration(0, 300),
+        "How long an agent told to stop may take before it is killed; a moment where Legation itself is stopped.",
     ),
     Field(
         "start_timeout",

@@ -20,7 +20,7 @@ from typing import Final, Protocol, Self
 from legation.clock import Clock
 from legation.errors import Conflict, Forbidden, Unavailable
 from legation.ids import new_id
-from legation.proc import Launcher
+from legation.proc import Launcher, ProcessLauncher
 from legation.server.processes.log import ProcessLog
 from legation.server.processes.oneoff import Gone, run_once
 from legation.server.processes.process import Process
@@ -86,6 +86,11 @@ class Processes:
                 await self._idle.wait()
         except TimeoutError:
             return  # the launcher's registry has them: the next start ends them
+
+    def hurry(self) -> None:
+        """The server has a second to end, whatever they do."""
+        if isinstance(self._means.launcher, ProcessLauncher):
+            self._means.launcher.hurry()
 
     async def start(self, principal: Principal, asked: NewProcess) -> ProcessInfo:
         shelf = self._shelf(principal)
