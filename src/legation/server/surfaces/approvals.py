@@ -189,7 +189,7 @@ async def _first(call: Call, approval: str, verb: str, work: Awaitable[Approval]
             "resolvedBy": found.resolved_by,
             "resolvedAt": None if found.resolved_at is None else rfc3339(found.resolved_at),
             "replacedBy": found.replaced_by,
-            "why": why,
+            **({} if why is None else {"why": why}),
         },
     )
 
