@@ -6,10 +6,12 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -333,6 +335,51 @@ def test_backup_and_restore(tmp_path: Path) -> None:
         up.line()
         headers = {"Authorization": f"Bearer {secret}"}
         assert httpx2.get(f"{up.server_file().url}/v1/me", headers=headers).status_code == 200
+
+
+def test_a_backup_holds_the_agents_and_policies_in_force(tmp_path: Path) -> None:
+    """Sealed, to a machine that has none of them: agents.toml is in force again, and of the rest it is said where it is."""
+    data, etc = tmp_path / ".local/share/legation", tmp_path / "etc"
+    data.mkdir(parents=True)
+    (etc / "rules").mkdir(parents=True)
+    (etc / "secret").write_text("a passphrase that is long enough")
+    (etc / "secret").chmod(0o600)
+    stanza = '[agents.mine]\ncommand = "cat"\n'
+    (data / "agents.toml").write_text(stanza)
+    rules = "name: canary-policy\nrules:\n- {id: all, action: deny}\n"
+    (etc / "rules/mine.yaml").write_text(rules)
+    (etc / "tools.yaml").write_text("tools:\n- {name: a, url: 'http://127.0.0.1:1/'}\n")
+    (etc / "legation.toml").write_text(f'policy = "{etc}/rules"\ntools = "{etc}/tools.yaml"\n')
+    env: dict[str, Any] = {"LEGATION_CONFIG": str(etc / "legation.toml")}
+    sealed = ("--passphrase-file", str(etc / "secret"))
+    with running(tmp_path, **env) as up:
+        up.line()
+        for name, flags in (("plain.tar", ()), ("keys.tar", ("--with-keys",)), ("sealed.legation", sealed)):
+            done = legation(tmp_path, "backup", name, *flags, **env)
+            assert done.returncode == 0, done.stderr
+        up.stop()
+    with tarfile.open(tmp_path / "plain.tar") as tar:
+        assert {name for name in tar.getnames() if name.startswith("config/")} == {
+            "config/agents.toml",
+            "config/policy/mine.yaml",
+            "config/tools/tools.yaml",
+        }
+    with tarfile.open(tmp_path / "keys.tar") as tar:
+        assert "config/legation.toml" in tar.getnames()  # it may hold keys, and goes with them
+    assert b"canary-policy" not in (tmp_path / "sealed.legation").read_bytes()
+    shutil.rmtree(data)
+    shutil.rmtree(etc / "rules")
+    restored = legation(tmp_path, "restore", "sealed.legation", *sealed)
+    assert restored.returncode == 0, restored.stderr
+    assert (data / "agents.toml").read_text() == stanza
+    kept = data / "config/policy/mine.yaml"
+    assert kept.read_text() == rules
+    assert not (etc / "rules").exists()
+    said = " ".join(restored.stdout.split())
+    assert f"{etc}/rules/mine.yaml is not there; what the backup has of it is {kept}" in said
+    assert "tools.yaml" not in said  # it is as it was
+    assert "canary-policy" in legation(tmp_path, "policy", "check", str(kept)).stdout
+    assert "mine" in legation(tmp_path, "agents").stdout
 
 
 def test_a_restore_leaves_nothing_that_is_served(tmp_path: Path) -> None:

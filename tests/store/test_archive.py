@@ -21,7 +21,7 @@ from legation.clock import SystemClock
 from legation.errors import Conflict, InvalidParams, LegationError
 from legation.secret import Secret
 from legation.server.instance import prepare_folder
-from legation.store.archive import archive
+from legation.store.archive import Written, archive
 from legation.store.database.queries import parse
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Transaction
@@ -56,11 +56,92 @@ def names() -> Transaction[list[str]]:
     return [row["name"] for row in rows]
 
 
-async def copy_of(folder: Path, target: Path, *, with_keys: bool = False) -> Path:
+async def copy_of(
+    folder: Path, target: Path, *, with_keys: bool = False, written: Sequence[Written] = ()
+) -> Path:
+    made = archive(folder, with_keys=with_keys, made_at=1_794_774_823_000, legation="1.0", written=written)
     with target.open("wb") as file:
-        async for piece in archive(folder, with_keys=with_keys, made_at=1_794_774_823_000, legation="1.0"):
+        async for piece in made:
             file.write(piece)
     return target
+
+
+async def test_what_the_owner_wrote_is_in_its_place_or_told_of(tmp_path: Path) -> None:
+    """In the data folder it goes back to where it was; nothing outside is written, and what is the same there is not told."""
+    data, etc = tmp_path / "data", tmp_path / "etc"
+    data.mkdir()
+    etc.mkdir()
+    (data / "agents.toml").write_text("agents of then")
+    (data / "rules").mkdir()
+    (data / "rules/a.yaml").write_text("in the data folder")
+    for name in ("changed.yaml", "gone.yaml", "same.yaml"):
+        (etc / name).write_text(f"{name} of then")
+    (etc / "linked.yaml").symlink_to(etc / "same.yaml")
+    written: list[Written] = [
+        ("agents.toml", data / "agents.toml"),
+        ("policy/a.yaml", data / "rules/a.yaml"),
+        *(
+            (f"policy/{name}", etc / name)
+            for name in ("changed.yaml", "gone.yaml", "same.yaml", "linked.yaml")
+        ),
+        ("tools/never.yaml", etc / "never.yaml"),
+    ]
+    copy = await copy_of(data, tmp_path / "copy.tar", written=written)
+    (etc / "changed.yaml").write_text("of now")
+    (etc / "gone.yaml").unlink()
+    before = {path.name: path.read_text() for path in etc.iterdir()}
+    again = tmp_path / "again"
+    done = restore(copy, again, replace=False, now_ms=1)
+    assert (again / "agents.toml").read_text() == "agents of then"
+    assert (again / "rules/a.yaml").read_text() == "in the data folder"
+    assert {path.name: path.read_text() for path in etc.iterdir()} == before
+    told = {each.was.name: each for each in done.elsewhere}
+    assert {name for name, each in told.items() if not each.is_the_same} == {"changed.yaml", "gone.yaml"}
+    assert told["gone.yaml"].now == again / "config/policy/gone.yaml"
+    assert told["gone.yaml"].now.read_text() == "gone.yaml of then"
+    assert "never.yaml" not in told
+    assert {path.stat().st_mode & 0o077 for path in again.rglob("*")} == {0}
+
+
+@pytest.mark.parametrize(
+    "place", ["../out.yaml", "legation.db", "keys.json", "blobs/x", "config/other", "", "replaced/1/x"]
+)
+async def test_a_place_that_is_none_is_left_where_it_was_unpacked(tmp_path: Path, place: str) -> None:
+    content, target = b"text", tmp_path / "copy.tar"
+    file = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {
+        "format": 2, "madeAt": 1, "legation": "1.0", "schema": 1,
+        "files": {"config/policy/x.yaml": file}, "places": {"config/policy/x.yaml": place},
+    }  # fmt: skip
+    with tarfile.open(target, "w") as tar:
+        for name, data in (
+            ("config/policy/x.yaml", content),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    done = restore(target, tmp_path / "again", replace=False, now_ms=1)
+    assert done.elsewhere == ()
+    found = [path.relative_to(tmp_path / "again").as_posix() for path in (tmp_path / "again").rglob("*.*")]
+    assert found == ["config/policy/x.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "copy.tar"]
+
+
+async def test_a_backup_of_an_earlier_release_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")
+    with tarfile.open(copy) as tar:
+        found = tar.extractfile("manifest.json")
+        assert found is not None
+        manifest = json.loads(found.read())
+    del manifest["places"]
+    text = json.dumps(manifest | {"format": 1}).encode()
+    with tarfile.open(tmp_path / "older.tar", "w") as tar:
+        info = tarfile.TarInfo("manifest.json")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text))
+    assert restore(tmp_path / "older.tar", tmp_path / "again", replace=False, now_ms=1).files == 0
 
 
 async def test_a_copy_made_while_others_write_restores_to_a_working_folder(tmp_path: Path) -> None:

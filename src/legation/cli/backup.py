@@ -14,7 +14,7 @@ from legation.cli.connection import connect
 from legation.cli.flags import LocalFlags, PlaceFlags, settings_of
 from legation.cli.progress import ProgressLine
 from legation.cli.table import when
-from legation.cli.terminal import Terminal
+from legation.cli.terminal import Terminal, line
 from legation.errors import Conflict, InvalidParams, NotFound
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ def backup(
     passphrase_file: Passphrase = None,
     settings: PlaceFlags | None = None,
 ) -> int:
-    """Copy everything that the running Legation has into one file, while it goes on.
+    """Copy everything that the running Legation has into one file, while it goes on: its data folder, and the agents,
+    policies and tools files that it goes by, wherever they are.
 
     Whoever gets the file can read in it what was said to agents and what they answered, of all workspaces, who did what,
     and the files of runs. The vault's secrets and the sealed contents of traces open only with the keys, which are not in
     it unless you say --with-keys: keep `keys.json` of the data folder, or the LEGATION_VAULT_KEY,
-    LEGATION_TOKEN_PEPPER and LEGATION_COOKIE_KEY that you set, in another place.
+    LEGATION_TOKEN_PEPPER and LEGATION_COOKIE_KEY that you set, in another place. The settings file may hold keys and
+    passwords: it goes with them.
 
     With --passphrase-file nothing can be read without the passphrase. If that is lost, so is the backup:
 
@@ -98,6 +100,9 @@ def restore(
 ) -> int:
     """Make the data folder from a backup. Legation must be down.
 
+    Files that were in the data folder are back in it, agents.toml too. Policies, tools and settings that were elsewhere
+    are put into `config/` of the data folder, and where each belongs is said: nothing outside is written.
+
     Keys that are in the data folder stay, unless the backup has its own; one that they cannot open is refused. Give
     --new-keys if somebody else may have the backup or the old data: with the keys of then they could sign in as you.
     With --replace the old data stay in `replaced/` of the data folder until you delete them; `legation doctor` names them.
@@ -137,6 +142,15 @@ def restore(
         out.say(
             f"what was there, with its keys, is in {done.moved_aside}; delete it when you no longer need it"
         )
+    for each in done.elsewhere:
+        if not each.is_the_same:
+            there = "is another now" if each.was.exists() else "is not there"
+            out.say(
+                line(
+                    f"{each.was} {there}; what the backup has of it is {each.now}: put it in its place, or set it"
+                ),
+                "yellow",
+            )
     if not done.with_keys:
         out.say(
             "it has no keys: put keys.json there, or set the LEGATION_ keys, before `legation up`", "yellow"

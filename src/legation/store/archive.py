@@ -1,4 +1,5 @@
-"""A copy of a data folder as one tar: the databases, the blobs, recorded sessions and, if asked, the keys.
+"""A copy of a data folder as one tar: the databases, the blobs, recorded sessions, what the owner wrote (agents, policies,
+tools), wherever it is, and, if asked, the keys.
 
 INV-A1  Each database in it is one consistent state, taken while others write.
 INV-A2  The manifest, with a digest of every file, comes last: a copy that broke off has none and is refused.
@@ -16,21 +17,24 @@ import stat
 import tarfile
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeAlias
 
 import msgspec
 
 from legation.errors import StorageFailed
 from legation.store.database import migrations
-from legation.store.datafolder import BLOBS, COPIES, DATABASE, EVENTS, KEYS, SESSIONS
+from legation.store.datafolder import BLOBS, CONFIG, COPIES, DATABASE, EVENTS, KEYS, SESSIONS
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMATS: Final = (1, 2)  # the first had nothing that the owner wrote
 MANIFEST: Final = "manifest.json"
 DATABASES: Final = (DATABASE, EVENTS)
 FOLDERS: Final = (BLOBS, SESSIONS)
+Written: TypeAlias = tuple[str, Path]
+"""A file that the owner wrote: its name in the copy, below `config/`, and where it is."""
 _PIECE: Final = 256 * 1024
 
 
@@ -45,9 +49,12 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     legation: str
     schema: int
     files: dict[str, File]
+    places: dict[str, str] = {}  # of those in `config/` where they were, relative if in the data folder
 
 
-async def archive(folder: Path, *, with_keys: bool, made_at: int, legation: str) -> AsyncGenerator[bytes]:
+async def archive(
+    folder: Path, *, with_keys: bool, made_at: int, legation: str, written: Sequence[Written] = ()
+) -> AsyncGenerator[bytes]:
     """The tar, piece by piece; a thread makes it and waits for whoever reads."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -56,7 +63,7 @@ async def archive(folder: Path, *, with_keys: bool, made_at: int, legation: str)
     def make() -> None:
         try:
             with os.fdopen(writing, "wb") as out:
-                _write(folder, out, with_keys=with_keys, made_at=made_at, legation=legation)
+                _write(folder, out, with_keys=with_keys, made_at=made_at, legation=legation, written=written)
         except BrokenPipeError:
             pass  # the reader went away
         except (OSError, sqlite3.Error, tarfile.TarError) as error:
@@ -89,19 +96,33 @@ async def _read(descriptor: int) -> bytes:
                 loop.remove_reader(descriptor)
 
 
-def _write(folder: Path, out: BinaryIO, *, with_keys: bool, made_at: int, legation: str) -> None:
+def _write(
+    folder: Path, out: BinaryIO, *, with_keys: bool, made_at: int, legation: str, written: Sequence[Written]
+) -> None:
     files: dict[str, File] = {}
+    places: dict[str, str] = {}
     copies = Path(tempfile.mkdtemp(prefix=COPIES, dir=folder))
     try:
         with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for name, path in _members(folder, copies, with_keys=with_keys):
                 if added := _add(tar, name, path, made_at):
                     files[name] = added
-            manifest = Manifest(FORMAT, made_at, legation, migrations.newest(), files)
+            for name, path in written:
+                member = f"{CONFIG}/{name}"
+                # The owner named it, by a link as well as not.
+                if added := _add(tar, member, Path(os.path.realpath(path)), made_at):
+                    files[member], places[member] = added, _place(path, folder)
+            manifest = Manifest(FORMAT, made_at, legation, migrations.newest(), files, places)
             text = msgspec.json.encode(manifest)
             tar.addfile(_info(MANIFEST, len(text), made_at), io.BytesIO(text))
     finally:
         shutil.rmtree(copies, ignore_errors=True)
+
+
+def _place(path: Path, folder: Path) -> str:
+    path, folder = Path(os.path.abspath(path)), Path(os.path.abspath(folder))  # noqa: PTH100 - links are kept
+    place = path.relative_to(folder) if path.is_relative_to(folder) else path
+    return str(place).encode(errors="replace").decode()
 
 
 def forget_broken_backups(folder: Path) -> None:

@@ -13,6 +13,7 @@ PORT: Final = "port"
 BLOBS: Final = "blobs"
 SESSIONS: Final = "sessions"  # of `legation exec`
 LOGS: Final = "logs"
+CONFIG: Final = "config"  # what a backup had of files that the owner keeps elsewhere; nothing reads it
 SERVER: Final = "server-id"  # which server this is among those of one database: not part of a backup
 WORK: Final = "work"  # folders of sessions that were given none, by workspace and id
 COPIES: Final = ".backup-"  # folders of databases that are on their way into an archive
@@ -31,6 +32,12 @@ def make_folder(path: Path) -> None:
         missing.append(missing[-1].parent)
     for each in reversed(missing):
         each.mkdir(mode=_OWN, exist_ok=True)
+
+
+def new_mode(above: int | Path) -> int:
+    """Of a folder that is made in this one for an agent or a caller: as usual, but its owner's alone where that is, as in
+    the data folder, whatever the umask."""
+    return 0o777 if stat.S_IMODE(os.stat(above).st_mode) & 0o077 else _OWN  # noqa: PTH116 - of a descriptor, too
 
 
 def close_folders(data_dir: Path) -> None:

@@ -13,6 +13,7 @@ import io
 import os
 import shutil
 import sqlite3
+import stat
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -24,9 +25,9 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 
 from legation.errors import Conflict, InvalidParams, StorageFailed
-from legation.store.archive import DATABASES, FOLDERS, FORMAT, MANIFEST, File, Manifest
+from legation.store.archive import DATABASES, FOLDERS, FORMATS, MANIFEST, File, Manifest
 from legation.store.database import migrations
-from legation.store.datafolder import DATABASE, KEYS, PORT, REPLACED, cut_off, old_in, restore_prefix
+from legation.store.datafolder import CONFIG, DATABASE, KEYS, PORT, REPLACED, cut_off, old_in, restore_prefix
 from legation.store.linefile import sync_folder
 from legation.store.lock import FolderLock
 from legation.store.passphrase import MAGIC, Unsealing, is_sealed
@@ -39,11 +40,31 @@ _PIECE: Final = 1024 * 1024
 _DEEPEST: Final = 32  # folders; the keys of blobs have fewer parts
 _LONGEST_MANIFEST: Final = 256 * 1024 * 1024  # bytes: about a million files
 _KEYS_USED: Final = "select key_id from vault_bundle union select key_id from content_key"
+_OURS: Final = (*DATABASES, *FOLDERS, KEYS, PORT, REPLACED, MANIFEST)
 _NOT_A_COPY: Final = "is not a whole backup of Legation; make it again, or choose another file"
 
 
 Progress = Callable[[int], None]
 """Hears how many bytes of the copy were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A file that the owner keeps outside of the data folder: `was` there, and what the backup has of it `is` here. Nothing
+    outside is written: what is there now may be newer, and somebody else's."""
+
+    was: Path
+    now: Path
+
+    @property
+    def is_the_same(self) -> bool:
+        try:
+            there, here = self.was.stat(), self.now.stat()
+            # The path is the backup's word: neither a pipe nor a device is read.
+            alike = stat.S_ISREG(there.st_mode) and there.st_size == here.st_size
+            return alike and self.was.read_bytes() == self.now.read_bytes()
+        except (OSError, ValueError):
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,7 @@ class Restored:
     made_at: int
     with_keys: bool
     moved_aside: Path | None
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 def restore(
@@ -80,6 +102,7 @@ def restore(
         fresh = Path(tempfile.mkdtemp(prefix=restore_prefix(folder), dir=folder.parent))
         try:
             manifest = _unpack(copy, fresh, passphrase, progress)
+            outside = _put_back(manifest, fresh)
             _check_databases(copy, fresh)
             if KEYS not in manifest.files:
                 _check_keys(copy, fresh, known_keys)
@@ -93,7 +116,8 @@ def restore(
             if old_in(fresh) is None:
                 shutil.rmtree(fresh, ignore_errors=True)
             raise
-    return Restored(len(manifest.files), manifest.made_at, (folder / KEYS).exists(), aside)
+    elsewhere = tuple(Elsewhere(was, folder / name) for name, was in outside.items())
+    return Restored(len(manifest.files), manifest.made_at, (folder / KEYS).exists(), aside, elsewhere)
 
 
 @contextmanager
@@ -127,6 +151,25 @@ def _must_be_free(folder: Path, *, replace: bool) -> None:
         )
 
 
+def _put_back(manifest: Manifest, fresh: Path) -> dict[str, Path]:
+    """What the owner wrote into the data folder goes to its place there; of the rest, where it was, by its name here."""
+    outside: dict[str, Path] = {}
+    for name, place in manifest.places.items():
+        parts, target = PurePosixPath(place).parts, fresh / place
+        if name not in manifest.files or not parts:
+            continue
+        if place.startswith("/"):
+            outside[name] = Path(place)
+        elif ".." not in parts and parts[0] not in (*_OURS, CONFIG) and not target.exists():
+            for parent in reversed(target.parents):
+                parent.mkdir(mode=0o700, exist_ok=True)
+            (fresh / name).rename(target)
+    for folder, _, _ in os.walk(fresh / CONFIG, topdown=False):
+        with suppress(OSError):  # something is left in it
+            os.rmdir(folder)  # noqa: PTH106
+    return outside
+
+
 def _unpack(copy: Path, fresh: Path, passphrase: Secret | None, progress: Progress) -> Manifest:
     found: dict[str, File] = {}
     manifest: Manifest | None = None
@@ -151,7 +194,7 @@ def _unpack(copy: Path, fresh: Path, passphrase: Secret | None, progress: Progre
         raise StorageFailed(
             f"cannot restore {copy}: {error.strerror or error}; check the file and the disk"
         ) from error
-    if manifest is None or manifest.format != FORMAT or manifest.files != found:
+    if manifest is None or manifest.format not in FORMATS or manifest.files != found:
         raise InvalidParams(f"cannot restore {copy}: it {_NOT_A_COPY}")
     return manifest
 
@@ -199,7 +242,9 @@ def _is_ours(member: tarfile.TarInfo) -> bool:
         and not member.name.startswith("/")
         and (member.name != MANIFEST or member.size <= _LONGEST_MANIFEST)
     )
-    return plain and (member.name in (*DATABASES, KEYS, MANIFEST) or (len(parts) > 1 and parts[0] in FOLDERS))
+    return plain and (
+        member.name in (*DATABASES, KEYS, MANIFEST) or (len(parts) > 1 and parts[0] in (*FOLDERS, CONFIG))
+    )
 
 
 def _store(source: IO[bytes], target: Path) -> File:
