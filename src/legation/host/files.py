@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from legation.agents.rpc import RpcFault
 from legation.errors import Forbidden
+from legation.store.datafolder import new_mode
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 from legation.wire.acp.rpc import ErrorCode
@@ -113,7 +114,7 @@ def _step(at: int, part: str, *, make: bool) -> int:
         if not make:
             raise
         with suppress(FileExistsError):  # another was faster
-            os.mkdir(part, 0o777, dir_fd=at)
+            os.mkdir(part, new_mode(at), dir_fd=at)
         below = os.open(part, _FOLDER, dir_fd=at)
     os.close(at)
     return below

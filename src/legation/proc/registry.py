@@ -96,7 +96,10 @@ class Registry:
         path = self._path(entry.token)
         unfinished = path.with_suffix(_UNFINISHED)
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in reversed(
+                (self._folder, *self._folder.parents)
+            ):  # `parents=True` would not keep the mode
+                folder.mkdir(mode=0o700, exist_ok=True)
             unfinished.write_bytes(msgspec.json.encode(entry))
             unfinished.replace(path)
         except OSError as error:

@@ -1,11 +1,16 @@
 """Each parameter of a session takes effect in the agent, or is refused with what to do."""
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.sessions.talk import Talk
+
+from legation.host.files import SessionFiles
+from legation.store.forbidden import ForbiddenPlaces
+from legation.wire.acp.reverse import WriteTextFileRequest
 
 pytestmark = pytest.mark.heavy
 
@@ -35,6 +40,47 @@ async def test_without_a_directory_it_has_a_folder_of_its_own(talk: Talk) -> Non
     data = talk.rig.services.settings.data_dir
     assert places == [data / "work/local/a", data / "work/local/b"]
     assert all(place.stat().st_mode & 0o777 == 0o700 for place in places)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+async def test_every_folder_in_the_data_folder_is_its_owners_alone(talk: Talk, umask: int) -> None:
+    """Also those that are made for an agent or a caller, in a folder that Legation made for the session."""
+    services, data = talk.rig.services, talk.rig.services.settings.data_dir
+    before = os.umask(umask)
+    try:
+        one = skill(talk.work / "library/skills", "one")
+        (one / "deep/er").mkdir(parents=True)
+        (one / "deep/er/notes.md").write_text("notes")
+        await talk.created("s", agent="mirror", skills=local(talk.work / "library"))
+        await talk.reflected("s")
+        work = data / "work/local/s"
+        made = await talk.call("POST", "/v1/fs/mkdir?path=made/by/caller&session_id=s")
+        assert made.status_code < 300, made.text
+        files = SessionFiles([work], ForbiddenPlaces([data]))
+        asked = WriteTextFileRequest(session_id="s", path=str(work / "made/by/agent/x.txt"), content="text")
+        await asyncio.to_thread(files.write, asked)
+        await services.blobs.put("local/a/b/c", b"blob")
+    finally:
+        os.umask(before)
+    found = {Path(place).relative_to(data).as_posix(): Path(place) for place, _, _ in os.walk(data)}
+    for wanted in ("made/by/caller", "made/by/agent", ".claude/skills/one/deep/er"):
+        assert f"work/local/s/{wanted}" in found
+    assert "blobs/local/a/b" in found
+    assert {name: oct(place.stat().st_mode & 0o777) for name, place in found.items()} == dict.fromkeys(
+        found, "0o700"
+    )
+
+
+async def test_in_a_folder_that_others_may_enter_new_ones_are_as_usual(talk: Talk) -> None:
+    (talk.work / "repo").mkdir()
+    (talk.work / "repo").chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        await talk.created("s", directory=str(talk.work / "repo"))
+        assert (await talk.call("POST", "/v1/fs/mkdir?path=new/deep&session_id=s")).status_code < 300
+    finally:
+        os.umask(before)
+    assert {(talk.work / "repo" / name).stat().st_mode & 0o777 for name in ("new", "new/deep")} == {0o755}
 
 
 async def test_a_directory_outside_or_not_there_is_refused(talk: Talk, tmp_path: Path) -> None:

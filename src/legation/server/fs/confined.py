@@ -18,6 +18,7 @@ from typing import Final
 from legation.errors import Forbidden
 from legation.server.fs.failures import shown
 from legation.server.fs.roots import MOST_PARTS, Confinement, text
+from legation.store.datafolder import new_mode
 from legation.store.forbidden import ForbiddenPlaces, Looked, Parts
 
 MOST_TURNS: Final = 64  # links, and ways up in them, of one path; the kernel follows 40
@@ -122,7 +123,7 @@ class _Walk:
             if not self._make:
                 raise
         with suppress(FileExistsError):  # another was faster
-            os.mkdir(name, 0o777, dir_fd=self.at)
+            os.mkdir(name, new_mode(self.at), dir_fd=self.at)
         return os.open(name, _FOLDER, dir_fd=self.at)
 
     def _link(self, name: str) -> Parts | None:

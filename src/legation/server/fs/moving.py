@@ -17,6 +17,7 @@ from legation.server.fs.failures import shown, told
 from legation.server.fs.removing import may_go, remove_tree
 from legation.server.fs.roots import Confinement
 from legation.server.fs.writing import new_name
+from legation.store.datafolder import new_mode
 from legation.store.forbidden import identity
 
 _NO_REPLACE: Final = 1  # RENAME_NOREPLACE of renameat2
@@ -27,7 +28,7 @@ def make_folder(confinement: Confinement, path: str) -> str:
     """With those above it. One that is there already is fine."""
     with told("make", path), walk(confinement, path, make=True) as spot:
         with suppress(FileExistsError):
-            os.mkdir(spot.name, 0o777, dir_fd=spot.at)
+            os.mkdir(spot.name, new_mode(spot.at), dir_fd=spot.at)
         if not stat.S_ISDIR(spot.look().st_mode):
             raise Conflict(f"cannot make {shown(path)}: a file stands there; choose another name")
         return spot.path

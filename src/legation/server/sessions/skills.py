@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from legation.errors import InvalidParams, StorageFailed, TooLarge
+from legation.store.datafolder import new_mode
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.action import MAX_PATH
 
@@ -110,17 +111,17 @@ def _made(work: Path, where: str) -> Path:
             raise InvalidParams(
                 f"cannot put skills into {where}: a link stands there; make it a folder, or leave the skills out"
             )
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=new_mode(folder.parent), exist_ok=True)
     return folder
 
 
 def _copy(source: Path, target: Path, forbidden: ForbiddenPlaces) -> None:
     if os.path.lexists(target):
         return
-    target.mkdir()
+    target.mkdir(mode=new_mode(target.parent))
     for folder, files in _tree(source):
         into = target / folder.relative_to(source)
-        into.mkdir(exist_ok=True)
+        into.mkdir(mode=new_mode(target), exist_ok=True)
         for name in files:
             if stat.S_ISREG((folder / name).lstat().st_mode):
                 _copy_file(folder / name, into / name, forbidden)

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from legation.store.datafolder import make_folder
+
 TEMPORARY: Final = ".incoming"  # no key begins with a dot
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,7 +32,7 @@ class Found(NamedTuple):
 
 def prepare(root: Path) -> None:
     """Makes the folder and removes what a crash left; what a living process is writing is locked, and stays."""
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(root)
     with _opened(root, (TEMPORARY,), make=True) as at, os.scandir(at) as entries:
         for entry in entries:
             with suppress(OSError), _fd(os.open(entry.name, _READ, dir_fd=at)) as fd:
