@@ -7,6 +7,7 @@ folder; we run the binaries ourselves instead, as `nobody`, from a copy that thi
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -15,8 +16,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-
-import psutil
 
 from legation.secret import Secret
 
@@ -61,16 +60,17 @@ class Postgres:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """None of its processes runs: connections stay open, new ones are taken by the kernel, and nobody answers."""
-        leader = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
-        leader.suspend()  # first, so that it starts no other
-        stopped = [leader, *leader.children(recursive=True)]
+        leader = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        stopped = [leader]
+        os.kill(leader, signal.SIGSTOP)  # first, so that it starts no other
         try:
-            for process in stopped[1:]:
-                process.suspend()
+            for child in Path(f"/proc/{leader}/task/{leader}/children").read_text().split():
+                os.kill(int(child), signal.SIGSTOP)
+                stopped.append(int(child))
             yield
         finally:
             for process in reversed(stopped):
-                process.resume()
+                os.kill(process, signal.SIGCONT)
 
     def dump(self, url: Secret) -> str:
         """Everything in the database as text."""
