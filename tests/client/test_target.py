@@ -1,10 +1,18 @@
 """Addresses and tokens that cannot be used are refused before anything is sent, without showing a secret."""
 
+import os
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from legation.client import AsyncLegation, Legation
-from legation.client.target import segment, target
-from legation.errors import InvalidParams
+from legation.client.failure import Failure
+from legation.client.find import find
+from legation.client.target import Located, Target, segment, target
+from legation.errors import InvalidParams, LegationError, NotFound, Unauthenticated, Unavailable
+from legation.store.lock import FolderLock
+from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile
 
 
 @pytest.mark.parametrize(
@@ -82,3 +90,73 @@ async def test_nothing_shows_the_token() -> None:
         assert repr(legation) == "<Legation at http://127.0.0.1:1>"
     async with AsyncLegation.connect("http://127.0.0.1:1", "canary-token") as other:
         assert repr(other) == "<AsyncLegation at http://127.0.0.1:1>"
+
+
+# After a restart.
+
+OLD, NEW = target("http://127.0.0.1:1", "old"), target("http://127.0.0.1:2", "new")
+REFUSED = Failure(Unauthenticated("cannot know you"), passing=False)
+UNSENT = Failure(Unavailable("cannot connect"), passing=True, unsent=True)
+LOST = Failure(Unavailable("cannot read on"), passing=True)
+
+
+def located(*found: Target | LegationError) -> Located:
+    """One that finds these, one after the other."""
+    looks = iter(found)
+
+    def again() -> Target:
+        seen = next(looks)
+        if isinstance(seen, LegationError):
+            raise seen
+        return seen
+
+    made = Located(OLD)
+    made.again = again
+    return made
+
+
+@pytest.mark.parametrize("failure", [REFUSED, UNSENT])
+def test_what_no_server_took_is_for_the_next_one(failure: Failure) -> None:
+    at = located(NEW)
+    assert at.after(failure, OLD) is None
+    assert at.now == NEW
+
+
+def test_what_may_have_reached_a_server_is_not_sent_to_the_next_one() -> None:
+    at = located(NEW)
+    assert at.after(LOST, OLD) == LOST
+    assert at.now == NEW  # where whatever may be repeated goes
+
+
+def test_a_token_that_is_refused_by_the_server_it_is_for_stays_refused() -> None:
+    assert located(OLD).after(REFUSED, OLD) == REFUSED
+    assert Located(OLD).after(REFUSED, OLD) == REFUSED  # nobody said where else to look
+
+
+def test_a_token_of_a_server_that_is_gone_is_refused_for_a_while() -> None:
+    gone = Unavailable("cannot find it")
+    left = located(gone).after(REFUSED, OLD)
+    assert left is not None
+    assert (left.error, left.passing, left.unsent) == (gone, True, True)
+
+
+def test_a_refusal_that_has_nothing_to_do_with_restarts_is_left_alone() -> None:
+    refused = Failure(NotFound("cannot find that"), passing=False)
+    assert located().after(refused, OLD) == refused
+
+
+def test_the_file_of_a_server_that_was_killed_does_not_stand_for_one_that_starts(tmp_path: Path) -> None:
+    former = ServerFile(url="http://127.0.0.1:1", token="t", pid=1, started_at=0, version="0")
+    (tmp_path / SERVER_FILE).write_bytes(msgspec.json.encode(former))
+    with pytest.raises(Unavailable, match="process 1 is gone"):
+        find(tmp_path)
+    lock = FolderLock(tmp_path / OWNER_LOCK)
+    lock.acquire()
+    try:
+        with pytest.raises(Unavailable, match=f"process {os.getpid()} starts"):
+            find(tmp_path)
+        here = msgspec.structs.replace(former, pid=os.getpid())
+        (tmp_path / SERVER_FILE).write_bytes(msgspec.json.encode(here))
+        assert find(tmp_path) == here
+    finally:
+        lock.release()
