@@ -144,5 +144,7 @@ async def test_d28_no_list_or_change_reads_or_sorts_a_whole_table(tmp_path: Path
                 plan = [row[3] for row in connection.execute(f"explain query plan {query.sqlite}", given)]
                 scanned = [step for step in plan if re.match(r"SCAN (approval|trace_|c\b)", step)]
                 assert [step for step in scanned if "INDEX" not in step] == [], query.name
+                if query.name in ("pending_of_agent", "pending_in_session"):
+                    assert "INDEX approval_pending_agent" in plan[0], query.name
                 if query.name in LISTS:
                     assert not [step for step in plan if "TEMP B-TREE" in step], query.name

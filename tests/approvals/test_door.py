@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.approvals.doors import ASKER, NO, POLICY, YES, Counter, Rig, call, open_door, request
+from tests.approvals.doors import ASKER, LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
 from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office
 
 from legation.approvals.approval import Answer, Status
@@ -13,9 +13,11 @@ from legation.approvals.editing import approve_edited
 from legation.approvals.grants import new_grant_id
 from legation.approvals.policy.facts import Facts
 from legation.approvals.request import Request, Returned
+from legation.approvals.trace import new_trace_id
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, RateLimited, Unavailable
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
+from legation.wire.principal import Principal
 
 pytestmark = pytest.mark.heavy
 
@@ -551,6 +553,28 @@ async def test_a_link_that_stays_is_no_deny(office: Office, tmp_path: Path) -> N
         (work / "a" / "x").write_text("made meanwhile")
         await rig.inbox.resolve(PERSON, approval.id, YES)
         assert (await running)[0].passed
+
+
+async def test_calls_and_sessions_of_one_agent_take_no_room_from_each_other(
+    office: Office, tmp_path: Path
+) -> None:
+    """A session is the host's, and counts by itself; whoever calls a tool may name it and takes nothing of it."""
+    host = Principal(kind="process", id="host", workspace="local", scopes=frozenset(), level=0)
+    async with open_door(office, tmp_path, most_pending=1) as rig:
+        session = replace(request("mail.send", session_id="s1", in_session=True), principal=host)
+        tasks = [asyncio.create_task(rig.door.decide(session))]
+        await rig.pending()
+        tasks.append(asyncio.create_task(rig.door.decide(request("mail.send", session_id="s1"))))
+        await rig.pending(2)
+        another = replace(ASKER, id="tok_another")
+        for refused in (
+            replace(session, trace_id=new_trace_id()),
+            replace(request("mail.send"), principal=another),
+        ):
+            ruling = await asyncio.wait_for(rig.door.decide(refused), LIMIT)
+            assert ruling.limit == "pending"
+        for task in tasks:
+            task.cancel()
 
 
 async def test_one_session_has_so_many_questions_open_and_another_its_own(

@@ -70,7 +70,7 @@ class Habits:
 
     timeout: float = TIMEOUT
     most_waiting: int = MOST_WAITING
-    most_pending: int = MOST_WAITING  # of one agent; a server has a setting for it
+    most_pending: int = MOST_WAITING  # of one agent, or of one session; a server has a setting for it
     supervisor_wait_ms: int = WAIT_MS
     grants: Grants | None = None  # where a person who approves what can only be allowed always gives one
     signal: Signal = nothing

@@ -111,7 +111,7 @@ class Passage:
     life: Approvals
     waiter: str
     acts: bool
-    most_pending: int  # of one credential for one agent, or of one session
+    most_pending: int  # of one agent by all its credentials, or of one session
     grants: Grants | None = None  # where a person who approves can be taken to give one
 
     def enter(
@@ -145,19 +145,28 @@ class Passage:
         """Where as many wait as may: an agent that asks without end is not to bury people in questions."""
         if not judged.is_asked:
             return None
-        request = judged.request
-        rows = yield _SQL.pending_of(
-            workspace=judged.workspace,
-            kind=request.principal.asker[0],
-            requester=request.principal.asker[1],
-            agent=request.action.agent,
-            session=request.granted_session,
-            now=now_ms,
-            most=self.most_pending,
-        )
-        if len(rows) < self.most_pending:
+        request, (kind, requester) = judged.request, judged.request.principal.asker
+        workspace, agent, session = judged.workspace, request.action.agent, request.granted_session
+        if session is None:
+            pending = _SQL.pending_of_agent(
+                workspace=workspace, agent=agent, requester=requester, now=now_ms, most=self.most_pending
+            )
+        else:  # a person began each of them, and may have begun many: none is to wait for another's answers
+            pending = _SQL.pending_in_session(
+                workspace=workspace,
+                agent=agent,
+                session=session,
+                kind=kind,
+                requester=requester,
+                now=now_ms,
+                most=self.most_pending,
+            )
+        if len((yield pending)) < self.most_pending:
             return None
-        words = f"{self.most_pending} calls of this agent wait for an answer already; wait until some are answered"
+        whose = "this agent" if session is None else "this session"
+        words = (
+            f"{self.most_pending} calls of {whose} wait for an answer already; wait until some are answered"
+        )
         return LimitHit(DOOR, "pending", words, PENDING_RETRY)
 
     def leave(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Approval]:

@@ -218,8 +218,8 @@ FIELDS: Final = (
         "pending_per_agent",
         "25",
         number(1, 1000),
-        "How many questions of one agent (of one credential, or of one session) may wait for an answer at once; further "
-        "ones are refused with 429 until some are answered.",
+        "How many tool calls of one agent in a workspace, by all its tokens together, may wait for an answer at once, "
+        "and how many permissions of each session; further ones are refused until some are answered.",
         flag=False,
     ),
     Field(

@@ -43,7 +43,8 @@ async def test_approvals_of_before_the_door_are_kept_and_usable(
             await database.migrate()
         await add_workspaces(database)
         await database.transact(_run, PENDING)
-        assert [migration.number for migration in await database.migrate()] == [3, 4]
+        applied = await database.migrate()
+        assert [migration.number for migration in applied] == list(range(3, len(newest) + 1))
         office = Office(database, new_sealer())
         kept = await database.read(get, "local", "apr_old")
         assert (kept.status, kept.editable) == ("pending", False)

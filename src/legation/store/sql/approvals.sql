@@ -18,11 +18,18 @@ select * from approval where workspace_id = :workspace and id = :id;
 -- What a person is called.
 select id, name, email from app_user where id = :user;
 
--- name: pending_of
--- What one that asks has pending for one agent, or for one session of it.
+-- name: pending_of_agent
+-- What is pending for one agent, whoever asks: but what its sessions ask is each session's own.
 select id from approval
-where workspace_id = :workspace and requester = :requester and agent = :agent and status = 'pending'
-and requester_kind = :kind and (cast(:session as text) is null or session_id = :session) and expires_at > :now
+where workspace_id = :workspace and agent = :agent and status = 'pending' and expires_at > :now
+and (session_id is null or requester_kind <> 'process' or requester = :requester)
+limit :most;
+
+-- name: pending_in_session
+-- What the agent of one session has pending there; who calls a tool may name any session, and takes none of its room.
+select id from approval
+where workspace_id = :workspace and agent = :agent and session_id = :session and status = 'pending' and expires_at > :now
+and requester_kind = :kind and requester = :requester
 limit :most;
 
 -- name: claim
