@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.agents.desk import Desk, desk
-from tests.host.rig import events, of_type, status_of, until_status
+from tests.host.rig import events, of_type, say_for_the_agent, status_of, until_status
 
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited
@@ -50,11 +50,14 @@ async def test_a_loaded_session_has_its_history_told_again_and_goes_on(
         at.model.say("Answer 2.")
         await at.ask("Question 2")
         agent = await at.replace_agent()
-        last = (await until_status(at.session, "disconnected")).seq
+        await until_status(at.session, "disconnected")
 
         loaded = await at.host.load_session(agent, at.session.id)
 
         assert (loaded.status, loaded.agent_id) == ("active", agent)
+        assert await of_type(at.session, "session-reset") == []  # it tells what is recorded
+        last = await say_for_the_agent(at.session, "which it never said")
+        await at.host.load_session(agent, at.session.id)
         found = await events(at.session)
         assert found[0].type == "session-reset"
         assert [event.seq for event in found] == list(range(last + 1, last + 1 + len(found)))

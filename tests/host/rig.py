@@ -26,7 +26,7 @@ from legation.wire import codec
 from legation.wire.acp.content import Text
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision
 from legation.wire.diagnostic import Diagnostic
-from legation.wire.events import Event
+from legation.wire.events import Draft, Event
 
 LIMIT = 60.0  # seconds of real time that one test may take, starts of agents on a busy machine included
 
@@ -135,6 +135,15 @@ async def go(session: Session) -> PromptResult:
 
 async def events(session: Session) -> list[Event]:
     return [event async for event in session.stream.subscribe(follow=False)]
+
+
+async def say_for_the_agent(session: Session, text: str) -> int:
+    """Into the record alone, so that the agent tells something else when it loads it. The event's number."""
+    content = {"type": "text", "text": text}
+    raw = json.dumps({"sessionUpdate": "agent_message_chunk", "content": content}).encode()
+    receipt = session.stream.append([Draft("agent-message-chunk", raw)])
+    await receipt
+    return receipt.last_seq
 
 
 async def of_type(session: Session, *types: str) -> list[Event]:

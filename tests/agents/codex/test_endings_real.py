@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.agents.codex.codex_desk import IMPATIENT, add_file, ask, desk, payload, run, said, tool_calls
-from tests.host.rig import NO, YES, Hand, of_type, until_status, until_type
+from tests.host.rig import NO, YES, Hand, of_type, say_for_the_agent, until_status, until_type
 
 from legation.errors import AgentExited
 from legation.testing.model import Text
@@ -139,6 +139,9 @@ async def test_a_session_goes_on_in_a_new_process_and_its_history_can_be_loaded(
         assert [(each.session_id, each.cwd, each.title) for each in listed.sessions] == [
             (name, str(at.work), "the first prompt")
         ]
+        await at.made.host.load_session(agent.agent_id, session.id)
+        assert await of_type(session, "session-reset") == []  # it tells what is recorded
+        await say_for_the_agent(session, "which it never said")
         await at.made.host.load_session(agent.agent_id, session.id)
         types = [
             each.type for each in await of_type(session, "user-message-chunk", "tool-call", "session-reset")
