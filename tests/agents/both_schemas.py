@@ -122,8 +122,9 @@ def _item(telling: _Telling, item: Event) -> None:
             telling.call_ended(item["parent_id"], item["status"])
             if item["status"] == "completed":
                 story.files += [part["path"] for part in content if part["type"] == "file_ref"]
-        case "status" if item["native_item_id"] == "current-mode-update":
-            story.modes.append(content[0]["detail"])
+        case "status" if item["native_item_id"] in ("current-mode-update", "setup-facts"):
+            if content[0].get("label") == "mode":
+                story.modes.append(content[0]["detail"])
         case "status" if item["native_item_id"] == "notice":
             story.notices.append(content[0]["label"].partition(": ")[2])
     assert item["native_item_id"] != UNRECOGNIZED, item
@@ -176,6 +177,8 @@ def _row(telling: _Telling, type_: str, said: Event) -> None:
             telling.question_answered(said["id"], "answered" if accepted else "rejected")
         case "prompt-finished":
             telling.ended(said)
+        case "setup-facts" if "modes" in said:
+            telling.story.modes.append(said["modes"]["currentModeId"])
         case "current-mode-update":
             telling.story.modes.append(said["currentModeId"])
         case "notice":

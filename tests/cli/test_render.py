@@ -6,6 +6,15 @@ from legation.cli.render import Renderer
 from legation.cli.terminal import Terminal
 from legation.wire import codec
 from legation.wire.acp.content import Text
+from legation.wire.acp.plan import (
+    Plan,
+    PlanEntry,
+    PlanFile,
+    PlanItems,
+    PlanMarkdown,
+    PlanRemoved,
+    PlanUpdate,
+)
 from legation.wire.acp.toolcall import Content, ToolCall
 from legation.wire.acp.updates import AgentMessageChunk, Notice
 from legation.wire.action import Action
@@ -47,6 +56,32 @@ def test_what_a_notice_is_about_is_told_apart_from_it() -> None:
         == "warning: Asked again: 1 of 5\n"
     )
     assert shown(Notice(severity="error", title="Too long")) == "error: Too long\n"
+
+
+def test_plans_that_have_names_are_told_apart() -> None:
+    entry = PlanEntry(content="look", priority="low", status="pending")
+    done = PlanEntry(content="look", priority="low", status="completed")
+    told = shown(
+        PlanUpdate(plan=PlanItems(plan_id="a", entries=(entry,))),
+        Plan(entries=(entry,)),
+        PlanUpdate(plan=PlanItems(plan_id="a", entries=(entry,))),
+        PlanUpdate(plan=PlanItems(plan_id="a", entries=(done,))),
+        PlanUpdate(plan=PlanFile(plan_id="b", uri="file:///p.md")),
+        PlanUpdate(plan=PlanMarkdown(plan_id="c\x1b[2J", content="# one\n# two")),
+        PlanRemoved(plan_id="a"),
+        PlanUpdate(plan=PlanItems(plan_id="a", entries=(done,))),
+    )
+    assert "\x1b" not in told
+    assert [line for line in told.splitlines() if not line.startswith("plan c")] == [
+        "plan a: · look",
+        "plan: · look",
+        "plan a: ✓ look",
+        "plan b: file:///p.md",
+        "    # one",
+        "    # two",
+        "plan a: removed",
+        "plan a: ✓ look",
+    ]
 
 
 def test_what_was_done_unasked_is_loud() -> None:

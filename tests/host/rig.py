@@ -146,6 +146,17 @@ async def say_for_the_agent(session: Session, text: str) -> int:
     return receipt.last_seq
 
 
+def mode_told(event: Event) -> str | None:
+    """By the agent, or in its answers."""
+    said = json.loads(event.payload) if event.type in ("current-mode-update", "setup-facts") else {}
+    mode: str | None = said.get("modes", said).get("currentModeId")
+    return mode
+
+
+async def modes_told(session: Session) -> list[str]:
+    return [mode for event in await events(session) if (mode := mode_told(event)) is not None]
+
+
 async def of_type(session: Session, *types: str) -> list[Event]:
     return [event for event in await events(session) if event.type in types]
 

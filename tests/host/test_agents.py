@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.host.rig import Hand, of_type, play, rig, until_type
+from tests.host.rig import Hand, events, of_type, play, rig, until_type
 from tests.host.told import codes, told, until_agent, until_code
 
 import legation
@@ -295,14 +295,14 @@ async def test_what_an_agent_declared_is_served(tmp_path: Path) -> None:
         await made.host.set_mode(session.id, "plan")
         options = await made.host.set_config_option(session.id, "model", "rehearsal-terse")
         assert len(options) == 2
-        mode, chosen = await of_type(session, "current-mode-update")
-        assert json.loads(mode.payload)["currentModeId"] == "default"
-        assert json.loads(chosen.payload)["currentModeId"] == "plan"
-        assert [each["id"] for each in json.loads(mode.payload)["availableModes"]] == [
-            "default",
-            "plan",
-            "bypass",
-        ]
-        config, chosen = await of_type(session, "config-option-update")
-        assert json.loads(chosen.payload)["configOptions"][0]["currentValue"] == "rehearsal-terse"
-        assert [each["id"] for each in json.loads(config.payload)["configOptions"]] == ["model", "thoughts"]
+        first, *later = await events(session)
+        assert first.type == "setup-facts"
+        facts = json.loads(first.payload)
+        assert facts["modes"]["currentModeId"] == "default"
+        assert [each["id"] for each in facts["modes"]["availableModes"]] == ["default", "plan", "bypass"]
+        assert [each["id"] for each in facts["configOptions"]] == ["model", "thoughts"]
+        mode, chosen = [json.loads(each.payload) for each in later if each.type == "setup-facts"]
+        assert (mode["modes"]["currentModeId"], "configOptions" in mode) == ("plan", False)
+        assert (chosen["configOptions"][0]["currentValue"], "modes" in chosen) == ("rehearsal-terse", False)
+        # Nothing stands in the log as an update of the agent's that it did not send.
+        assert not {each.type for each in later} & {"current-mode-update", "config-option-update"}

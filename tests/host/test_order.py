@@ -62,8 +62,7 @@ async def test_updates_before_the_session_is_known_are_kept(tmp_path: Path) -> N
     async with rig(tmp_path) as made:
         session = await made.rehearse("--early")
         found = [event.type for event in await events(session)]
-    setup = ["current-mode-update", "config-option-update", "session-status"]
-    assert found == [*setup, "available-commands-update", "agent-message-chunk"]
+    assert found == ["setup-facts", "session-status", "available-commands-update", "agent-message-chunk"]
 
 
 async def test_a_late_update_is_kept_after_the_turn(tmp_path: Path) -> None:

@@ -28,6 +28,14 @@ UPDATES: dict[str, dict[str, object]] = {
     },
     "tool_call_update": {"toolCallId": "c1", "status": "completed", "rawOutput": [1, 2.5, {"big": 2**80}]},
     "plan": {"entries": [{"content": "fix it", "priority": "high", "status": "pending"}]},
+    "plan_update": {
+        "plan": {
+            "type": "items",
+            "planId": "p1",
+            "entries": [{"content": "fix it", "priority": "high", "status": "completed"}],
+        }
+    },
+    "plan_removed": {"planId": "p1"},
     "available_commands_update": {
         "availableCommands": [{"name": "web", "description": "search", "input": {"hint": "query"}}]
     },

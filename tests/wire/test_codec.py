@@ -2,17 +2,19 @@ import json
 
 import pytest
 
-from legation.wire.acp.content import Text
+from legation.host.setup import setup_facts
+from legation.wire.acp.config import BooleanOption, SessionMode, SessionModeState
+from legation.wire.acp.content import Text, Unread
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.permission import PermissionOption
 from legation.wire.acp.rpc import RpcError
-from legation.wire.acp.sessions import Usage
+from legation.wire.acp.sessions import SessionSetup, Usage
 from legation.wire.acp.updates import Unrecognized
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision
-from legation.wire.codec import HOST_STREAM, SESSION_STREAM, decode, draft
+from legation.wire.codec import HOST_STREAM, SESSION_STREAM, decode, draft, is_setup_fact
 from legation.wire.diagnostic import MEANINGS, Diagnostic, DiagnosticCode
-from legation.wire.events import Draft, Event
+from legation.wire.events import Draft, Event, params_draft
 from legation.wire.hoststream import (
     AgentRemoved,
     AgentUpdated,
@@ -31,6 +33,7 @@ from legation.wire.lifecycle import (
     QuestionAsked,
     SessionReset,
     SessionStatus,
+    SetupFacts,
     TurnState,
     UnaskedEffect,
     UnaskingMode,
@@ -49,11 +52,16 @@ ASK = Ask(
     turn="turn_1",
 )
 ASKED = PermissionAsked.from_ask(ASK)
+FACTS = SetupFacts(
+    modes=SessionModeState(current_mode_id="plan", available_modes=(SessionMode(id="plan", name="Plan"),)),
+    config_options=(BooleanOption(id="b", name="B", current_value=True),),
+)
 ERROR = RpcError(code=-32000, message="sign in", data={"a": None})
 
 PAYLOADS: list[tuple[str, Payload]] = [
     ("session-status", SessionStatus(status="active")),
     ("session-reset", SessionReset()),
+    ("setup-facts", FACTS),
     ("turn-state", TurnState(turn="turn_1", state="requires-action")),
     ("prompt-started", PromptStarted(turn="turn_1", prompt=(Text(text="\ud800"),))),
     ("prompt-finished", PromptFinished(turn="t", stop_reason="end_turn", error=ERROR, usage=Usage())),
@@ -79,6 +87,21 @@ def test_a_payload_survives_the_log(name: str, payload: Payload) -> None:
     assert b"\n" not in row.raw
     assert decode(row) == payload
     assert decode(Event(seq=1, at=1, type=row.type, raw=row.raw)) == payload
+
+
+def test_an_option_of_an_unknown_form_does_not_hide_the_other_facts() -> None:
+    odd = {"type": "dial", "id": "d"}
+    (row,) = setup_facts(SessionSetup(modes=FACTS.modes, config_options=(Unread(value=odd),)))
+    assert json.loads(row.payload)["configOptions"] == [odd]
+    assert decode(row) == SetupFacts(modes=FACTS.modes, config_options=(Unread(value=odd),))
+
+
+def test_facts_of_the_set_up_are_told_from_what_an_agent_sent() -> None:
+    update = b'{"sessionUpdate":"current_mode_update","currentModeId":"plan"}'
+    assert is_setup_fact(draft(FACTS))
+    assert not is_setup_fact(params_draft("s", update))
+    assert is_setup_fact(Draft("current-mode-update", update))  # as it was written before version 4
+    assert not is_setup_fact(Draft("agent-message-chunk", b"{}"))
 
 
 def test_every_own_event_is_covered_above() -> None:

@@ -21,9 +21,9 @@ def test_a_stable_update_has_its_tag_as_type(tag: str) -> None:
     assert update_type(json.dumps(tagged(tag)).encode()) == tag.replace("_", "-")
 
 
-def test_all_fourteen_stable_updates_are_known() -> None:
+def test_all_fourteen_stable_updates_and_those_of_named_plans_are_known() -> None:
     assert set(UPDATES) == set(UPDATE_TYPES)
-    assert len(UPDATE_TYPES) == 14
+    assert len(UPDATE_TYPES) == 14 + 2
 
 
 @pytest.mark.parametrize(

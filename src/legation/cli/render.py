@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from legation.cli.terminal import Style, Terminal, line, plain
 from legation.wire import codec
 from legation.wire.acp.content import ContentBlock, Text
+from legation.wire.acp.plan import (
+    Plan,
+    PlanEntry,
+    PlanFile,
+    PlanItems,
+    PlanMarkdown,
+    PlanRemoved,
+    PlanUpdate,
+)
 from legation.wire.acp.toolcall import AnyToolCall, Content, ToolCall, ToolCallUpdate, merged
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
     Notice,
-    Plan,
     Unrecognized,
     UsageUpdate,
 )
@@ -40,7 +48,7 @@ class Renderer:
         self._speaking: type | None = None  # whose words the cursor stands in
         self._said = ""  # by the agent in this turn
         self._calls: dict[str, AnyToolCall] = {}
-        self._plan: list[str] = []
+        self._plans: dict[str, list[str]] = {}  # by their names; that of the session has none
         self._asked: dict[str, str] = {}
         self._show: dict[type, Callable[[Any], None]] = {
             PromptStarted: self._prompt,
@@ -49,6 +57,8 @@ class Renderer:
             ToolCall: self._tool_call,
             ToolCallUpdate: self._tool_call,
             Plan: self._show_plan,
+            PlanUpdate: self._named_plan,
+            PlanRemoved: self._plan_removed,
             UsageUpdate: self._usage,
             Notice: self._notice,
             PermissionAsked: self._ask,
@@ -126,12 +136,30 @@ class Renderer:
             self._out.say(f"    {text}", "dim")
 
     def _show_plan(self, plan: Plan) -> None:
+        self._plan_entries("", plan.entries)
+
+    def _plan_entries(self, name: str, entries: Sequence[PlanEntry]) -> None:
         """All of it at first, then what changed."""
-        now = [f"{_MARKS.get(entry.status, '·')} {line(entry.content)}" for entry in plan.entries]
-        changed = [entry for entry in now if entry not in self._plan]
-        self._plan = now
+        now = [f"{_MARKS.get(entry.status, '·')} {line(entry.content)}" for entry in entries]
+        changed = [entry for entry in now if entry not in self._plans.get(name, ())]
+        self._plans[name] = now
         if changed:
-            self._say(f"plan: {'  '.join(changed)}", "cyan")
+            self._say(f"plan{' ' if name else ''}{line(name)}: {'  '.join(changed)}", "cyan")
+
+    def _named_plan(self, update: PlanUpdate) -> None:
+        match update.plan:
+            case PlanItems(plan_id=name, entries=entries):
+                self._plan_entries(name, entries)
+            case PlanFile(plan_id=name, uri=uri):
+                self._say(f"plan {line(name)}: {line(uri)}", "cyan")
+            case PlanMarkdown(plan_id=name, content=text):
+                self._say(f"plan {line(name)}:", "cyan")
+                for each in plain(text).splitlines():
+                    self._out.say(f"    {each}", "cyan")
+
+    def _plan_removed(self, removed: PlanRemoved) -> None:
+        self._plans.pop(removed.plan_id, None)
+        self._say(f"plan {line(removed.plan_id)}: removed", "cyan")
 
     def _usage(self, usage: UsageUpdate) -> None:
         cost = f", {usage.cost.amount:g} {line(usage.cost.currency)}" if usage.cost else ""

@@ -26,7 +26,7 @@ from legation.host.offers import TYPES as OFFER_TYPES
 from legation.host.offers import Offers
 from legation.host.options import Limits
 from legation.host.pending import Pending
-from legation.host.setup import setup_events
+from legation.host.setup import setup_facts
 from legation.host.stream import HostStream
 from legation.host.toolcalls import TYPES as TOOL_CALL_TYPES
 from legation.host.turn import PromptResult
@@ -199,7 +199,7 @@ class Session:
             self._set_meta_soon(msgspec.structs.replace(self.meta, reopens=False))
         self.exit = None
         with suppress(Conflict):
-            self.stream.append(setup_events(setup))
+            self.stream.append(setup_facts(setup))
         return self.move("active")
 
     def move(self, status: Status, reason: str | None = None) -> Receipt | None:
@@ -253,7 +253,10 @@ class Session:
     def chosen(self, offers: Offers) -> None:
         """Its client chose, and the agent agreed; recorded unless the agent said so itself."""
         if (news := offers.news_for(self.offers)) is not None:
-            self.updates(setup_events(news))
+            self.heard()
+            self.stream.append(setup_facts(news))
+            self.offers = offers
+            self._look_at_mode()
 
     async def set_mode(self, mode: str) -> None:
         """Whoever calls this has looked whether it asks in it."""

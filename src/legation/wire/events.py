@@ -29,6 +29,8 @@ UPDATE_TYPES: dict[str, str] = {
         "tool_call",
         "tool_call_update",
         "plan",
+        "plan_update",
+        "plan_removed",
         "available_commands_update",
         "current_mode_update",
         "config_option_update",
@@ -39,7 +41,8 @@ UPDATE_TYPES: dict[str, str] = {
         "compaction_summary_chunk",
     )
 }
-"""The tags of the stable ACP v1 session updates, and the event type of each."""
+"""The tags of the session updates that are modelled, and the event type of each: those of stable ACP v1, and those of plans
+that have names, which are not stable yet."""
 
 
 Span: TypeAlias = tuple[int, int]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, Literal
 
+from legation.wire.acp.config import ConfigOption, SessionModeState
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.permission import PermissionOption
 from legation.wire.acp.rpc import RpcError
@@ -26,6 +27,14 @@ class SessionStatus(Payload):
 
     status: Status
     reason: str | None = None
+
+
+class SetupFacts(Payload):
+    """What the agent answered of its modes and options, as they are now: when it took the session, or when one of them was
+    chosen and it said nothing of it by itself. What is absent is as it was."""
+
+    modes: SessionModeState | None = None
+    config_options: tuple[ConfigOption, ...] | None = None
 
 
 class SessionReset(Payload):

@@ -16,6 +16,7 @@ from msgspec.structs import FieldInfo
 
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.plan import PlanContent
 from legation.wire.acp.toolcall import ToolCallContent
 from legation.wire.codec import (
     APPROVAL_STREAM,
@@ -39,6 +40,7 @@ _NAMED_UNIONS = {
     "ContentBlock": get_args(ContentBlock),
     "ToolCallContent": get_args(ToolCallContent),
     "ConfigOption": get_args(ConfigOption),
+    "PlanContent": get_args(PlanContent),
 }
 
 _INTRODUCTION = f"""\
@@ -55,7 +57,7 @@ ACP shapes may also carry `_meta`, an object that Legation passes on untouched. 
 (kinds, statuses, stop reasons) are given as `string`.
 """
 _UPDATES_INTRODUCTION = """\
-The session updates of stable ACP v1, as the agent sent them or as its driver made them. On the wire each also
+The session updates of ACP v1 (the stable ones, and those of named plans), as the agent sent them or as its driver made them. On the wire each also
 has `sessionUpdate`, the type with `_` for `-`. The log keeps the whole `params` that held it, since version 4: see
 docs/streams.md, `raw` and `update`.
 A part of an unknown form inside a known update is read as `Unread`, which holds it; the stored bytes are as sent.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.agents.claude.claude_desk import claude_desk
 from tests.agents.claude.playing import Person
-from tests.host.rig import YES, Hand, of_type
+from tests.host.rig import YES, Hand, modes_told, of_type
 
 from legation.testing.model import ToolCall
 from legation.wire.acp.elicitation import (
@@ -102,8 +102,4 @@ async def test_a_plan_is_asked_for_sent_back_and_approved(claude: str, tmp_path:
             plan.input["plan"],
             better.input["plan"],
         ]
-        modes = [
-            json.loads(event.payload)["currentModeId"]
-            for event in await of_type(at.session, "current-mode-update")
-        ]
-        assert [mode for mode, _ in groupby(modes)] == ["default", "plan", "default"]
+        assert [mode for mode, _ in groupby(await modes_told(at.session))] == ["default", "plan", "default"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.agents.claude.playing import RECORDINGS, VERSION, Person, playing
-from tests.host.rig import Hand, Rig, events, of_type, until, until_type
+from tests.host.rig import Hand, Rig, events, modes_told, of_type, until, until_type
 
 from legation.errors import AgentError, InvalidParams
 from legation.host.session import Session
@@ -117,7 +117,7 @@ async def test_a_plan_is_a_permission_to_change_the_mode(tmp_path: Path) -> None
         assert asked["action"]["kind"] == "switch_mode"
         [call] = await at.of("tool-call")
         assert call["content"] == [{"type": "content", "content": {"type": "text", "text": "1. Do it"}}]
-        assert [each["currentModeId"] for each in await at.of("current-mode-update")][-1] == "default"
+        assert (await modes_told(at.session))[-1] == "default"
 
 
 async def test_a_question_that_the_program_takes_back_gets_no_answer(tmp_path: Path) -> None:

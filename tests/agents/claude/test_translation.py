@@ -14,6 +14,7 @@ from legation.agents.claude.lines import SILENT
 from legation.agents.claude.messages import Result
 from legation.agents.claude.translation import Heard, Translator
 from legation.wire.acp.content import Text
+from legation.wire.acp.plan import Plan
 from legation.wire.acp.toolcall import Content, Diff, ToolCall, ToolCallUpdate
 from legation.wire.acp.updates import (
     AgentMessageChunk,
@@ -23,7 +24,6 @@ from legation.wire.acp.updates import (
     CompactionUpdate,
     CurrentModeUpdate,
     Notice,
-    Plan,
     SessionUpdate,
     UsageUpdate,
 )

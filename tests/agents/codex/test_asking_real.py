@@ -11,7 +11,7 @@ from tests.agents.codex import mcp_server
 from tests.agents.codex.codex_desk import KEY, add_file, ask, desk, open_with, payload, run, said, tool_calls
 from tests.agents.codex.person import BLUE, QUESTION, Person
 from tests.agents.hostile_repository import VARIABLE, hostile_repository
-from tests.host.rig import NO, YES, of_type, until
+from tests.host.rig import NO, YES, modes_told, of_type, until
 
 from legation.testing.model import Text, ToolCall
 from legation.wire.acp.elicitation import CreateElicitationResponse
@@ -86,8 +86,7 @@ async def test_a_plan_is_carried_out_when_it_is_approved_and_only_then(codex: Pa
         assert result.usage is not None
         assert result.usage.output_tokens == 75
         assert (at.work / "a.txt").read_text() == "planned\n"
-        modes = [payload(each)["currentModeId"] for each in await of_type(session, "current-mode-update")]
-        assert modes[-2:] == ["plan", "default"]
+        assert (await modes_told(session))[-2:] == ["plan", "default"]
         assert (await said(session)).endswith("Carried out.")
         assert await of_type(session, "unrecognized-update") == []
 

@@ -12,7 +12,7 @@ import pytest
 from tests.agents.codex.codex_desk import Desk, payload, said, tool_calls
 from tests.agents.codex.person import BLUE, Person
 from tests.agents.codex.scenarios import RECORDINGS, SCENARIOS
-from tests.host.rig import Hand, of_type, rig, until
+from tests.host.rig import Hand, modes_told, of_type, rig, until
 
 from legation.agents.codex.peer import Heard
 from legation.agents.codex.translation import Translation
@@ -65,8 +65,7 @@ async def test_an_approved_plan_is_carried_out_in_the_same_turn(tmp_path: Path) 
         assert (plan.action.kind, plan.action.params) == ("switch_mode", {"plan": "1. Write planned.txt\n"})
         assert change.action.kind == "edit"
         assert len(await of_type(session, "prompt-finished")) == 1
-        modes = [payload(each)["currentModeId"] for each in await of_type(session, "current-mode-update")]
-        assert modes[-2:] == ["plan", "default"]
+        assert (await modes_told(session))[-2:] == ["plan", "default"]
 
 
 async def test_questions_and_mcp_tools_are_asked_about_by_name(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from tests.agents.opencode.kitchen import Kitchen, Seat, open_kitchen
+from tests.host.rig import modes_told
 
 from legation.errors import InvalidParams
 from legation.wire.acp.content import ResourceLink
@@ -116,7 +117,7 @@ async def test_planning_changes_no_file_and_an_approved_plan_is_built(kitchen: K
         assert (result.stop_reason, result.error) == ("end_turn", None)
         assert target.read_text() == "as planned"
         assert [ask.action.params["content"] for ask in at.asked] == ["as planned"]
-        assert (await at.updates("current-mode-update"))[-1]["currentModeId"] == "default"
+        assert (await modes_told(at.session))[-1] == "default"
 
 
 async def test_a_plan_that_is_not_approved_is_not_built(kitchen: Kitchen) -> None:
@@ -127,7 +128,7 @@ async def test_a_plan_that_is_not_approved_is_not_built(kitchen: Kitchen) -> Non
         _answers(at, CreateElicitationResponse(action="accept", content={"question_0": "No"}))
         result = await at.ask("Plan it")
         assert (result.stop_reason, result.error) == ("end_turn", None)
-        assert (await at.updates("current-mode-update"))[-1]["currentModeId"] == "plan"
+        assert (await modes_told(at.session))[-1] == "plan"
 
 
 async def test_modes_models_and_variants_are_offered_and_used(kitchen: Kitchen) -> None:

@@ -78,8 +78,8 @@ async def test_a_turn_a_permission_for_ever_and_a_resume(claude: Claude) -> None
 async def test_modes_and_models_are_set_in_mid_session(claude: Claude) -> None:
     talk = claude.talk
     await talk.created("s", agent="real", directory=str(talk.work), agentMode="plan")
-    [modes] = await talk.events("s", "current-mode-update")
-    assert modes["currentModeId"] == "plan"
+    [facts] = await talk.events("s", "setup-facts")
+    assert facts["modes"]["currentModeId"] == "plan"
     refused = await talk.call("PATCH", "/v1/sessions/s", {"agentMode": "acceptEdits"})
     assert refused.status_code == 403
     changed = await talk.call("PATCH", "/v1/sessions/s", {"agentMode": "build", "model": "haiku"})

@@ -118,8 +118,8 @@ async def test_a_directory_outside_or_not_there_is_refused(talk: Talk, tmp_path:
 async def test_a_mode_is_set_in_the_agent(talk: Talk, asked: dict[str, str], mode: str) -> None:
     native = (await talk.created("s", **asked))["nativeSessionId"]
     assert talk.agent_state(native)["mode"] == mode
-    [told] = await talk.events("s", "current-mode-update")
-    assert told["currentModeId"] == mode
+    [told] = await talk.events("s", "setup-facts")
+    assert told["modes"]["currentModeId"] == mode
 
 
 async def test_modes_that_are_options_and_modes_of_the_agents_own(talk: Talk) -> None:

@@ -8,6 +8,7 @@ from tests.wire.samples import TEXT, UPDATES, json_updates, json_values, tagged
 
 from legation.wire.acp.config import BooleanOption
 from legation.wire.acp.content import Text, Unread
+from legation.wire.acp.plan import PlanUpdate
 from legation.wire.acp.toolcall import Content, Diff, ToolCall, ToolCallUpdate, merged
 from legation.wire.acp.updates import (
     AgentMessageChunk,
@@ -102,6 +103,11 @@ def test_an_unknown_config_option_does_not_hide_the_others() -> None:
 def test_what_cannot_be_typed_is_kept_whole(value: object) -> None:
     raw = json.dumps(value).encode()
     assert decode_update(raw) == Unrecognized(raw, value)
+
+
+def test_a_plan_of_an_unknown_form_is_kept_inside_its_update() -> None:
+    plan = {"type": "gantt", "planId": "p", "bars": []}
+    assert read({"sessionUpdate": "plan_update", "plan": plan}) == PlanUpdate(plan=Unread(value=plan))
 
 
 def test_a_lone_surrogate_is_read_and_written() -> None:

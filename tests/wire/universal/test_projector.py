@@ -475,6 +475,8 @@ def test_every_update_of_the_protocol_is_shown(tag: str) -> None:
 
 STATES = {
     "plan": "0 of 1 done",
+    "plan_update": "p1: 1 of 1 done",
+    "plan_removed": "p1: removed",
     "available_commands_update": "web",
     "current_mode_update": "plan",
     "config_option_update": "b=True, model=x",

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.heavy  # a process or more for each test
 
 EVERYTHING = (
     *("plan look; fix", "think I wonder.", "say Here is what I found.", "user an echo", "plan-done 1"),
+    *("named-plan other look; leap", "plan-removed other"),
     *("content image", "content audio", "content resource_link", "content resource"),
     *(
         "write a.txt wrold",

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from legation.agents.claude.tools import TODO
-from legation.wire.acp.updates import PLAN_STATUSES, Plan, PlanEntry, SessionUpdate
+from legation.wire.acp.plan import PLAN_STATUSES, Plan, PlanEntry
+from legation.wire.acp.updates import SessionUpdate
 
 _PRIORITY: Final = "medium"  # it has none, and a plan must name one
 _CREATE: Final = "TaskCreate"

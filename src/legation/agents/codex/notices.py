@@ -17,7 +17,8 @@ from legation.agents.codex.messages import (
     ReroutedNews,
     WarningNews,
 )
-from legation.wire.acp.updates import Notice, Plan, PlanEntry, SessionInfoUpdate, SessionUpdate
+from legation.wire.acp.plan import Plan, PlanEntry
+from legation.wire.acp.updates import Notice, SessionInfoUpdate, SessionUpdate
 
 Updates = tuple[SessionUpdate, ...]
 

@@ -32,15 +32,13 @@ from legation.agents.opencode.messages import (
 from legation.agents.opencode.states import Todo
 from legation.agents.opencode.tools import Names, call_of, update_of
 from legation.wire.acp.content import ResourceLink, Text
+from legation.wire.acp.plan import PLAN_STATUSES, Plan, PlanEntry
 from legation.wire.acp.toolcall import ToolCall
 from legation.wire.acp.updates import (
-    PLAN_STATUSES,
     AgentMessageChunk,
     AgentThoughtChunk,
     CompactionSummaryChunk,
     CompactionUpdate,
-    Plan,
-    PlanEntry,
     SessionUpdate,
     UserMessageChunk,
 )

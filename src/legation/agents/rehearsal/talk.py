@@ -54,6 +54,21 @@ def plan_done(turn: Turn, args: Args) -> None:
     turn.show_plan()
 
 
+def named_plan(turn: Turn, args: Args) -> None:
+    """Not stable yet in ACP: a client that knows it takes it as its own plan."""
+    entries = [
+        {"content": entry.strip(), "priority": "medium", "status": "pending"}
+        for entry in args["ITEMS"].split(";")
+        if entry.strip()
+    ]
+    plan = {"type": "items", "planId": args["NAME"], "entries": entries}
+    turn.update({"sessionUpdate": "plan_update", "plan": plan})
+
+
+def plan_removed(turn: Turn, args: Args) -> None:
+    turn.update({"sessionUpdate": "plan_removed", "planId": args["NAME"]})
+
+
 def usage(turn: Turn, args: Args) -> None:
     update = {"sessionUpdate": "usage_update", "used": int(args["USED"]), "size": int(args["SIZE"])}
     cost = {"cost": {"amount": float(args["COST"]), "currency": "USD"}} if "COST" in args else {}
@@ -131,6 +146,8 @@ TALK = (
     ),
     StepSpec("plan", "ITEMS", "Shows a plan: entries with `;` between them.", plan),
     StepSpec("plan-done", "N", "Marks the Nth entry of the plan as completed.", plan_done),
+    StepSpec("named-plan", "NAME ITEMS", "Shows a plan that has a name beside the others.", named_plan),
+    StepSpec("plan-removed", "NAME", "Says that the plan of that name is no longer followed.", plan_removed),
     StepSpec("usage", "USED SIZE [COST]", "Reports tokens used, the window's size, dollars.", usage),
     StepSpec("mode", "ID", "Changes the mode and says so.", mode, {"ID": tuple(MODES)}),
     StepSpec("model", "ID", "Changes the model option and says so.", model, {"ID": tuple(MODELS)}),

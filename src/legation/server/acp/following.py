@@ -16,7 +16,7 @@ from typing import Final
 from legation.errors import LegationError
 from legation.server.acp.messages import Updates
 from legation.server.acp.outlet import Outlet
-from legation.server.acp.state import ACP_TYPES, History, Setup, Told, past
+from legation.server.acp.state import ACP_TYPES, History, Setup, Told, facts_told, past
 from legation.store.stream import Stream
 from legation.store.subscription import Subscription
 from legation.wire import codec
@@ -29,6 +29,7 @@ from legation.wire.lifecycle import (
     QuestionAsked,
     SessionReset,
     SessionStatus,
+    SetupFacts,
 )
 
 CATCH_UP: Final = 30.0  # seconds that an answer waits for the updates before it: the disk's time
@@ -40,6 +41,7 @@ _INQUIRIES: Final = frozenset(
 _NOTED: Final = _INQUIRIES | {kind.event_type() for kind in (AgentExited, SessionReset, SessionStatus)}
 _RESET: Final = SessionReset.event_type()
 _STATUS: Final = SessionStatus.event_type()
+_FACTS: Final = SetupFacts.event_type()
 
 Note = Callable[[str, object], None]  # the session's id, and the event's payload
 
@@ -140,6 +142,8 @@ class Follower:
                 self._note(event)
             elif event.type in ACP_TYPES and not self._muted:
                 lines.append(event)
+            elif event.type == _FACTS and not self._muted:
+                lines += facts_told(event)
         self._tell(lines)
         self.seq = batch[-1].seq
         if self._moved is not None:

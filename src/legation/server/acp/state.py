@@ -8,16 +8,17 @@ from typing import Final, TypeAlias
 from legation.store.stream import Stream
 from legation.wire import codec, jsontext
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event
-from legation.wire.lifecycle import PromptStarted
+from legation.wire.lifecycle import PromptStarted, SetupFacts
 
 ACP_TYPES: Final = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 
 _MODE: Final = "current-mode-update"
 _OPTIONS: Final = "config-option-update"
+_FACTS: Final = SetupFacts.event_type()
 _SAID: Final = "user-message-chunk"
 
 Told: TypeAlias = Event | Draft
-"""An update: of the log, or one that stands for what the user said."""
+"""An update: of the log, or one that stands for what the user said, or for how the agent is set up."""
 
 
 class Setup:
@@ -31,6 +32,10 @@ class Setup:
         for event in events:
             if event.type in (_MODE, _OPTIONS):
                 self._note(_members(event.payload))
+            elif event.type == _FACTS:
+                facts = _members(event.payload)
+                modes = facts.get("modes")
+                self._note({**facts, **modes} if isinstance(modes, dict) else facts)
 
     def _note(self, update: Mapping[str, object]) -> None:
         for name in ("currentModeId", "availableModes"):
@@ -79,6 +84,8 @@ class History:
                 if event.type == _SAID:
                     self._prompt = []  # an agent that repeats the prompt
                 told += [*self._rest(), event]
+            elif event.type == _FACTS:
+                told += [*self._rest(), *facts_told(event)]
         return told
 
     def rest(self) -> list[Told]:
@@ -88,6 +95,20 @@ class History:
     def _rest(self) -> list[Told]:
         prompt, self._prompt = self._prompt, []
         return prompt
+
+
+def facts_told(event: Event) -> list[Told]:
+    """As the updates that an agent would send of them. ACP's names only the mode that is chosen; those to choose from are
+    added to it."""
+    facts = _members(event.payload)
+    modes, options = facts.get("modes"), facts.get("configOptions")
+    told: list[Told] = []
+    if isinstance(modes, dict):
+        told.append(Draft(_MODE, jsontext.write({"sessionUpdate": "current_mode_update", **modes})))
+    if options is not None:
+        update = {"sessionUpdate": "config_option_update", "configOptions": options}
+        told.append(Draft(_OPTIONS, jsontext.write(update)))
+    return told
 
 
 def _said_by_user(event: Event) -> list[Told]:

@@ -6,6 +6,7 @@ import msgspec
 
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import UNREAD_TAG, ContentBlock
+from legation.wire.acp.plan import PlanContent
 from legation.wire.acp.toolcall import ToolCallContent
 
 Wrap = Callable[[object], object]
@@ -30,6 +31,10 @@ def _tool_content(value: object) -> object:
 
 def _config_option(value: object) -> object:
     return value if _reads_as(value, ConfigOption) else _unread(value)
+
+
+def _plan(value: object) -> object:
+    return value if _reads_as(value, PlanContent) else _unread(value)
 
 
 def _content(value: object) -> object:
@@ -57,4 +62,5 @@ _WRAPS: dict[str, Wrap] = {
     "content": _content,
     "summary": _each(_block),
     "configOptions": _each(_config_option),
+    "plan": _plan,
 }

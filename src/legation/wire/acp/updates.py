@@ -1,4 +1,4 @@
-"""The fourteen session updates of stable ACP v1, and the reader that never loses one."""
+"""The session updates of ACP v1, the fourteen stable ones and those of named plans; and the reader that never loses one."""
 
 from typing import TypeAlias
 
@@ -8,14 +8,11 @@ from msgspec import UNSET, UnsetType
 from legation.wire import jsontext
 from legation.wire.acp.config import AvailableCommand, ConfigOption
 from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.plan import Plan, PlanRemoved, PlanUpdate
 from legation.wire.acp.salvage import salvaged
 from legation.wire.acp.shape import Json, Shape
 from legation.wire.acp.toolcall import ToolCall, ToolCallUpdate
 
-PlanPriority: TypeAlias = str
-PLAN_PRIORITIES = ("high", "medium", "low")
-PlanStatus: TypeAlias = str
-PLAN_STATUSES = ("pending", "in_progress", "completed")
 NoticeSeverity: TypeAlias = str
 NOTICE_SEVERITIES = ("info", "warning", "error")
 CompactionStatus: TypeAlias = str
@@ -41,18 +38,6 @@ class AgentThoughtChunk(Shape, tag="agent_thought_chunk", tag_field="sessionUpda
 
     content: ContentBlock
     message_id: str | None = None
-
-
-class PlanEntry(Shape):
-    content: str
-    priority: PlanPriority
-    status: PlanStatus
-
-
-class Plan(Shape, tag="plan", tag_field="sessionUpdate"):
-    """The agent's whole plan, which replaces the earlier one."""
-
-    entries: tuple[PlanEntry, ...]
 
 
 class AvailableCommandsUpdate(Shape, tag="available_commands_update", tag_field="sessionUpdate"):
@@ -124,6 +109,8 @@ SessionUpdate: TypeAlias = (
     | ToolCall
     | ToolCallUpdate
     | Plan
+    | PlanUpdate
+    | PlanRemoved
     | AvailableCommandsUpdate
     | CurrentModeUpdate
     | ConfigOptionUpdate

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from legation.wire import codec
+from legation.wire.acp.plan import Plan, PlanRemoved, PlanUpdate
 from legation.wire.acp.toolcall import ToolCall, ToolCallUpdate
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
     CompactionSummaryChunk,
     CompactionUpdate,
-    Plan,
     Unrecognized,
     UserMessageChunk,
 )
@@ -33,6 +33,7 @@ from legation.wire.lifecycle import (
     QuestionAsked,
     SessionReset,
     SessionStatus,
+    SetupFacts,
     TurnState,
     UnaskedEffect,
     UnaskingMode,
@@ -47,7 +48,7 @@ from legation.wire.universal.outbox import Outbox, Projected
 from legation.wire.universal.parts import part_of
 from legation.wire.universal.rows import Row
 from legation.wire.universal.speech import Speech
-from legation.wire.universal.states import STATES
+from legation.wire.universal.states import STATES, setup_words
 
 SILENT: Final = frozenset(("turn-state", "agent-exited", "session-status"))
 """Events that may show nothing of their own: a turn's state repeats what the prompt and the asks say, an agent's
@@ -239,7 +240,7 @@ class Projector:
 
     # What has no shape of its own.
 
-    def _own_step(self, payload: Plan | CompactionUpdate) -> None:
+    def _own_step(self, payload: Plan | PlanUpdate | PlanRemoved | CompactionUpdate) -> None:
         """One that stands between what is said before and after."""
         self._speech.end(self._out)
         self._state(payload)
@@ -250,6 +251,9 @@ class Projector:
             self._show("unknown")
         else:
             self._show("status", words(payload))
+
+    def _setup(self, facts: SetupFacts) -> None:
+        self._show("status", *setup_words(facts))
 
     def _unrecognized(self, update: Unrecognized) -> None:
         self._speech.end(self._out)
@@ -275,6 +279,8 @@ _TAKES: Final[dict[type, Callable[[Projector, Any], None]]] = {
     ToolCall: Projector._tool_call,
     ToolCallUpdate: Projector._tool_call,
     Plan: Projector._own_step,
+    PlanUpdate: Projector._own_step,
+    PlanRemoved: Projector._own_step,
     CompactionUpdate: Projector._own_step,
     PromptStarted: Projector._prompt,
     PromptFinished: Projector._prompt_finished,
@@ -288,6 +294,7 @@ _TAKES: Final[dict[type, Callable[[Projector, Any], None]]] = {
     AgentExited: Projector._agent_exited,
     SessionStatus: Projector._status,
     SessionReset: Projector._reset,
+    SetupFacts: Projector._setup,
     Diagnostic: Projector._diagnostic,
     Unrecognized: Projector._unrecognized,
 }

@@ -6,17 +6,17 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from legation.wire.acp.config import BooleanOption, SelectOption
+from legation.wire.acp.plan import Plan, PlanFile, PlanItems, PlanMarkdown, PlanRemoved, PlanUpdate
 from legation.wire.acp.updates import (
     AvailableCommandsUpdate,
     CompactionUpdate,
     ConfigOptionUpdate,
     CurrentModeUpdate,
     Notice,
-    Plan,
     SessionInfoUpdate,
     UsageUpdate,
 )
-from legation.wire.lifecycle import SessionReset, SessionStatus, UnaskingMode
+from legation.wire.lifecycle import SessionReset, SessionStatus, SetupFacts, UnaskingMode
 from legation.wire.universal.shapes import Status
 
 
@@ -25,14 +25,31 @@ def _plan(plan: Plan) -> Status:
     return Status("plan", f"{done} of {len(plan.entries)} done")
 
 
+def _named_plan(update: PlanUpdate) -> Status:
+    match update.plan:
+        case PlanItems(plan_id=name, entries=entries):
+            done = sum(entry.status == "completed" for entry in entries)
+            return Status("plan", f"{name}: {done} of {len(entries)} done")
+        case PlanFile(plan_id=name, uri=uri):
+            return Status("plan", f"{name}: {uri}")
+        case PlanMarkdown(plan_id=name, content=text):
+            return Status("plan", f"{name}: {text}")
+    return Status("plan", None)
+
+
 def _commands(update: AvailableCommandsUpdate) -> Status:
     return Status("commands", ", ".join(command.name for command in update.available_commands))
 
 
-def _config(update: ConfigOptionUpdate) -> Status:
+def setup_words(facts: SetupFacts) -> list[Status]:
+    words = [Status("mode", facts.modes.current_mode_id)] if facts.modes is not None else []
+    return [*words, *([_config(facts)] if facts.config_options is not None else [])]
+
+
+def _config(update: ConfigOptionUpdate | SetupFacts) -> Status:
     values = [
         f"{option.id}={option.current_value}"
-        for option in update.config_options
+        for option in update.config_options or ()
         if isinstance(option, SelectOption | BooleanOption)
     ]
     return Status("config", ", ".join(values))
@@ -53,6 +70,8 @@ def _session(status: SessionStatus) -> Status:
 
 STATES: Final[dict[type, Callable[[Any], Status]]] = {
     Plan: _plan,
+    PlanUpdate: _named_plan,
+    PlanRemoved: lambda update: Status("plan", f"{update.plan_id}: removed"),
     AvailableCommandsUpdate: _commands,
     CurrentModeUpdate: lambda update: Status("mode", update.current_mode_id),
     ConfigOptionUpdate: _config,
