@@ -39,16 +39,14 @@ Row = Event | Draft
 
 
 def update_of(row: Row) -> Mapping[str, object] | None:
-    """What the agent said, in whichever of its forms it was recorded: the update, or the parameters around it."""
-    value = _read(row)
-    inner = value.get("update") if "sessionUpdate" not in value else None
-    return inner if isinstance(inner, dict) else value or None
+    """What the agent said, whatever stands around it."""
+    return _read(row) or None
 
 
 def _read(row: Row) -> dict[str, object]:
     """Nothing of what cannot be read, or would hold up others while it is."""
     try:
-        value = jsontext.read(row.raw) if len(row.raw) <= LONGEST else None
+        value = jsontext.read(row.payload) if len(row.payload) <= LONGEST else None
     except jsontext.READ_ERRORS:
         return {}
     return value if isinstance(value, dict) else {}
@@ -99,7 +97,7 @@ class Account:
 
     def _add_said(self, row: Row, update: Mapping[str, object] | None) -> None:
         if update is None or row.type in _OTHERS:
-            self._other.update(_digest(update if update is not None else row.raw))
+            self._other.update(_digest(update if update is not None else row.payload))
         elif row.type == _AGENT:
             text = _text_of(update.get("content"))
             self._agent_size += len(text)
