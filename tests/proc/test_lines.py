@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.proc.lines import LineReader, LineSplitter
+from legation.proc.lines import LONG_BLOCK, LineReader, LineSplitter
 from legation.proc.pipes import hand_over
 
 LIMIT = 10.0  # our own time for one read
@@ -101,3 +102,56 @@ async def test_a_second_reader_at_the_same_time_is_refused() -> None:
     os.close(writing)
     reader.close()
     await reader.closed
+
+
+async def test_a_long_line_is_redacted_off_the_loop_and_keeps_its_place() -> None:
+    """A step of the redaction of a line of megabytes is long by itself."""
+    loop, seen = threading.get_ident(), dict[int, bool]()
+
+    def redact(block: bytes) -> bytes:
+        seen[len(block)] = threading.get_ident() == loop
+        return block.replace(b"hunter2", b"[redacted]")
+
+    reading, writing = os.pipe()
+    reader = LineReader(LineSplitter(redact=redact), 100)
+    await hand_over(os.fdopen(reading, "rb", 0), reader)
+    long = b"x" * (2 * LONG_BLOCK) + b"hunter2"
+    said = b"first\n" + long + b"\r\nlast\n" + long
+    writer = threading.Thread(target=write_all, args=(writing, said))
+    writer.start()
+    async with asyncio.timeout(LIMIT):
+        first = [line async for lines in reader for line in lines]
+    writer.join()
+    hidden = b"x" * (2 * LONG_BLOCK) + b"[redacted]"
+    assert first == [b"first", hidden, b"last", hidden]
+    assert not any(on_loop for size, on_loop in seen.items() if size > LONG_BLOCK)
+
+
+async def test_a_read_that_is_cancelled_while_a_long_line_is_redacted_loses_nothing() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def redact(block: bytes) -> bytes:
+        begun.set()
+        assert go_on.wait(LIMIT)
+        return block
+
+    reading, writing = os.pipe()
+    reader = LineReader(LineSplitter(redact=redact), 100)
+    await hand_over(os.fdopen(reading, "rb", 0), reader)
+    long = b"x" * (2 * LONG_BLOCK)
+    writer = threading.Thread(target=write_all, args=(writing, long + b"\nlast\n"))
+    writer.start()
+    first = asyncio.ensure_future(anext(reader))
+    assert await asyncio.to_thread(begun.wait, LIMIT)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    go_on.set()
+    async with asyncio.timeout(LIMIT):
+        assert [line async for lines in reader for line in lines] == [long, b"last"]
+    writer.join()
+
+
+def write_all(writing: int, data: bytes) -> None:
+    with os.fdopen(writing, "wb") as file:
+        file.write(data)

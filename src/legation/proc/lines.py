@@ -6,6 +6,8 @@ INV-2: memory is bounded: complete lines by `buffer_limit` plus one read (then t
 unfinished one by `max_line` (then it is dropped as it arrives, reported, and reading goes on after it).
 INV-3: the cost is per block, not per line: one search, one redaction and one split per read, one join per line
 that spans several.
+INV-4: no line holds the loop: a block of more than `LONG_BLOCK` is redacted in a thread, whose every step is short, and
+those behind it wait.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ MAX_LINE: Final = 32 * 1024 * 1024
 # A flood is taken in turns with what is made of it: whoever follows keeps up, and finds it in memory.
 BUFFER_LIMIT: Final = 128 * 1024
 UNFINISHED_SHOWN: Final = 4096  # bytes
+LONG_BLOCK: Final = 1024 * 1024  # bytes
 
 
 def unchanged(block: bytes) -> bytes:
@@ -33,7 +36,17 @@ def ignored(_dropped: int) -> None:
 class LineSplitter:
     """Chunks in, blocks of complete lines out; a line's pieces are joined once, however many there are."""
 
-    __slots__ = ("_blocks", "_dropped", "_max_line", "_pieces", "_redact", "_too_long", "held", "ready")
+    __slots__ = (
+        "_blocks",
+        "_clean_ones",
+        "_dropped",
+        "_max_line",
+        "_pieces",
+        "_redact",
+        "_too_long",
+        "held",
+        "ready",
+    )
 
     def __init__(
         self,
@@ -46,6 +59,7 @@ class LineSplitter:
         self._redact = redact
         self._too_long = on_line_too_long
         self._blocks: list[bytes] = []  # complete lines, each block without its last newline
+        self._clean_ones: set[int] = set()  # their places
         self._pieces: list[bytes] = []  # of the unfinished line
         self._dropped = 0  # bytes of the unfinished line, once it is beyond the cap
         self.ready = 0  # bytes of complete lines
@@ -69,8 +83,26 @@ class LineSplitter:
     def take(self) -> list[bytes]:
         """All complete lines that are waiting, in blocks: with newlines between them, and none at the end."""
         blocks, self._blocks = self._blocks, []
+        clean, self._clean_ones = self._clean_ones, set()
         self.ready = 0
-        return [self._clean(block) for block in blocks]
+        return [block if at in clean else self.clean(block) for at, block in enumerate(blocks)]
+
+    def long_block(self) -> tuple[int, bytes] | None:
+        """The first that waits and takes long to clean, with its place."""
+        for at, block in enumerate(self._blocks):
+            if len(block) > LONG_BLOCK and at not in self._clean_ones:
+                return at, block
+        return None
+
+    def put_back(self, at: int, block: bytes) -> None:
+        """Clean."""
+        self._blocks[at] = block
+        self._clean_ones.add(at)
+
+    def end_long_line(self) -> None:
+        """The stream has ended, and a long line with it."""
+        if self.held > LONG_BLOCK:
+            self._complete_first(b"\n")
 
     def finish(self) -> list[bytes]:
         """What is left at the end of the stream: the waiting lines, and the last one if it has no newline."""
@@ -87,7 +119,7 @@ class LineSplitter:
         """What there is of a line that has not ended, and its beginning only: for people."""
         return self._redact(b"".join(self._pieces))[:UNFINISHED_SHOWN]
 
-    def _clean(self, block: bytes) -> bytes:
+    def clean(self, block: bytes) -> bytes:
         block = self._redact(block)
         return block.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in block else block
 
@@ -144,6 +176,7 @@ class LineReader(asyncio.Protocol):
         self._transport: asyncio.ReadTransport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
+        self._cleaning = False
         self.closed = asyncio.get_running_loop().create_future()
 
     @property
@@ -199,15 +232,35 @@ class LineReader(asyncio.Protocol):
         """Empty at the end."""
         while not self._splitter.ready and not self.closed.done():
             await self._arrival()
+        await self._clean_long_blocks()
         if self.closed.done():
             return self._splitter.finish()
         blocks = self._splitter.take()
         self._resume()
         return blocks
 
-    async def _arrival(self) -> None:
-        if self._waiter is not None:
+    async def _clean_long_blocks(self) -> None:
+        """Each goes back to its place, and whoever is cancelled meanwhile leaves it there (INV-4)."""
+        self._must_be_alone()
+        self._cleaning = True
+        try:
+            while True:
+                if self.closed.done():
+                    self._splitter.end_long_line()
+                found = self._splitter.long_block()
+                if found is None:
+                    return
+                at, block = found
+                self._splitter.put_back(at, await asyncio.to_thread(self._splitter.clean, block))
+        finally:
+            self._cleaning = False
+
+    def _must_be_alone(self) -> None:
+        if self._waiter is not None or self._cleaning:
             raise RuntimeError("cannot read lines in two tasks at once; let one of them hand the lines on")
+
+    async def _arrival(self) -> None:
+        self._must_be_alone()
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
