@@ -28,7 +28,30 @@ from legation.wire.lifecycle import AgentExited as AgentExitedEvent
 
 Reason = Literal["spawn-failed", "initialize-failed", "crashed", "ended", "stopped", "disposed"]
 
+STDERR_AT_ONCE = 20  # diagnostics of what an agent says there; then one a second, with how many were left out
 STDERR_SHOWN = 2000  # bytes of a block of stderr that a diagnostic holds
+
+
+class Allowance:
+    """How much an agent may say on its standard error, which is a diagnostic each: some at once, and one a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._left = float(STDERR_AT_ONCE)
+        self._out = 0
+
+    def take(self) -> int | None:
+        """How many were left out before this one; None: this one is, too."""
+        now = self._clock.monotonic()
+        self._left = min(STDERR_AT_ONCE, self._left + now - self._since)
+        self._since = now
+        if self._left < 1:
+            self._out += 1
+            return None
+        self._left -= 1
+        out, self._out = self._out, 0
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +301,15 @@ class Agent:
         def too_long(size: int) -> None:
             self.router.trouble(DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {size} bytes")
 
+        allowance = Allowance(self._around.clock)
+
         def said(lines: list[bytes]) -> None:
+            left_out = allowance.take()
+            if left_out is None:
+                return
             text = b"\n".join(lines)[:STDERR_SHOWN].decode(errors="replace")
-            self._diagnose(DiagnosticCode.AGENT_STDERR, text)
+            data: dict[str, object] | None = {"leftOut": left_out} if left_out else None
+            self._diagnose(DiagnosticCode.AGENT_STDERR, text, data=data)
 
         return Pipes(
             max_line=options.max_line, redact=options.redact, on_line_too_long=too_long, on_stderr=said
