@@ -68,6 +68,15 @@ EVENTS_1KB = Candidate("session-events-1KB", "bench.session_events", ("flood", "
 EVENTS_BURST = Candidate("session-events-burst", "bench.session_events", ("burst", "50", "2000", "50"))
 EVENTS_PAGES = Candidate("session-events-pages", "bench.session_events", ("replay", "50000", "1000"))
 EVENTS_LINE = Candidate("session-events-line", "bench.session_events", ("line",))
+HOSTILE = tuple(
+    Candidate(f"beside-{kind}", "bench.hostile", (kind,))
+    for kind in (
+        "answers", "strangers", "unreadable", "broken", "empty", "unknown-requests", "permissions", "tool-calls",
+        "small-chunks", "one-message", "stderr", "deep", "deep-junk", "mib-objects", "mid-objects", "mid-permission",
+        "long-objects", "long-text", "long-bytes", "long-junk", "returns", "long-answer", "long-permission", "long-write",
+    )
+)  # fmt: skip
+SLICE, WORST, LATE = "slice ms", "worst ms", "times what it may be late"
 
 
 def _rival(what: str, side: str, *args: str) -> Candidate:
@@ -253,6 +262,27 @@ BENCHMARKS = (
             Target("CPU of 50 readers", times(READERS_ACP, READERS_SESSIONS, CPU), "at most", 1.3),
         ),
         rounds=5,
+    ),
+    Benchmark(
+        "hostile",
+        "a quiet session's lines beside an agent that means harm, of each kind; and the longest slice of the loop",
+        HOSTILE,
+        tuple(
+            target
+            for each in HOSTILE
+            for target in (
+                Target(f"{each.name}: longest slice, CPU ms", metric(each, SLICE), "at most", 50),
+                Target(
+                    f"{each.name}: p99, of the larger of 3 times its own and 50 ms",
+                    metric(each, LATE),
+                    "at most",
+                    1,
+                ),
+                Target(f"{each.name}: worst ms", metric(each, WORST), "at most", 100),
+            )
+        ),
+        only_by_name=True,
+        rounds=1,
     ),
     Benchmark(
         "rival",

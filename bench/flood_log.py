@@ -56,6 +56,9 @@ class LogInbox:
     def request(self, method: str, _: bytes) -> Awaitable[object]:
         raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"{method} is not offered")
 
+    async def keep(self, _session_id: str, draft: Draft) -> Draft:
+        return draft
+
     async def room(self) -> None:
         await self._log.room()
 

@@ -26,6 +26,7 @@ READY = 30.0  # seconds for a server to answer, on a loaded machine
 ENDING = 15.0  # seconds for it to end
 AGENT = "bench-rival-agent"  # in the command line of every agent's process
 NAME = "bench"
+LEGATION = (sys.executable, "-m", "legation")
 
 Side = Literal["sandbox-agent", "legation-acp", "legation-sessions"]
 
@@ -96,15 +97,20 @@ def _family(pid: int) -> Iterator[int]:
 
 
 @contextmanager
-def started(side: Side, home: Path, agent: tuple[str, ...]) -> Iterator[Server]:
-    """`agent` is the command that both of them start, for every session."""
+def started(
+    side: Side, home: Path, agent: tuple[str, ...], program: tuple[str, ...] = LEGATION
+) -> Iterator[Server]:
+    """`agent` is the command that both of them start, for every session; `program` is Legation's own."""
     (home / "work").mkdir(parents=True, exist_ok=True)
     launcher = home / AGENT
     launcher.write_text(f"#!/bin/sh\nexec {' '.join(agent)} {AGENT}\n")
     launcher.chmod(0o755)
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
-    starting = _sandbox_agent if side == "sandbox-agent" else _legation
-    with starting(home, launcher, environment) as server:
+    if side == "sandbox-agent":
+        starting = _sandbox_agent(home, launcher, environment)
+    else:
+        starting = _legation(home, launcher, environment, program)
+    with starting as server:
         yield server
 
 
@@ -146,13 +152,15 @@ def _sandbox_agent(home: Path, launcher: Path, environment: dict[str, str]) -> I
 
 
 @contextmanager
-def _legation(home: Path, launcher: Path, environment: dict[str, str]) -> Iterator[Server]:
+def _legation(
+    home: Path, launcher: Path, environment: dict[str, str], program: tuple[str, ...]
+) -> Iterator[Server]:
     data = home / "data"
     data.mkdir(mode=0o700, exist_ok=True)
     (data / "agents.toml").write_text(f'[agents.{NAME}]\ncommand = "{launcher}"\n')
     found = data / "server.json"
     paths = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-    argv = [sys.executable, "-m", "legation", "server", "--port", "0", "--data-dir", str(data)]
+    argv = [*program, "server", "--port", "0", "--data-dir", str(data)]
     with _running(argv, environment | paths, home) as process:
         until = time.monotonic() + READY
         while not found.exists():
