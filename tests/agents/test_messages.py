@@ -65,7 +65,7 @@ def test_an_update_with_an_id_is_not_taken_for_a_notification() -> None:
     notification, request = b'{"id":null,' + update, b'{"id":1,' + update
     (found,) = UpdateReader().read(notification)
     assert isinstance(found, tuple)
-    assert UpdateReader().read(request) == [request]
+    assert list(UpdateReader().read(request)) == [request]
 
 
 _update = st.builds(

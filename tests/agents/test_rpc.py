@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -74,6 +75,9 @@ class Seen:
     def request(self, method: str, params: bytes) -> Awaitable[object]:
         self.order.append(method)
         return self.serve(method, params)
+
+    async def keep(self, _session_id: str, draft: Draft) -> Draft:
+        return draft
 
     async def room(self) -> None:
         await self.full.wait()
@@ -175,7 +179,7 @@ async def test_an_answer_that_was_seen_counts_though_time_runs_out_meanwhile(lin
     seen: list[object] = []
 
     def answer_at_once(data: bytes) -> None:
-        line.peer._take(b'{"id":1,"result":5}')
+        line.peer._take_other(b'{"id":1,"result":5}')
 
     line.pipe.write = answer_at_once  # type: ignore[method-assign]
     assert await line.peer.call("a", {}, timeout=0, on_answer=seen.append) == b"5"
@@ -367,3 +371,36 @@ async def test_runs_of_updates_are_handed_on_by_session(line: Line) -> None:
     line.pipe.say(UPDATE % 1, other, other, UPDATE % 2)
     await line.end()
     assert line.seen.order == [("s", 1), ("t", 9), ("t", 9), ("s", 2)]
+
+
+AT_ONCE = 256  # messages of one agent that nobody else is kept waiting for longer than
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b'{"id":777,"result":{}}', id="answers to nothing"),
+        pytest.param(b"this is no message", id="stray lines"),
+        pytest.param(b'{"method":"no/such"}', id="notifications"),
+        pytest.param(b'{"id":"r","method":"no/such"}', id="requests"),
+        pytest.param(UPDATE % 1, id="updates"),
+    ],
+)
+async def test_others_have_their_turns_between_the_messages_that_an_agent_wrote_at_once(
+    line: Line, said: bytes
+) -> None:
+    loop, seen, steps, count = asyncio.get_running_loop(), line.seen, [0], 10_000
+
+    def handled() -> int:
+        return len(seen.order) + len(seen.troubles)
+
+    def neighbour() -> None:
+        steps.append(handled())
+        if steps[-1] < count:
+            loop.call_soon(neighbour)
+
+    line.pipe.say(*[said] * count)
+    loop.call_soon(neighbour)
+    await line.end()
+    assert handled() == count
+    assert max(after - before for before, after in pairwise(steps)) <= AT_ONCE

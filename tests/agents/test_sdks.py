@@ -274,6 +274,9 @@ class Inbox:
     def request(self, method: str, _: bytes) -> Awaitable[object]:
         raise RpcFault(-32601, method)
 
+    async def keep(self, _session_id: str, draft: Draft) -> Draft:
+        return draft
+
     async def room(self) -> None:
         return
 

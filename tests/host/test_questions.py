@@ -100,6 +100,9 @@ class Desk:
             return _ready(answer_without_session(self.trouble))
         return self.questions.ask(request, turn="trn_1")
 
+    async def keep(self, _session_id: str, draft: Draft) -> Draft:
+        return draft
+
     async def room(self) -> None:
         return
 

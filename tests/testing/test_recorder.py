@@ -49,6 +49,9 @@ class Box:
     async def request(self, method: str, _: bytes) -> object:
         raise RpcFault(-32601, method)
 
+    async def keep(self, _session_id: str, draft: Draft) -> Draft:
+        return draft
+
     async def room(self) -> None:
         return
 

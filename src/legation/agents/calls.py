@@ -48,6 +48,11 @@ class Calls:
             del self._given_up[next(iter(self._given_up))]
         self._given_up[b"%d" % call.number] = call.method
 
+    def method(self, key: bytes) -> str | None:
+        """Of the call that waits for an answer with that id."""
+        call = self._open.get(key)
+        return call.method if call else None
+
     def take(self, key: bytes, answer: bytes | RpcError) -> str | None:
         """Hands the answer to whoever waits for it. Says what is odd about one that nobody waits for."""
         call = self._open.get(key)

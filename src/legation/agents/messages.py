@@ -5,6 +5,7 @@ INV-M1  Nobody can tell a line that was read by its beginning from one that was 
         one JSON object up to the last two brackets is that update, and the brackets end the params and the message.
 """
 
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import msgspec
@@ -71,30 +72,45 @@ _decode_message = msgspec.json.Decoder(Message).decode
 _decode_error = msgspec.json.Decoder(RpcError).decode
 
 
+def pieces(block: bytes, size: int) -> Iterator[bytes]:
+    """The lines of a block, in blocks of about that size; one that is larger is one line."""
+    start = 0
+    while len(block) - start > size:
+        end = block.rfind(b"\n", start, start + size)
+        if end < 0:
+            end = block.find(b"\n", start + size)
+        if end < 0:
+            break
+        yield block[start:end]
+        start = end + 1
+    yield block[start:] if start else block
+
+
 class UpdateReader:
     """Of one agent. Whose update a line is, and where it stands, is seen at its beginning where that is known."""
 
     def __init__(self) -> None:
         self._known: list[_Beginning] = []  # the one that was used last is the first
 
-    def read(self, block: bytes) -> list[Found]:
-        """Lines with newlines between them."""
-        lines = _lines(block)
+    def read(self, block: bytes) -> Iterator[Found]:
+        """Lines with newlines between them, read as they are taken; those that say nothing are left out."""
+        lines = [line for line in _lines(block) if line and not line.isspace()]
         if not _is_utf8(block):  # msgspec does not look into what it skips
             if len(lines) == 1:
-                return [block]
-            return [found for line in lines for found in self.read(line)]
-        found: list[Found] = []
+                yield lines[0]
+            else:
+                for line in lines:
+                    yield from self.read(line)
+            return
         at = 0
         while at < len(lines):
             drafts = self._run(lines, at)
             if drafts:
-                found.append((self._known[0].session, drafts))
+                yield self._known[0].session, drafts
                 at += len(drafts)
             else:
-                found.append(self._read_whole(lines[at]))
+                yield self._read_whole(lines[at])
                 at += 1
-        return found
 
     def _run(self, lines: list[bytes], at: int) -> list[Draft]:
         """The hot path: as many lines as begin as the first of them does, if that is known."""
@@ -163,6 +179,15 @@ def _is_utf8(text: bytes) -> bool:
         return text.isascii() or bool(text.decode())
     except UnicodeDecodeError:
         return False
+
+
+def is_odd(line: bytes) -> bool:
+    """Whether it is to be walked through, token by token: no parser takes it, or it is an update that is none at once."""
+    try:
+        message = _decode_message(line)
+    except (ValueError, RecursionError):
+        return True
+    return message.method == "session/update" and not message.id
 
 
 def read_message(line: bytes) -> Message | None:

@@ -4,6 +4,8 @@ INV-R1  Messages are handled in the order they came: updates are handed on befor
         and `on_answer` is called before the updates behind that.
 INV-R2  Every request of the agent gets exactly one answer, whatever becomes of it.
 INV-R3  A line that is no message is reported and skipped; it never ends the connection.
+INV-R4  No agent holds the loop: of what it wrote at once, `SLICE_LINES` are handled, and then everybody else has a turn;
+        a line that would take long by itself is read elsewhere (`outlines`), and those behind it wait.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
+from legation.agents import outlines
 from legation.agents.calls import Call, Calls
 from legation.agents.messages import (
     Message,
     UpdateReader,
     id_key,
+    is_odd,
+    pieces,
     read_cancelled_id,
     read_error,
     read_message,
@@ -28,16 +35,24 @@ from legation.agents.messages import (
 from legation.agents.output import Stray
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child
+from legation.proc.lines import MAX_LINE
 from legation.wire import jsontext
-from legation.wire.acp.rpc import CANCEL_REQUEST, ErrorCode, RpcError
+from legation.wire.acp.permission import Cancelled, RequestPermissionResponse
+from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ClientMethod, ErrorCode, RpcError
 from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.events import Draft
 
 REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway cannot fill our memory
 OUTBOX_LIMIT = 32 * 1024 * 1024  # bytes that may wait for an agent to read them before it is not read either
 WRITE_TIMEOUT = 30.0  # seconds in which an agent must take what we write: its time
+SLICE_LINES = (
+    128  # messages between two turns of the loop: some milliseconds, if each of them is as dear as they get
+)
+SLICE_BYTES = 64 * 1024  # that are read at once
+REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
 SHOWN_BYTES = 200  # of a stray line, in the diagnostic
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
+_OURS = frozenset(AgentMethod)  # whose answers are read here; others are for whoever asked, as they are
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +68,9 @@ class Inbox(Protocol):
     def request(self, method: str, params: bytes) -> Awaitable[object]:
         """The result, later. What must keep its place among the updates is done before this returns.
         Raise `RpcFault`, now or later, for an error of one's choice."""
+
+    async def keep(self, session_id: str, draft: Draft) -> Draft:
+        """The same, with its long text stored ahead of it if that can be."""
 
     async def room(self) -> None:
         """Returns when more may be read: the back-pressure on the agent."""
@@ -91,22 +109,28 @@ class RpcPeer:
         self._calls = Calls()
         self._answering: dict[bytes, asyncio.Future[object]] = {}
         self._updates = UpdateReader()
+        self._handled = 0  # messages since others had their turn
         self._closed = False
 
     async def run(self) -> None:
         """Read until the agent's output ends; then whoever waits for an answer learns that none will come."""
         try:
-            async for blocks in self._child.blocks():
-                for block in blocks:
-                    self._take(block)
-                await self._inbox.room()
-                if self._child.unsent > OUTBOX_LIMIT:
-                    await self._child.drain(WRITE_TIMEOUT)
+            with outlines.reader.in_use():
+                await self._run()
         except TimedOut as error:
             self._inbox.trouble(DiagnosticCode.AGENT_PROCESS_ERROR, error.message)
         finally:
             self._closed = True
             self._end()
+
+    async def _run(self) -> None:
+        async for blocks in self._child.blocks():
+            for block in blocks:
+                for piece in pieces(block, SLICE_BYTES):
+                    await self._take(piece)
+            await self._inbox.room()
+            if self._child.unsent > OUTBOX_LIMIT:
+                await self._child.drain(WRITE_TIMEOUT)
 
     async def call(
         self,
@@ -161,17 +185,89 @@ class RpcPeer:
         with suppress(LegationError):  # the agent may be gone, which is as good
             self._write({"jsonrpc": "2.0", "method": CANCEL_REQUEST, "params": {"requestId": call.number}})
 
-    def _take(self, block: bytes) -> None:
+    async def _take(self, block: bytes) -> None:
         """The hot path: a run of updates of one session goes on as one list."""
+        if outlines.is_heavy(block):
+            await self._take_heavy(block)
+            return
         for found in self._updates.read(block):
-            if isinstance(found, bytes):
-                self._take_other(found)
+            if not isinstance(found, bytes):
+                await self._hand_on(*found)
+            elif len(found) > outlines.ODD_BYTES and is_odd(found):
+                await self._take_heavy(found)
             else:
-                self._inbox.updates(*found)
+                self._take_other(found)
+                await self._rest_after(1)
+
+    async def _hand_on(self, session: str, drafts: list[Draft]) -> None:
+        for start in range(0, len(drafts), SLICE_LINES):
+            some = drafts[start : start + SLICE_LINES]
+            self._inbox.updates(session, some)
+            await self._rest_after(len(some))
+
+    async def _rest_after(self, messages: int) -> None:
+        """INV-R4."""
+        self._handled += messages
+        if self._handled >= SLICE_LINES:
+            self._handled = 0
+            await asyncio.sleep(0)
+
+    async def _take_heavy(self, line: bytes) -> None:
+        found = await outlines.reader.read(line)
+        if found is None:
+            self._stray(line)
+            return
+        text = line if found.whole else await outlines.as_text(line)
+        if len(text) > MAX_LINE:  # U+FFFD is longer than what it stands for
+            self._inbox.trouble(
+                DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {len(line)} bytes, which is no UTF-8"
+            )
+            return
+        part = text[slice(*found.part)]
+        if found.session is not None:
+            digest = found.digest.encode() if outlines.is_heavy(line) else b""  # else it can be read as it is
+            if digest and not found.whole:
+                what = f"a line of {len(line)} bytes is no UTF-8: it is kept with U+FFFD where it is none"
+                self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+            native = b"" if digest or found.whole else line
+            draft = Draft(found.type, part, native, found.span, digest)
+            if len(part) > outlines.MOST_BYTES:
+                draft = await self._inbox.keep(found.session, draft)
+            self._inbox.updates(found.session, [draft])
+            return
+        message = Message(found.method, msgspec.Raw(found.id.encode()), msgspec.Raw(part))
+        if not found.method:
+            ours = self._calls.method(id_key(found.id.encode())) in _OURS
+            message.result, message.error = (
+                msgspec.Raw(found.digest.encode() if ours else part),
+                msgspec.Raw(found.error.encode()),
+            )
+            self._take_response(message)
+        elif found.id and outlines.is_heavy(line) and found.method != ClientMethod.WRITE_TEXT_FILE:
+            self._refuse(message, len(line))
+        elif found.id:
+            self._take_request(message)
+        elif found.method == CANCEL_REQUEST:
+            self._take_cancel(message)
+        else:
+            self._inbox.notification(found.method, part)
+
+    def _refuse(self, message: Message, size: int) -> None:
+        """Nobody could be shown it. To a permission that is a no: some agents hang after an error."""
+        why = f"it is {size} bytes long, or of more than {outlines.MOST_MARKS} values, which nobody could be shown"
+        if message.method == ClientMethod.REQUEST_PERMISSION:
+            what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
+            self._inbox.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
+            answer: object = RequestPermissionResponse(outcome=Cancelled())
+        else:
+            self._inbox.trouble(
+                DiagnosticCode.AGENT_LINE_TOO_LONG,
+                f"refused a request, {message.method[:SHOWN_BYTES]!r}: {why}",
+            )
+            answer = RpcError(ErrorCode.INVALID_REQUEST, f"cannot serve this request: {why}; send less")
+        self._write_answer(bytes(message.id), answer)
 
     def _take_other(self, line: bytes) -> None:
-        if not line.strip():
-            return
         text = line.decode(errors="replace").encode()
         message = read_message(text)
         if message is None or not (message.method or message.id):
@@ -206,6 +302,7 @@ class RpcPeer:
             self._strayed.settle()
 
     def _take_request(self, message: Message) -> None:
+        self._handled += REQUEST_LINES - 1
         raw_id = bytes(message.id)
         key = id_key(raw_id)
         if key in self._answering or len(self._answering) >= REQUESTS_AT_ONCE:

@@ -131,7 +131,7 @@ def project_event(event: Event) -> dict[str, object]:
     numbered: dict[str, object] = {"seq": event.seq, "at": event.at}
     if event.type not in _ACP_TYPES:
         return {**numbered, "type": event.type, "payload": _value(event.raw)}
-    update = normalize_session_update(event.payload)
+    update = normalize_session_update(event.brief)
     projected = {**numbered, "type": update.type, "payload": update.payload}
     return {**projected, "extensions": update.extensions} if update.extensions else projected
 

@@ -305,6 +305,15 @@ class Router:
             raise
         return session.question(request)
 
+    async def keep(self, session_id: str, draft: Draft) -> Draft:
+        session = self._sessions.get(session_id)
+        if session is None:
+            return draft
+        try:
+            return await session.stream.keep(draft)
+        except LegationError:  # it takes no more: that is told with the update
+            return draft
+
     async def room(self) -> None:
         """What stands behind a permission is not on its way to the disk, nor counted there: so no more of it is read."""
         await self._log.room()

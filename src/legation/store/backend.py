@@ -85,7 +85,17 @@ class SetMeta:
     meta: bytes
 
 
-Op = Create | Append | Replace | SetState | SetMeta
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A piece of a text that would hold up others' commits. All of them come before the event that names the `blob`."""
+
+    stream: str
+    blob: str
+    number: int
+    body: bytes
+
+
+Op = Create | Append | Replace | SetState | SetMeta | Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,7 @@ Report = Callable[[Trouble], None]
 
 class Backend(Protocol):
     durable: bool  # False: `commit` is immediate and keeps nothing; the log itself is the store
+    keeps_parts: bool  # else a long event is stored as it is: nobody else is held up by it
 
     def open(self, report: Report) -> None:
         """Take sole ownership and mend what a crash left."""

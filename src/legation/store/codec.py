@@ -9,7 +9,8 @@ would be escaped. The native line of an agent that does not speak ACP stands bef
     {"seq":8,"at":1794774823124,"type":"agent-message-chunk","update":[33,1],"raw":{"sessionId":"ses-7","update":{...}}}
 
 `update` says that `raw` is the params of `session/update`, and how many bytes of it stand before and behind the update
-(INV-W4). A row without it is of another kind, or of a Legation that kept the update alone.
+(INV-W4). A row without it is of another kind, or of a Legation that kept the update alone. `digest` stands before `raw`
+too, as text, where `raw` is too much to be decoded (INV-W5), and then `raw` may be stored elsewhere, as a `blob`.
 """
 
 import re
@@ -27,6 +28,7 @@ _END = b"}\n"
 _LINE = _START + b"%b" + _END
 _LONG = 512  # bytes of raw
 _SPANS_KEPT = 4096
+ELSEWHERE = b"null"  # where `raw` is in parts of its own, under the name that `blob` is
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 
 
@@ -37,6 +39,8 @@ class _Head(msgspec.Struct, gc=False):
     native: str = ""
     native64: str = ""
     update: Span = WHOLE
+    digest: str = ""
+    blob: str = ""
 
 
 _decode_head = msgspec.json.Decoder(_Head).decode
@@ -86,9 +90,9 @@ def encode(events: Sequence[Event]) -> bytes:
                     event.seq,
                     event.at,
                     types[event.type],
-                    _native(event.native) if event.native else b"",
+                    _besides(event) if event.native or event.digest else b"",
                     spans[event.span],
-                    event.raw,
+                    ELSEWHERE if event.blob else event.raw,
                 )
                 for event in events
             ]
@@ -100,13 +104,19 @@ def encode(events: Sequence[Event]) -> bytes:
             event.seq,
             event.at,
             types[event.type],
-            _native(event.native) if event.native else b"",
+            _besides(event) if event.native or event.digest else b"",
             spans[event.span],
         )
         for event in events
     ]
-    parts[1::3] = [event.raw for event in events]
+    parts[1::3] = [ELSEWHERE if event.blob else event.raw for event in events]
     return b"".join(parts)  # the only copy of what is long
+
+
+def _besides(event: Event) -> bytes:
+    digest = b',"digest":%b' % msgspec.json.encode(event.digest.decode()) if event.digest else b""
+    blob = b',"blob":%b' % msgspec.json.encode(event.blob) if event.blob else b""
+    return (_native(event.native) if event.native else b"") + digest + blob
 
 
 def _native(line: bytes) -> bytes:
@@ -124,11 +134,11 @@ def decode_line(line: bytes) -> Event:
     head = _decode_head(line[:end_of_head] + b"}")
     raw = line[end_of_head + len(_RAW) : -1]
     span = before, behind = head.update
-    if (before or behind) and not (before > 0 < behind < len(raw) - before):
+    if (before or behind) and not head.blob and not (before > 0 < behind < len(raw) - before):
         raise ValueError("not an event line: its update is not in it")
-    if head.native or head.native64:
+    if head.native or head.native64 or head.digest:
         native = head.native.encode() if head.native else b64decode(head.native64)
-        return Event(head.seq, head.at, head.type, raw, native, span)
+        return Event(head.seq, head.at, head.type, raw, native, span, head.digest.encode(), head.blob)
     return Event(head.seq, head.at, head.type, raw, b"", span)
 
 

@@ -86,6 +86,7 @@ class _OpenFile:
 
 class JsonlBackend:
     durable = True
+    keeps_parts = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

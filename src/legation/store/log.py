@@ -17,11 +17,13 @@ from urllib.parse import quote
 
 from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, StorageFailed
+from legation.ids import new_id
 from legation.store.backend import (
     Append,
     Backend,
     Create,
     Op,
+    Part,
     Report,
     StreamInfo,
     Trouble,
@@ -35,6 +37,7 @@ from legation.wire.events import Event
 
 PENDING_LIMIT = 64 * 1024 * 1024  # bytes that may wait for a failing disk before agents are paused
 FLIGHT_LIMIT = 2 * 1024 * 1024  # of one that works: what a commit shows at once, readers find in the tail
+PART_BYTES = 512 * 1024  # of a long text that are one commit: some milliseconds of the disk
 READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
 NAME_BYTES = 200  # of a stream's name, percent-encoded: it is a file's name in some stores
 
@@ -191,6 +194,18 @@ class EventLog:
     def must_be_readable(self, what: str) -> None:
         if not self._readable:
             raise Conflict(f"cannot read {what}: the log is closed; open it again")
+
+    async def keep(self, stream: Stream, text: bytes) -> str:
+        """In parts, a commit each, so that others' come between: the name of it. Empty where it was not stored."""
+        if not self._backend.keeps_parts:
+            return ""
+        name = new_id("blob")
+        try:
+            for number, start in enumerate(range(0, len(text), PART_BYTES)):
+                await self.commit(stream, Part(stream.key, name, number, text[start : start + PART_BYTES]))
+        except StorageFailed:  # an append waits for the disk, and for this too
+            return ""
+        return name
 
     async def read(self, stream: str, after: int) -> list[Event]:
         self.must_be_readable(f"stream {stream} after {after}")

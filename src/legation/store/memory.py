@@ -8,6 +8,7 @@ from legation.wire.events import Event
 
 class MemoryBackend:
     durable = False
+    keeps_parts = False
 
     def open(self, report: Report) -> None:
         del report

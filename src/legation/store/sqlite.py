@@ -15,12 +15,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from legation.errors import StorageFailed
 from legation.store import codec
 from legation.store.backend import (
     Append,
     Create,
     Op,
+    Part,
     Replace,
     Report,
     SetMeta,
@@ -33,7 +36,7 @@ from legation.store.lock import FolderLock
 from legation.store.sqlitefile import connect
 from legation.wire.events import Event
 
-VERSION = 2
+VERSION = 3
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
 AT_ONCE = 100  # pages in one statement
 KNOWN_STREAMS = 10_000  # whose heads are remembered
@@ -57,10 +60,27 @@ create table page (
   body blob not null
 ) strict;
 create unique index page_by_seq on page (stream, last_seq);
+create table part (
+  stream integer not null references stream (id),
+  blob text not null,
+  number integer not null,
+  body blob not null,
+  primary key (stream, blob, number)
+) strict;
 """
 
 # 2: where the generations before the newest begin, with spaces between. Until then a load deleted them.
-_MIGRATIONS = {2: "alter table stream add column earlier text not null default '';"}
+# 3: long texts, in parts of their own: in the row of its event such a text is `null`.
+_MIGRATIONS = {
+    2: "alter table stream add column earlier text not null default '';",
+    3: """create table part (
+      stream integer not null references stream (id),
+      blob text not null,
+      number integer not null,
+      body blob not null,
+      primary key (stream, blob, number)
+    ) strict;""",
+}
 
 _LOOKUP = "select name, workspace, state, first_seq, head, meta, earlier from stream where name = ?"
 _STREAMS = (
@@ -81,6 +101,11 @@ _RESTART = """update stream set state = 'open', head = ?2, meta = coalesce(?3, m
   earlier = case when first_seq < ?1 then ltrim(earlier || ' ' || first_seq) else earlier end where id = ?4"""
 _REOPEN = "update stream set state = 'open', meta = coalesce(?, meta) where id = ?"
 _DROP_PAGES = "delete from page where stream = ?"
+_INSERT_PART = """insert into part (stream, blob, number, body)
+  select id, ?, ?, ? from stream where id = ? and state <> 'deleted' on conflict do nothing"""
+_DROP_PARTS = "delete from part where stream = ?"
+_READ_PARTS = """select part.body from part join stream on stream.id = part.stream
+  where stream.name = ? and part.blob = ? order by part.number"""
 _SET_STATE = "update stream set state = ? where id = ?"
 _BURY = "update stream set state = 'deleted', meta = x'7b7d', earlier = '' where id = ?"
 _SET_META = "update stream set meta = ? where id = ? and state <> 'deleted'"
@@ -93,6 +118,7 @@ Page = tuple[int, int, bytes]
 
 class SqliteBackend:
     durable = True
+    keeps_parts = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -185,11 +211,14 @@ class SqliteBackend:
             case SetState():
                 if op.state == "deleted":  # of a stream that is gone its name is left, and no word of it
                     run(_DROP_PAGES, (stream_id,))
+                    run(_DROP_PARTS, (stream_id,))
                     run(_BURY, (stream_id,))
                 else:
                     run(_SET_STATE, (op.state, stream_id))
             case SetMeta():
                 run(_SET_META, (op.meta, stream_id))
+            case Part():
+                run(_INSERT_PART, (op.blob, op.number, op.body, stream_id))
 
     def _pages(self, op: Append | Replace) -> list[Page]:
         """Of what is not stored. From now on the stream's head is what it will be then."""
@@ -234,11 +263,20 @@ class SqliteBackend:
         size = 0
         with self._reading():
             for (body,) in self._reader.execute(_READ, (stream, after)):
-                events += codec.decode(body, after, lambda line: self._malformed(stream, line))
-                size += len(body)
+                found = codec.decode(body, after, lambda line: self._malformed(stream, line))
+                events += [self._whole(stream, event) if event.blob else event for event in found]
+                size += max(
+                    len(body), sum([len(event.raw) for event in events[-len(found) :]]) if found else 0
+                )
                 if events and size >= up_to_bytes:
                     break
         return events
+
+    def _whole(self, stream: str, event: Event) -> Event:
+        parts = self._reader.execute(_READ_PARTS, (stream, event.blob)).fetchall()
+        if not parts:
+            self._malformed(stream, event.digest)
+        return replace(event, raw=b"".join([body for (body,) in parts]) or event.raw)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

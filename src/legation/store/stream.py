@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         def send(self, stream: Stream, op: Op) -> None: ...
         def commit(self, stream: Stream, op: Op) -> Awaitable[None]: ...
         async def read(self, stream: str, after: int) -> list[Event]: ...
+        async def keep(self, stream: Stream, text: bytes) -> str: ...
 
 
 TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
@@ -123,6 +124,11 @@ class Stream:
             self._log.submit(self, Append(self.key, events, size_of(events)))
         return receipt
 
+    async def keep(self, draft: Draft) -> Draft:
+        """Store a long text ahead of its event, in parts that hold up nobody; where that cannot be, it comes with it."""
+        self._must_be_open()
+        return msgspec.structs.replace(draft, blob=await self._log.keep(self, draft.raw))
+
     def reserve(self, draft: Draft) -> Place:
         """Number the draft, which may still be changed: it has its place among the others at once. Whoever reserves one
         fills it soon: all that comes behind waits."""
@@ -159,7 +165,7 @@ class Stream:
         codec.check(drafts)
         now = self._log.clock.now_ms()
         return [
-            Event(seq, now, draft.type, draft.raw, draft.native, draft.span)
+            Event(seq, now, draft.type, draft.raw, draft.native, draft.span, draft.digest, draft.blob)
             for seq, draft in enumerate(drafts, self._head + 1)
         ]
 

@@ -86,7 +86,7 @@ def update_draft(session_id: str, update: SessionUpdate, native: bytes = b"") ->
 def decode(event: Event | Draft) -> Known | Unrecognized:
     """The typed payload of a row. What this version cannot type is Unrecognized; nothing raises."""
     if event.type in _ACP_TYPES:
-        return decode_update(event.payload)
+        return decode_update(event.brief)
     decoder = _decoders.get(event.type)
     return Unrecognized(event.raw, _value(event.raw)) if decoder is None else _decode_own(decoder, event.raw)
 

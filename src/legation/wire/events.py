@@ -7,6 +7,10 @@ INV-W3  What is not understood is kept, as `unrecognized-update`, never dropped.
 INV-W4  Where the update stands in `raw` is written beside it, by us: nothing that an agent sends can feign it. Both parts
         of a `span` are above 0 for params, for these have brackets, and both are 0 where all of `raw` is the payload:
         in events of our own, in native lines, and in every row of an update from before version 4.
+INV-W5  An update that is too much to be decoded here comes with a `digest`: JSON of some kilobytes that says the same in
+        the small and is decoded in its place; `null` where the update is no JSON that can be read. With a digest, `raw`
+        is UTF-8, and unless that is `null` it is JSON that nests no deeper than anybody reads. It is never cut; where
+        it was stored ahead of its row, `blob` is the name under which the store finds it again.
 """
 
 from typing import Final, TypeAlias
@@ -49,6 +53,7 @@ Span: TypeAlias = tuple[int, int]
 """How many bytes of `raw` stand before the update, and how many behind it (INV-W4)."""
 
 WHOLE: Final[Span] = (0, 0)
+UNREADABLE: Final = b"null"  # the digest of what is no JSON that can be read
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -58,12 +63,19 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     native: bytes = b""
     span: Span = WHOLE
+    digest: bytes = b""
+    blob: str = ""
 
     @property
     def payload(self) -> bytes:
         """The update alone; of another event all there is."""
         before, behind = self.span
         return self.raw[before : len(self.raw) - behind]
+
+    @property
+    def brief(self) -> bytes:
+        """What is decoded: the payload, or its digest where it has one."""
+        return self.digest or self.payload
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -75,12 +87,19 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     native: bytes = b""
     span: Span = WHOLE
+    digest: bytes = b""
+    blob: str = ""
 
     @property
     def payload(self) -> bytes:
         """The update alone; of another event all there is."""
         before, behind = self.span
         return self.raw[before : len(self.raw) - behind]
+
+    @property
+    def brief(self) -> bytes:
+        """What is decoded: the payload, or its digest where it has one."""
+        return self.digest or self.payload
 
 
 class _Tagged(msgspec.Struct, gc=False):

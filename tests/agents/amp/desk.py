@@ -67,6 +67,9 @@ class Box:
             self.withdrawn += 1
             raise
 
+    async def keep(self, _session_id: str, draft: Draft) -> Draft:
+        return draft
+
     async def room(self) -> None:
         return
 

@@ -31,9 +31,9 @@ class Setup:
     def take(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.type in (_MODE, _OPTIONS):
-                self._note(_members(event.payload))
+                self._note(_members(event.brief))
             elif event.type == _FACTS:
-                facts = _members(event.payload)
+                facts = _members(event.brief)
                 modes = facts.get("modes")
                 self._note({**facts, **modes} if isinstance(modes, dict) else facts)
 

@@ -7,6 +7,7 @@ INV-P6  A source holds at most `TAIL_ROWS` rows and `TAIL_BYTES` bytes besides o
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
@@ -16,7 +17,7 @@ from legation.errors import Conflict, NotFound
 from legation.server.streaming.channel import Source
 from legation.server.streaming.hub import Hub, of_generation
 from legation.server.streaming.projected_checkpoints import Checkpoint
-from legation.server.streaming.projected_fold import Schema, row
+from legation.server.streaming.projected_fold import Schema, framed_row
 from legation.server.streaming.projected_reading import BEYOND, STEP, Projection, Wanted
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
@@ -139,7 +140,12 @@ class Projected(Source):
         if end is not None and (self._tip is None or self._tip.log_seq < end.log_seq):
             self._floor = self._stream.floor
             self._restart(end)
-        return [framed(each) for each in found.rows]
+        rows: list[Event] = []
+        for each in found.rows:
+            if len(each.raw) > AT_ONCE:
+                await asyncio.sleep(0)  # every copy of a long one takes a while
+            rows.append(framed(each))
+        return rows
 
     def _restart(self, tip: Checkpoint) -> None:
         self._tip = tip
@@ -178,7 +184,7 @@ class Projected(Source):
                 at += len(rows)
             else:
                 event = events[at]
-                rows = [framed(row(each, event, include_raw=include_raw)) for each in fold.feed(event)]
+                rows = [framed_row(each, event, include_raw=include_raw) for each in fold.feed(event)]
                 at += 1
             self._tail += rows
             self._tail_bytes += sum([len(each.raw) + len(each.native) for each in rows])

@@ -8,8 +8,9 @@ from typing import Final, Literal, Protocol, Self
 from legation.wire.events import Event
 from legation.wire.universal.facts import SessionFacts
 from legation.wire.universal.messages import MessageProjector
+from legation.wire.universal.outbox import Projected
 from legation.wire.universal.projector import Projector
-from legation.wire.universal.rows import Row
+from legation.wire.universal.rows import FRAME_START, Row, framed
 
 Schema = Literal["sandbox-agent", "universal"]
 
@@ -43,10 +44,27 @@ FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
 
 
 def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> Row:
+    """Its JSON; `framed_row` is for a live body."""
     return Row(
         emitted.sequence,
         cause.at,
         getattr(emitted, "type", ""),
         emitted.encode(include_raw),
+        cause=cause.seq,
+    )
+
+
+def framed_row(emitted: Emitted, cause: Event, *, include_raw: bool) -> Row:
+    """With a frame. A text that is long is kept apart, as the agent wrote it, and copied where the frames are joined."""
+    apart = emitted.apart(include_raw) if isinstance(emitted, Projected) and cause.digest else None
+    if apart is None:
+        return framed(row(emitted, cause, include_raw=include_raw))
+    start, literal = apart
+    return Row(
+        emitted.sequence,
+        cause.at,
+        "item.delta",
+        FRAME_START % emitted.sequence + start,
+        literal,
         cause=cause.seq,
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -24,6 +25,7 @@ PING: Final = b": ping\n\n"
 # Of one write; a single event may be longer. Twice what is taken of an agent's flood in one turn of the loop: else those
 # who follow it fall behind, and read it from the store.
 CHUNK_BYTES: Final = 512 * 1024
+LONG_CHUNK: Final = 4 * 1024 * 1024  # an event may be as long as an agent's line, and is sent in pieces then
 _AROUND: Final = 96  # bytes of a frame besides the agent's own: number, time, type
 
 _HEADERS: Final = {
@@ -45,11 +47,26 @@ NOTHING: Final = Frames(b"", 0, 0)
 
 
 def frames(events: Sequence[Event]) -> Frames:
+    if len(events) == 1 and events[0].digest:
+        return _long_frame(events[0])
+    events = [_shown(event) if event.digest else event for event in events]
     lines = codec.encode(events).split(b"\n")
     data = b"".join(
         [b"id: %d\ndata: %b\n\n" % (event.seq, line) for event, line in zip(events, lines, strict=False)]
     )
     return Frames(as_text(data), events[-1].seq, len(events))
+
+
+def _shown(event: Event) -> Event:
+    """Without what is the store's own."""
+    return replace(event, digest=b"", blob="")
+
+
+def _long_frame(event: Event) -> Frames:
+    """As few copies as can be. That it is UTF-8 is known (INV-W5)."""
+    line = codec.encode([_shown(event)])
+    line = line.replace(b"\r", b" ") if b"\r" in line else line
+    return Frames(b"".join((b"id: %d\ndata: " % event.seq, line, b"\n")), event.seq, 1)
 
 
 def as_text(data: bytes) -> bytes:
@@ -137,7 +154,12 @@ class EventStream(Response):
 async def _send_all(body: Body, send: Send) -> None:
     chunk = HELLO
     while chunk:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if len(chunk) <= LONG_CHUNK:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        for start in range(0, len(chunk) if len(chunk) > LONG_CHUNK else 0, CHUNK_BYTES):
+            piece = chunk[start : start + CHUNK_BYTES]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)  # what is copied for it must hold up nobody
         chunk = await body.next()
 
 

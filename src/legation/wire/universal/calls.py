@@ -124,7 +124,7 @@ def _tell(out: Outbox, call: _Call, update: ToolCall | ToolCallUpdate) -> None:
     label = update.title or call.known.title or "tool call"
     content = (
         shapes.Status(label, update.status or call.known.status),
-        shapes.Json(embedded(out.cause.payload)),
+        shapes.Json(embedded(out.cause.brief)),
     )
     out.whole_item("status", "tool", content, native_id=update.tool_call_id, parent_id=call.item_id)
 

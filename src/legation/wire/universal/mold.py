@@ -19,13 +19,15 @@ from legation.wire.acp.updates import (
     UserMessageChunk,
     decode_update,
 )
-from legation.wire.events import Event, Span
+from legation.wire.events import WHOLE, Event, Span
 
 Chunk = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | CompactionSummaryChunk
 
 _TEXT: Final = re.compile(rb'"text" *: *"((?:[^"\\]++|\\.)*+)"')
 _LONGEST: Final = 256 * 1024  # bytes: to look for the text of a longer one takes longer than to read it whole
 _SAMPLE: Final = "another text"
+
+_skim = msgspec.json.Decoder(msgspec.Raw).decode  # holds the text to the grammar, makes nothing of it
 
 read_text = msgspec.json.Decoder(str).decode
 
@@ -60,3 +62,20 @@ def mold_of(event: Event, chunk: Chunk) -> Mold | None:
     except jsontext.READ_ERRORS:
         return None
     return Mold(event.type, event.span, before, after) if is_the_text and tried == expected else None
+
+
+def whole_text(event: Event, chunk: Chunk) -> bytes:
+    """The JSON string of a text that is cut in the digest, as it stands in the event; empty if it cannot be told."""
+    mold = mold_of(msgspec.structs.replace(event, raw=event.digest, span=WHOLE), chunk)
+    before, behind = event.span
+    end = len(event.raw) - behind
+    if mold is None or not (
+        event.raw.startswith(mold.before, before) and event.raw.endswith(mold.after, 0, end)
+    ):
+        return b""
+    literal = event.raw[before + len(mold.before) - 1 : end - len(mold.after) + 1]
+    try:
+        _skim(literal)
+    except jsontext.READ_ERRORS:
+        return b""
+    return literal

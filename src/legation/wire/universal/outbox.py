@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from legation.wire import jsontext
-from legation.wire.events import WHOLE, Event
+from legation.wire.events import UNREADABLE, WHOLE, Event
 from legation.wire.universal.embedded import embedded, json_bytes
 from legation.wire.universal.facts import SessionFacts, floor
 from legation.wire.universal.rows import DELTA, DELTA_END
@@ -41,6 +41,9 @@ _encode = msgspec.json.Encoder().encode
 _from_timestamp = datetime.fromtimestamp
 
 
+_BARE: Final = 4096  # bytes around an update, above which there is more than a name
+
+
 class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """An event of the log, whole; `native` is the agent's own line where a driver translated it, `params` are those of
     an update that has more beside it than the session's name."""
@@ -53,9 +56,21 @@ class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, event: Event) -> "LogRow":
+        if event.digest:
+            return cls._of_long(event)
         native = embedded(event.native) if event.native else None
         params = embedded(event.raw) if _has_more(event) else None
         return cls(event.seq, event.type, embedded(event.payload), native, params)
+
+    @classmethod
+    def _of_long(cls, event: Event) -> "LogRow":
+        """As bytes, which are JSON and safe to embed, unless nobody could read them (INV-W5)."""
+        if event.digest == UNREADABLE:
+            return cls(event.seq, event.type, msgspec.Raw(event.digest))
+        raw, (before, behind) = event.raw.replace(b"\r", b" "), event.span
+        more = before + behind > _BARE or _has_more(event)
+        update = raw[before : len(raw) - behind]
+        return cls(event.seq, event.type, msgspec.Raw(update), None, msgspec.Raw(raw) if more else None)
 
 
 class _BareParams(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,10 +111,15 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
     def source_seq(self) -> int:
         return self.cause.seq
 
+    def apart(self, include_raw: bool) -> tuple[bytes, bytes] | None:
+        """Of a delta as the agent wrote its text: what stands before that, and the text."""
+        if not self.literal or (include_raw and self.has_raw):
+            return None
+        return DELTA % (self.sequence, self.sequence, time_text(self.cause.at), self.head), self.literal
+
     def encode(self, include_raw: bool = False) -> bytes:
-        if self.literal and not (include_raw and self.has_raw):
-            start = DELTA % (self.sequence, self.sequence, time_text(self.cause.at), self.head)
-            return start + self.literal + DELTA_END.rstrip()
+        if (apart := self.apart(include_raw)) is not None:
+            return b"".join((*apart, DELTA_END.rstrip()))
         event = UniversalEvent(
             f"evt_{self.sequence}",
             self.sequence,

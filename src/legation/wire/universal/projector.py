@@ -104,7 +104,7 @@ class Projector:
         found = self._out.begin(event)
         if self._speech.goes_on(self._out, event):
             return found
-        payload = Unrecognized(event.payload) if nests_too_deep(event.payload) else codec.decode(event)
+        payload = Unrecognized(event.brief) if nests_too_deep(event.brief) else codec.decode(event)
         if self._life.fresh and type(payload) is not SessionReset:
             self._out.jump()
             self._life.begin(self._out)
@@ -265,7 +265,7 @@ class Projector:
         self._out.emit("agent.unparsed", data, synthetic=True, raw=True)
 
     def _show(self, kind: shapes.ItemKind, *words: shapes.Part) -> None:
-        whole = shapes.Json(embedded(self._out.cause.payload))
+        whole = shapes.Json(embedded(self._out.cause.brief))
         role: shapes.Role = "assistant" if kind == "unknown" else "system"
         cause = self._out.cause.type
         self._out.whole_item(kind, role, (*words, whole), native_id=cause, synthetic=cause not in _OF_AGENTS)

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Final
 
-from legation.wire.events import WHOLE, Event
+from legation.wire.events import Event
 
 FRAME: Final = b"id: %d\ndata: %b\n\n"  # how a live body shows a JSON text: one line of UTF-8 (INV-U5)
 DELTA: Final = b'{"event_id":"evt_%d","sequence":%d,"time":%b,%b,"delta":'
 DELTA_END: Final = b'},"raw":null}\n\n'
-DELTA_FRAME: Final = FRAME.split(b"%b")[0] + DELTA
+FRAME_START: Final = FRAME.split(b"%b")[0]
+DELTA_FRAME: Final = FRAME_START + DELTA
 
 
 class Row(Event, frozen=True, gc=False):
@@ -19,7 +20,7 @@ class Row(Event, frozen=True, gc=False):
 
 
 def framed(row: Row) -> Row:
-    return Row(row.seq, row.at, row.type, FRAME % (row.seq, row.raw), b"", WHOLE, row.cause)
+    return Row(row.seq, row.at, row.type, FRAME % (row.seq, row.raw), b"", cause=row.cause)
 
 
 def join_frames(rows: Sequence[Event]) -> bytes:

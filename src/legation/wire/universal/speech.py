@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
 from legation.wire import jsontext
 from legation.wire.acp.content import Text
-from legation.wire.events import WHOLE, Event
+from legation.wire.events import Event
 from legation.wire.universal import shapes
 from legation.wire.universal.embedded import json_bytes
-from legation.wire.universal.mold import Chunk, Mold, mold_of, read_text
+from legation.wire.universal.mold import Chunk, Mold, mold_of, read_text, whole_text
 from legation.wire.universal.outbox import Outbox, time_text
 from legation.wire.universal.parts import part_of
 from legation.wire.universal.rows import DELTA_FRAME, Row
@@ -33,17 +33,22 @@ Piece: TypeAlias = str | bytes | shapes.Part
 """A text may be kept as the JSON string that it came as."""
 
 
+MOST_TEXT: Final = 8 * 1024 * 1024
+"""Bytes of an item's text. A message that is longer goes on in another item: at its end each repeats its text, in one
+piece, and that must hold up nobody."""
+
+
 class Speech:
     """`_pieces` may be shared with copies, and be longer than ours: only the first `_length` of them count."""
 
-    __slots__ = ("_head", "_item_id", "_length", "_mold", "_native_id", "_pieces", "_speaker")
+    __slots__ = ("_head", "_item_id", "_length", "_mold", "_native_id", "_pieces", "_size", "_speaker")
 
     def __init__(self) -> None:
         self._speaker: Speaker | None = None  # nobody speaks
         self._native_id: str | None = None
         self._item_id = ""
         self._pieces: list[Piece] = []
-        self._length = 0
+        self._length = self._size = 0
         self._mold: Mold | None = None
         self._head = b""
 
@@ -51,13 +56,15 @@ class Speech:
         other = Speech()
         other._speaker, other._native_id = self._speaker, self._native_id
         other._item_id, other._mold, other._head = self._item_id, self._mold, self._head
-        other._pieces, other._length = self._pieces, self._length
+        other._pieces, other._length, other._size = self._pieces, self._length, self._size
         return other
 
     def goes_on(self, out: Outbox, event: Event) -> bool:
         """The next chunk of what is being said, if it differs from its first one in the text alone."""
         mold = self._mold
-        if mold is None or event.type != mold.type or event.span != mold.span:
+        if mold is None or event.type != mold.type or event.span != mold.span or event.digest:
+            return False
+        if self._size > MOST_TEXT:
             return False
         literal = mold.literal(event.raw)
         try:
@@ -72,14 +79,15 @@ class Speech:
         """As `goes_on`, for as many events as do so: a frame each, as `Outbox.delta` would have it."""
         rows: list[Row] = []
         mold = self._mold
-        if mold is None:
+        if mold is None or self._size > MOST_TEXT:
             return rows
         self._own_pieces()
         keep, literal_of, show = self._pieces.append, mold.literal, rows.append
         type_, span, head, sequence = mold.type, mold.span, self._head, out.sequence
+        size = self._size
         for at in range(start, len(events)):
             event = events[at]
-            if event.type != type_ or event.span != span:
+            if event.type != type_ or event.span != span or event.digest:
                 break
             literal = literal_of(event.raw)
             try:
@@ -87,21 +95,29 @@ class Speech:
             except jsontext.READ_ERRORS:
                 break
             keep(literal)
+            size += len(literal)
             sequence += 1
             start_of = DELTA_FRAME % (sequence, sequence, sequence, time_text(event.at), head)
-            show(Row(sequence, event.at, "item.delta", start_of, literal, WHOLE, event.seq))
-        self._length = len(self._pieces)
+            show(Row(sequence, event.at, "item.delta", start_of, literal, cause=event.seq))
+            if size > MOST_TEXT:
+                break
+        self._length, self._size = len(self._pieces), size
         out.skip(len(rows))
         return rows
 
     def say(self, out: Outbox, speaker: Speaker, native_id: str | None, chunk: Chunk) -> None:
-        if self._speaker is not speaker or self._native_id != native_id:
+        if self._speaker is not speaker or self._native_id != native_id or self._size > MOST_TEXT:
             self.end(out)
             self._begin(out, speaker, native_id)
-            self._mold = mold_of(out.cause, chunk)
+            self._mold = None if out.cause.digest else mold_of(out.cause, chunk)
             self._head = out.delta_head(self._item_id, native_id) if self._mold else b""
         block = chunk.content
-        if type(block) is Text:
+        literal = whole_text(out.cause, chunk) if out.cause.digest else b""
+        if literal:
+            self._add(literal)
+            head = out.delta_head(self._item_id, native_id)
+            out.delta(self._item_id, native_id, cast(str, msgspec.Raw(literal)), head=head, literal=literal)
+        elif type(block) is Text:
             self._add(block.text)
             out.delta(self._item_id, native_id, block.text)
         else:
@@ -115,12 +131,13 @@ class Speech:
         content = tuple(_joined(self._pieces[: self._length], thinks=speaker.thinks))
         out.emit("item.completed", self._item(speaker, content, "completed"), synthetic=True)
         self._speaker = self._mold = None
-        self._pieces, self._length = [], 0
+        self._pieces, self._length, self._size = [], 0, 0
 
     def _add(self, piece: Piece) -> None:
         self._own_pieces()
         self._pieces.append(piece)
         self._length += 1
+        self._size += len(piece) if isinstance(piece, str | bytes) else 0
 
     def _own_pieces(self) -> None:
         if len(self._pieces) != self._length:
@@ -152,4 +169,5 @@ def _joined(pieces: list[Piece], *, thinks: bool) -> Iterator[shapes.Part]:
 def _one_text(texts: Iterator[str | bytes]) -> str:
     """As JSON already, which is how it goes out: a long one would hold up everybody while it is read and written."""
     literals = [text if isinstance(text, bytes) else json_bytes(text) for text in texts]
-    return cast(str, msgspec.Raw(b'"%b"' % b"".join([literal[1:-1] for literal in literals])))
+    bare = [memoryview(literal)[1:-1] for literal in literals]  # one copy: they may be long together
+    return cast(str, msgspec.Raw(b"".join((b'"', *bare, b'"'))))

@@ -1,0 +1,352 @@
+"""Lines that are too much for the loop, read in a process of their own: their outline, with a digest of what is in it.
+
+msgspec holds Python's lock while it reads, so that a thread would hold up everybody as much as the loop itself does. The
+process is this module (`python -m legation.agents.outlines`). It starts with the first such line, and ends with the last
+agent that could send another, when nobody has asked it for a while, and when whoever started it is gone. It gets each
+line as a file in memory, and says what it is in a few kilobytes. The line itself never comes back: who asked has it.
+
+INV-L1  What is longer than `MOST_BYTES`, or has more than `MOST_MARKS` values, is decoded nowhere but here.
+INV-L2  A line that the process dies of, or is not done with in `LINE_LIMIT`, is one that cannot be read; the next one
+        gets a new process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import logging
+import os
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import msgspec
+
+from legation.agents.messages import UpdateReader, read_message, read_odd_update
+from legation.wire import jsontext
+from legation.wire.acp.content import Text
+from legation.wire.acp.toolcall import Diff, ToolCallLocation
+from legation.wire.codec import UPDATES
+from legation.wire.events import UNREADABLE, UNRECOGNIZED, WHOLE, Draft, Span
+from legation.wire.universal.embedded import nests_too_deep
+
+MOST_BYTES: Final = 1024 * 1024  # of a line that is decoded in the server's process
+DENSE_BYTES: Final = 64 * 1024  # a shorter one is read at once, whatever it is
+MOST_MARKS: Final = 20_000  # brackets and commas, each of which may be an object to make: some milliseconds
+ODD_BYTES: Final = 4096  # of a line that no parser takes and that is walked through, token by token
+LINE_LIMIT: Final = 30.0  # seconds for one line: the process's time, on a busy machine
+IDLE_LIMIT: Final = 60.0  # seconds without a line, after which the process ends
+END_LIMIT: Final = 5.0  # seconds for it to end, once nobody can ask it any more
+MEMORY: Final = (
+    2 * 1024**3
+)  # bytes of the process: a line of many small things is many times as large as objects
+NICE: Final = 10  # whoever wrote such a line can wait better than the others
+DIGEST_BYTES: Final = 64 * 1024  # about; of what is decoded in place of the whole
+TEXT_SHOWN: Final = 2048  # characters of a long text in it
+ITEMS_SHOWN: Final = 100  # of a long list
+MEMBERS_SHOWN: Final = 100  # of a large object
+DEPTH_SHOWN: Final = 12
+OUTLINE_BYTES: Final = 256 * 1024  # what the process says of a line, at most
+
+_NUMBER: Final = struct.Struct("!Q")
+_MAIN: Final = ("-P", "-m", "legation.agents.outlines")  # -P: the current folder must not replace our modules
+
+_log = logging.getLogger(__name__)
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """A message: what it is, and where in the line its `part` is, from and to: the params, or the result. `digest` stands
+    for that, or for the update in it: JSON that says the same in the small, or `null` where it is none to be read."""
+
+    part: tuple[int, int]
+    digest: str
+    method: str = ""
+    id: str = ""  # as it was written
+    error: str = ""  # a digest
+    session: str | None = None  # of an update, as are the type of its event and its place in the params
+    type: str = UNRECOGNIZED
+    span: Span = WHOLE
+    whole: bool = True  # else it is no UTF-8, and the part is one of the text that has U+FFFD for that
+
+
+def is_heavy(line: bytes) -> bool:
+    """Whether it may not be decoded here (INV-L1)."""
+    if len(line) <= DENSE_BYTES:
+        return False
+    if len(line) > MOST_BYTES:
+        return True
+    return line.count(b",") + line.count(b"[") + line.count(b"{") > MOST_MARKS
+
+
+async def as_text(line: bytes) -> bytes:
+    """With U+FFFD for what is no UTF-8, as `bytes.decode` has it; in slices."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    parts: list[bytes] = []
+    for start in range(0, len(line), DENSE_BYTES):
+        parts.append(decoder.decode(line[start : start + DENSE_BYTES]).encode())
+        await asyncio.sleep(0)
+    return b"".join((*parts, decoder.decode(b"", final=True).encode()))
+
+
+# Who asks.
+
+
+class OutlineReader:
+    """One for all agents of a process. Its thread only waits: for the kernel to copy, and for the other process."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._guard = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return None if process is None else process.pid
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """The process may be started meanwhile; it ends with its last user."""
+        with self._guard:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._users -= 1
+                if not self._users and self._thread is not None:
+                    self._thread.submit(self._end)
+                    self._thread.shutdown(wait=False)
+                    self._thread = None
+
+    async def read(self, line: bytes) -> Outline | None:
+        """None for what is no message. One line at a time: whoever writes many of them waits for himself."""
+        with self._guard:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "legation-outlines")
+            coming = self._thread.submit(self._read, line)
+        return await asyncio.wrap_future(coming)
+
+    def _read(self, line: bytes) -> Outline | None:
+        for fresh in (False, True):  # one that was idle may end just when it is asked
+            fresh |= self._process is None
+            try:
+                return self._ask(line)
+            except (OSError, EOFError, msgspec.MsgspecError) as error:
+                self._end()
+                if fresh:
+                    _log.warning("cannot read a line of %d bytes: %s", len(line), type(error).__name__)
+                    return None
+        return None
+
+    def _ask(self, line: bytes) -> Outline | None:
+        if self._socket is None:
+            self._start()
+        assert self._socket is not None
+        with _in_memory(line) as file:
+            socket.send_fds(self._socket, [_NUMBER.pack(len(line))], [file])
+            size = _NUMBER.unpack(_exactly(self._socket, _NUMBER.size))[0]
+            return msgspec.json.decode(_exactly(self._socket, size), type=Outline | None)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *_MAIN], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env=_environment(), cwd="/", start_new_session=True,
+            )  # fmt: skip
+        ours.settimeout(LINE_LIMIT)
+        self._socket = ours
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()  # it has nothing that is worth a word
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_LIMIT)
+
+
+reader: Final = OutlineReader()
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of ours but where our modules are."""
+    return {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+
+
+@contextmanager
+def _in_memory(line: bytes) -> Iterator[int]:
+    file = os.memfd_create("line")
+    try:
+        rest = memoryview(line)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        yield file
+    finally:
+        os.close(file)
+
+
+def _exactly(source: socket.socket, size: int) -> bytes:
+    if size > OUTLINE_BYTES:
+        raise EOFError
+    found = b""
+    while len(found) < size:
+        more = source.recv(size - len(found))
+        if not more:
+            raise EOFError
+        found += more
+    return found
+
+
+# Who reads.
+
+
+def outline(line: bytes) -> Outline | None:
+    """All that is to be known of a line, with no bound on what that takes; None for what is no message."""
+    text = line.decode(errors="replace").encode()
+    whole = text == line
+    for found in UpdateReader().read(text):
+        if not isinstance(found, bytes):
+            session, (draft,) = found
+            return _update(text, session, draft, whole=whole)
+    message = read_message(text)
+    if message is None or not (message.method or message.id):
+        return None
+    params, result, error = bytes(message.params), bytes(message.result), bytes(message.error)
+    if message.method == "session/update" and not message.id:
+        odd = read_odd_update(params, b"")
+        return _update(text, *odd, whole=whole) if odd else None
+    part = params if message.method else result or b"null"
+    return Outline(
+        part=_span(text, part),
+        digest=digest(part).decode(),
+        method=message.method,
+        id=bytes(message.id).decode(),
+        error=digest(error).decode() if error else "",
+        whole=whole,
+    )
+
+
+def _update(text: bytes, session: str, draft: Draft, *, whole: bool) -> Outline:
+    return Outline(
+        part=_span(text, draft.raw),
+        digest=digest_of_update(draft.payload).decode() if _is_sound(draft.raw) else UNREADABLE.decode(),
+        method="session/update",
+        session=session,
+        type=draft.type,
+        span=draft.span,
+        whole=whole,
+    )
+
+
+def _span(text: bytes, part: bytes) -> tuple[int, int]:
+    """Where it stands first: the same bytes are the same, wherever they are."""
+    start = text.find(part)
+    return start, start + len(part)
+
+
+# Digests.
+
+_KNOWN: Final = frozenset(
+    field.encode_name
+    for shape in (*UPDATES, ToolCallLocation, Diff, Text)
+    for field in msgspec.structs.fields(shape)
+) | {"sessionUpdate", "type", "command", "file_path"}  # the last two are arguments that are looked at
+
+
+class _TextBlock(msgspec.Struct):
+    text: msgspec.Raw
+
+
+class _Chunk(msgspec.Struct):
+    content: _TextBlock
+
+
+_skim = msgspec.json.Decoder(msgspec.Raw).decode
+_read_chunk = msgspec.json.Decoder(_Chunk).decode
+_read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def digest_of_update(raw: bytes) -> bytes:
+    """Of a chunk of text nothing is changed but the text, so that the whole one can be put in its place again."""
+    with suppress(ValueError):
+        text = bytes(_read_chunk(raw).content.text)
+        if text[:1] == b'"' and len(raw) - len(text) <= TEXT_SHOWN < len(text):
+            return raw.replace(text, _cut_text(text), 1)
+    return _cut(raw, DIGEST_BYTES, 0)
+
+
+def digest(raw: bytes) -> bytes:
+    return _cut(raw, DIGEST_BYTES, 0) if _is_sound(raw) else UNREADABLE
+
+
+def _is_sound(raw: bytes) -> bool:
+    """JSON that anybody can read, wherever it is put."""
+    try:
+        _skim(raw)
+    except jsontext.READ_ERRORS:
+        return False
+    return not nests_too_deep(raw)
+
+
+def _cut(raw: bytes, room: int, depth: int) -> bytes:
+    """The same in about that many bytes: long texts and lists end early, and what is large has what small things leave."""
+    if len(raw) <= room:
+        return raw
+    first = raw[:1]
+    if first == b'"':
+        return _cut_text(raw, room)
+    if depth >= DEPTH_SHOWN or first not in (b"{", b"["):
+        return {b"{": b"{}", b"[": b"[]"}.get(first, b"null")
+    if first == b"[":
+        items = _read_items(raw)[:ITEMS_SHOWN]
+        return b"[%b]" % b",".join([_cut(bytes(item), room // len(items), depth + 1) for item in items])
+    found = {key: bytes(value) for key, value in _read_members(raw).items()}
+    cut: dict[str, bytes] = {}
+    order = sorted(found, key=lambda key: (key not in _KNOWN, len(found[key])))[:MEMBERS_SHOWN]
+    for left, key in zip(range(len(order), 0, -1), order, strict=True):
+        if len(key) <= room:
+            cut[key] = _cut(found[key], max(room // left, len(b"null")), depth + 1)
+            room = max(0, room - len(key) - len(cut[key]))
+    return b"{%b}" % b",".join([b"%b:%b" % (jsontext.write(key), cut[key]) for key in found if key in cut])
+
+
+def _cut_text(raw: bytes, room: int = TEXT_SHOWN) -> bytes:
+    text = str(jsontext.read(raw))
+    return jsontext.write(f"{text[: min(room // 4, TEXT_SHOWN)]}… [{len(text):,} characters]")
+
+
+def main() -> None:
+    """Answers until nobody can ask any more, or for long has not."""
+    os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with socket.socket(fileno=0) as asked:
+        asked.settimeout(IDLE_LIMIT)
+        while True:
+            head, files, *_ = socket.recv_fds(asked, _NUMBER.size, 1)
+            if not head:
+                return
+            with os.fdopen(files[0], "rb") as file:
+                file.seek(0)
+                said = msgspec.json.encode(outline(file.read()))
+            asked.sendall(_NUMBER.pack(len(said)) + said)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(OSError, MemoryError):
+        main()
