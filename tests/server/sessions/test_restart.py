@@ -105,7 +105,11 @@ def test_a_server_that_is_killed_in_mid_turn_goes_on_where_it_was(tmp_path: Path
         client.send("say before", "spawn-tree", "stall 600")
         events = client.until(lambda events: types(events).count("agent-message-chunk") == 2)
         tree = [event for event in events if event["type"] == "agent-message-chunk"][1]
-        pids = [pid for pid in json.loads(tree["raw"]["content"]["text"]).values() if isinstance(pid, int)]
+        pids = [
+            pid
+            for pid in json.loads(tree["raw"]["update"]["content"]["text"]).values()
+            if isinstance(pid, int)
+        ]
         client.send("say queued")
         os.kill(server.process.pid, signal.SIGKILL)
         server.process.wait(LIMIT)
@@ -117,5 +121,9 @@ def test_a_server_that_is_killed_in_mid_turn_goes_on_where_it_was(tmp_path: Path
         client.send("recall")
         events = client.until(lambda events: types(events).count("prompt-finished") == 3)
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-        said = [event["raw"]["content"]["text"] for event in events if event["type"] == "agent-message-chunk"]
+        said = [
+            event["raw"]["update"]["content"]["text"]
+            for event in events
+            if event["type"] == "agent-message-chunk"
+        ]
         assert (said[0], said[2:]) == ("before", ["queued", "prompts before this one: 2"])
