@@ -49,6 +49,7 @@ SLICE_LINES = (
     128  # messages between two turns of the loop: some milliseconds, if each of them is as dear as they get
 )
 SLICE_BYTES = 64 * 1024  # that are read at once
+FILE_BYTES = 16 * 1024 * 1024  # of a request to write a file
 REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
 SHOWN_BYTES = 200  # of a stray line, in the diagnostic
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
@@ -243,7 +244,7 @@ class RpcPeer:
                 msgspec.Raw(found.error.encode()),
             )
             self._take_response(message)
-        elif found.id and outlines.is_heavy(line) and found.method != ClientMethod.WRITE_TEXT_FILE:
+        elif found.id and outlines.is_heavy(line) and not _is_file(found.method, line):
             self._refuse(message, len(line))
         elif found.id:
             self._take_request(message)
@@ -348,6 +349,11 @@ class RpcPeer:
         self._calls.abandon()
         for coming in self._answering.values():
             coming.cancel()
+
+
+def _is_file(method: str, line: bytes) -> bool:
+    """A text to be written, which is one value, however long."""
+    return method == ClientMethod.WRITE_TEXT_FILE and len(line) <= FILE_BYTES
 
 
 def _fault(method: str, error: BaseException) -> RpcError:

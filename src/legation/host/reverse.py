@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -139,6 +140,8 @@ _SERVICES: Final[Mapping[str, Callable[[bytes], Service]]] = {
 
 
 def decode(params: bytes, shape: type[_T]) -> _T:
+    with suppress(ValueError, RecursionError):
+        return msgspec.json.decode(params, type=shape)  # what it does not ask for is skipped, not made
     try:
         return msgspec.convert(jsontext.read(params), shape)
     except jsontext.READ_ERRORS as error:

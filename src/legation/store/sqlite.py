@@ -73,7 +73,7 @@ create table part (
 # 3: long texts, in parts of their own: in the row of its event such a text is `null`.
 _MIGRATIONS = {
     2: "alter table stream add column earlier text not null default '';",
-    3: """create table part (
+    3: """create table if not exists part (
       stream integer not null references stream (id),
       blob text not null,
       number integer not null,

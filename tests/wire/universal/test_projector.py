@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from tests.wire.samples import UPDATES, tagged
-from tests.wire.universal.laws import check, events_of, project
+from tests.wire.universal.laws import FACTS, check, events_of, project, text_of
 from tests.wire.universal.logs import ACTIVE, asked, block, call, change, chunk, log, output, turn
 
 from legation.wire.acp.rpc import RpcError
@@ -23,6 +23,7 @@ from legation.wire.lifecycle import (
     UnaskingMode,
 )
 from legation.wire.universal.facts import floor
+from legation.wire.universal.projector import Projector
 
 Found = list[dict[str, Any]]
 
@@ -572,3 +573,23 @@ def test_the_native_line_stands_beside_the_update() -> None:
         },
         {"seq": 2, "type": "agent-message-chunk", "payload": chunk("b"), "native": "not\nJSON"},
     ]
+
+
+def test_a_message_that_is_very_long_goes_on_in_another_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of an item repeats its text, and nobody may be held up by that."""
+    monkeypatch.setattr("legation.wire.universal.speech.MOST_TEXT", 100)
+    found = check(log(*[chunk(f"{number:020}") for number in range(30)]))
+    ended = [text_of(event["data"]["item"]) for event in found if event["type"] == "item.completed"]
+    assert len(ended) > 3
+    assert max(map(len, ended)) < 150
+    assert "".join(f"{number:020}" for number in range(30)).startswith("".join(ended))
+
+
+def test_a_turn_of_very_many_calls_ends_the_oldest_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its end would end them all at once."""
+    monkeypatch.setattr("legation.wire.universal.calls.KEPT", 5)
+    told = log(*turn(*[call(f"c{number}", title="t") for number in range(30)]))
+    ended = [event for event in check(told) if event["type"] == "item.completed"]
+    assert len(ended) >= 30
+    projector = Projector(FACTS)
+    assert max(len(projector.feed(event)) for event in told) <= 8

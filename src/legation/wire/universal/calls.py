@@ -15,6 +15,8 @@ from legation.wire.universal.embedded import embedded
 from legation.wire.universal.outbox import Outbox
 from legation.wire.universal.results import call_parts, output_of, result_parts
 
+KEPT: Final = 500  # calls of a turn that are open, or may be heard of again
+
 _ENDED: Final[dict[str, shapes.ItemStatus]] = {"completed": "completed", "failed": "failed"}
 _STARTED: Final = frozenset(("in_progress", *_ENDED))
 
@@ -45,6 +47,7 @@ class Calls:
         """An update of a call that was never announced announces it."""
         before = self._calls.get(update.tool_call_id)
         if before is None:
+            self._forget_oldest(out)
             known = _patch(update)
             call = _Call(out.new_item(), known)
             silent = known.status not in _STARTED
@@ -66,14 +69,23 @@ class Calls:
     def end(self, out: Outbox) -> None:
         """The turn is over; what still ran has no end that anybody will tell."""
         for call in self._calls.values():
-            if call.ended:
-                continue
-            if not call.stands:
-                out.emit("item.completed", _call_item(call, "failed"), synthetic=True)
-            else:
-                result = _showing(out, call, call.shown)
-                out.emit("item.completed", _result_item(result, "failed"), synthetic=True)
+            _abandon(out, call)
         self._calls = {}
+
+    def _forget_oldest(self, out: Outbox) -> None:
+        """All that are open end with their turn, at once: so many that nobody is held up by it."""
+        if len(self._calls) >= KEPT:
+            _abandon(out, self._calls.pop(next(iter(self._calls))))
+
+
+def _abandon(out: Outbox, call: _Call) -> None:
+    if call.ended:
+        return
+    if not call.stands:
+        out.emit("item.completed", _call_item(call, "failed"), synthetic=True)
+    else:
+        result = _showing(out, call, call.shown)
+        out.emit("item.completed", _result_item(result, "failed"), synthetic=True)
 
 
 def _advanced(out: Outbox, call: _Call, before: _Call | None, update: ToolCall | ToolCallUpdate) -> _Call:
