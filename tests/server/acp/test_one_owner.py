@@ -171,6 +171,15 @@ async def test_a_client_deletes_a_session_that_was_terminated(talk: Talk) -> Non
         assert (await talk.call("GET", path)).status_code == 404
 
 
+@pytest.mark.xfail(strict=True, reason="the host finds what was deleted until it is another host")
+async def test_a_client_does_not_find_a_session_that_was_deleted(talk: Talk) -> None:
+    session = await new(talk, "rehearsal")
+    assert await rpc(talk, "session/delete", "rehearsal", sessionId=session) == {}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "session/close", "params": {"sessionId": session}}
+    answer = await talk.call("POST", "/v1/acp/of-rehearsal", message)
+    assert "cannot find session" in answer.text
+
+
 @pytest.mark.xfail(strict=True, reason="16 (g): only turns of the queue are ended by the next server")
 async def test_a_turn_of_a_client_that_a_kill_has_cut_is_over_when_the_next_server_is_up(
     tmp_path: Path,
