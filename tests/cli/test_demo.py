@@ -36,7 +36,8 @@ def test_a_person_decides_in_the_demo(home: Path) -> None:
 def test_without_a_terminal_the_autopilot_is_named(home: Path) -> None:
     done = legation(home, "demo")
     assert "approved · demo:autopilot · Edit pages.py: careful:edit: nobody is at the terminal" in done.stdout
-    assert "trace verify: ok, 5 steps" in done.stdout
+    assert "approved · demo:autopilot · Run python -m unittest: careful:ask: " in done.stdout
+    assert "trace verify: ok, 17 steps" in done.stdout
     assert "legation exec --agent rehearsal" in done.stdout
 
 

@@ -22,6 +22,18 @@ pytestmark = pytest.mark.heavy  # a process or more for each test
 KILLS = 5
 FIX = ("exec", "--agent", "rehearsal", "fix the failing test")
 FIXED = "+    return list(range(1, page_count(total, size) + 1))"
+TESTS = "Run python -m unittest"
+ASKED = (TESTS, f"{TESTS} on changes in a scratch copy", "Edit pages.py", TESTS)  # by whoever fixes it
+EDIT = ("exec", "--agent", "rehearsal", rehearse("ask write notes.txt hello"))
+
+
+def until_asked(terminal: AtTerminal, which: str) -> str:
+    """With a yes to all that is asked before."""
+    for title in ASKED[: ASKED.index(which)]:
+        assert f"rehearsal asks: {title}" in terminal.until("Allow it, once?")
+        terminal.text = ""
+        terminal.type("y\n")
+    return terminal.until("Allow it, once?")
 
 
 def test_yes_approves_and_the_diff_is_shown_at_the_end(home: Path, repo: Path) -> None:
@@ -36,6 +48,21 @@ def test_yes_approves_and_the_diff_is_shown_at_the_end(home: Path, repo: Path) -
 def test_unattended_denies_and_nothing_changes(home: Path, repo: Path) -> None:
     done = legation(home, *FIX, "--unattended", cwd=repo)
     assert done.returncode == 0
+    assert f"denied · unattended · {TESTS}: careful:ask: " in done.stdout
+    assert "Ran 4 tests" not in done.stdout
+    assert "I may not run the tests here" in done.stdout
+    assert "no file changed" in done.stdout
+
+
+def test_unattended_the_tests_run_where_a_rule_allows_them_and_the_edit_is_denied(
+    home: Path, repo: Path, rules: Path
+) -> None:
+    rule = '{id: tests, kind: execute, action: allow, when: {command: {glob: "python -m unittest *"}}}'
+    rules.write_text(f"{{name: p, rules: [{rule}, {{id: rest, action: human_approval}}]}}")
+    done = legation(home, *FIX, "--unattended", "--policy", str(rules), cwd=repo)
+    assert done.returncode == 0
+    assert f"by p:tests · {TESTS}" in done.stdout
+    assert "Ran 4 tests" in done.stdout
     assert "denied · unattended · Edit pages.py" in done.stdout
     assert "no file changed" in done.stdout
 
@@ -48,21 +75,24 @@ def test_without_a_terminal_nobody_is_asked_and_it_is_denied(home: Path, repo: P
 
 def test_a_person_says_yes(home: Path, repo: Path) -> None:
     terminal = AtTerminal(home, *FIX, cwd=repo)
-    shown = terminal.until("Allow it, once?")
+    shown = until_asked(terminal, "Edit pages.py")
     assert "rehearsal asks: Edit pages.py" in shown
     assert FIXED in shown
+    terminal.type("y\n")
+    terminal.until(f"rehearsal asks: {TESTS}\n")
     terminal.type("y\n")
     assert terminal.end() == 0
     assert "approved · person tester · Edit pages.py" in terminal.text
     assert "1 file(s) changed" in terminal.text
 
 
-def test_a_person_says_no(home: Path, repo: Path) -> None:
+@pytest.mark.parametrize("what", ASKED[:3])
+def test_a_person_says_no(home: Path, repo: Path, what: str) -> None:
     terminal = AtTerminal(home, *FIX, cwd=repo)
-    terminal.until("Allow it, once?")
+    until_asked(terminal, what)
     terminal.type("n\n")
     assert terminal.end() == 0
-    assert "denied · person tester" in terminal.text
+    assert f"denied · person tester · {what}" in terminal.text
     assert "no file changed" in terminal.text
 
 
@@ -363,7 +393,7 @@ def test_a_broken_policy_is_refused_before_anything_happens(home: Path, repo: Pa
 
 
 def test_the_record_and_the_trace_name_the_rule_and_who_decided(home: Path, repo: Path) -> None:
-    terminal = AtTerminal(home, *FIX, cwd=repo)
+    terminal = AtTerminal(home, *EDIT, cwd=repo)
     terminal.until("Allow it, once?")
     terminal.type("y\n")
     assert terminal.end() == 0
@@ -400,10 +430,10 @@ def test_a_cancel_at_the_question_is_in_the_trace(home: Path, repo: Path) -> Non
 
 
 def test_silence_is_a_no_when_the_time_is_over(home: Path, repo: Path) -> None:
-    terminal = AtTerminal(home, *FIX, "--permission-timeout", "1s", cwd=repo)
+    terminal = AtTerminal(home, *EDIT, "--permission-timeout", "1s", cwd=repo)
     assert terminal.end() == 0
     assert "(no longer asked)" in terminal.text
-    assert "expired · policy · Edit pages.py: careful:edit: nobody answered in time" in terminal.text
+    assert "expired · policy · Write notes.txt: careful:edit: nobody answered in time" in terminal.text
     assert "no file changed" in terminal.text
     [trace] = traces(home)
     assert happened(trace)[-1] == "expired/unanswered"
@@ -424,7 +454,7 @@ def test_a_rule_with_reviewers_takes_the_answer_of_one_of_them(
 
 
 def test_killed_at_the_question_it_leaves_a_trace_that_verifies(home: Path, repo: Path) -> None:
-    terminal = AtTerminal(home, *FIX, cwd=repo)
+    terminal = AtTerminal(home, *EDIT, cwd=repo)
     terminal.until("Allow it, once?")
     terminal.kill()
     [trace] = traces(home)

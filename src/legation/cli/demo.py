@@ -36,12 +36,13 @@ PACE = 0.04  # seconds between pieces of text, so that a person can follow
 PROMPT = "One test fails in this repository. Find out why and fix it."
 
 # What `--check` insists on: every line of the first minute, as far as it exists.
+_YES = "approved · demo:autopilot"
 PROMISES = (
     ("the plan is shown", "plan: ▸ Run the tests"),
-    ("the failing test is seen", "✗ Run python -m unittest"),
-    ("the edit is asked about", "approved · demo:autopilot · Edit pages.py"),
+    ("the tests are run by permission, and fail", f"{_YES} · Run python -m unittest:", "✗ Run python"),
+    ("the edit is asked about", f"{_YES} · Edit pages.py"),
     ("the edit is made", "✓ Edit pages.py"),
-    ("the tests pass", "✓ Run python -m unittest"),
+    ("the tests pass", "✓ Run python -m unittest\n", "All 4 tests pass"),
     ("the diff is shown", "+    return list(range(1, page_count(total, size) + 1))"),
     ("the size of the change is told", "1 file(s) changed, +1 -1"),
     ("the record is whole", "0 lost, 0 doubled"),
@@ -135,8 +136,8 @@ def _check() -> int:
         code = _show(Terminal(seen), load({"data_dir": Path(data)}, {}), None, 0.0)
     transcript = seen.getvalue()
     sys.stdout.write(transcript)
-    missing = [what for what, line in PROMISES if line not in transcript]
-    for what, _ in PROMISES:
+    missing = [what for what, *lines in PROMISES if not all(line in transcript for line in lines)]
+    for what, *_ in PROMISES:
         print(f"{'MISSING' if what in missing else 'held':<8}{what}")
     print(f"check: {len(PROMISES) - len(missing)} of {len(PROMISES)} hold, exit code {code}")
     return 1 if missing else code

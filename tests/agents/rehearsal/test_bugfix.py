@@ -23,12 +23,29 @@ def plan(played: Played) -> list[str]:
 
 
 @needs_git
-def test_the_bug_is_fixed_with_one_permission(client: RawClient, demo: Path) -> None:
+def test_the_bug_is_fixed_and_nothing_is_run_or_edited_without_permission(
+    client: RawClient, demo: Path
+) -> None:
     before = (demo / "pages.py").read_text()
     session = client.open(demo)
     played = client.prompt(session, "Please fix the failing test.")
-    (request,) = played.requests
-    call = request["params"]["toolCall"]
+    calls = [request["params"]["toolCall"] for request in played.requests]
+    assert [(call["kind"], call["title"]) for call in calls] == [
+        ("execute", "Run python -m unittest"),
+        ("execute", "Run python -m unittest on changes in a scratch copy"),
+        ("edit", "Edit pages.py"),
+        ("execute", "Run python -m unittest"),
+    ]
+    assert {call["rawInput"]["command"] for call in calls if call["kind"] == "execute"} == {
+        "python -m unittest"
+    }
+    unasked = [
+        update["kind"]
+        for update in played.of("tool_call")
+        if update["toolCallId"] not in {call["toolCallId"] for call in calls}
+    ]
+    assert unasked == ["read", "search", "read"]
+    request, call = played.requests[2], calls[2]
     (diff,) = call["content"]
     assert (call["kind"], len(request["params"]["options"])) == ("edit", 4)
     assert (diff["oldText"], diff["newText"]) == (before, (demo / "pages.py").read_text())
@@ -53,14 +70,36 @@ def test_the_bug_is_fixed_with_one_permission(client: RawClient, demo: Path) -> 
     assert git.stdout == b" M pages.py\n"
 
 
-def test_a_denied_edit_changes_nothing_and_is_admitted(client: RawClient, demo: Path) -> None:
+@pytest.mark.parametrize(
+    ("denied", "said", "at"),
+    [
+        (1, "I may not run the tests here", 0),
+        (2, "I may not try changes here", 1),
+        (3, "The edit was not allowed", 2),
+    ],
+)
+def test_what_is_denied_changes_nothing_and_is_admitted(
+    client: RawClient, demo: Path, denied: int, said: str, at: int
+) -> None:
     before = (demo / "pages.py").read_text()
     session = client.open(demo)
-    client.handlers["session/request_permission"] = choose("reject-once")
+    answers = [choose("allow-once")] * (denied - 1) + [choose("reject-once")]
+    client.handlers["session/request_permission"] = lambda request: answers.pop(0)(request)
     played = client.prompt(session, "Fix it")
     assert (demo / "pages.py").read_text() == before
-    assert "not allowed" in played.text
-    assert (played.stop, plan(played)[2:]) == ("end_turn", ["in_progress", "pending"])
+    assert said in played.text
+    assert (played.stop, plan(played)[at]) == ("end_turn", "in_progress")
+    ran = [update for update in played.of("tool_call_update") if "exitCode" in update.get("rawOutput", {})]
+    assert len(ran) == (0 if denied == 1 else 1)
+
+
+def test_tests_that_may_not_run_again_are_not_said_to_pass(client: RawClient, demo: Path) -> None:
+    session = client.open(demo)
+    answers = [choose("allow-once")] * 3 + [choose("reject-once")]
+    client.handlers["session/request_permission"] = lambda request: answers.pop(0)(request)
+    played = client.prompt(session, "Fix it")
+    assert "may not run the tests again" in played.text
+    assert plan(played)[3] == "in_progress"
 
 
 def test_plan_mode_only_tells(client: RawClient, demo: Path) -> None:
@@ -68,7 +107,8 @@ def test_plan_mode_only_tells(client: RawClient, demo: Path) -> None:
     session = client.open(demo)
     client.call("session/set_mode", {"sessionId": session, "modeId": "plan"})
     played = client.prompt(session, "Fix it")
-    assert (played.requests, (demo / "pages.py").read_text()) == ([], before)
+    kinds = [request["params"]["toolCall"]["kind"] for request in played.requests]
+    assert (kinds, (demo / "pages.py").read_text()) == (["execute", "execute"], before)
     assert "I would change" in played.text
 
 
@@ -109,7 +149,8 @@ def test_it_says_so_when_there_is_nothing_it_can_fix(
     session = client.open(work)
     played = client.prompt(session, "Fix it")
     assert said in played.text
-    assert (played.requests, played.stop) == ([], "end_turn")
+    kinds = {request["params"]["toolCall"]["kind"] for request in played.requests}
+    assert (kinds, played.stop) == ({"execute"}, "end_turn")
 
 
 def test_a_cancel_during_the_question_leaves_the_file_alone(client: RawClient, demo: Path) -> None:

@@ -27,7 +27,7 @@ def fix(folder: Path, body: str, cases: str) -> fixer.Search:
     (folder / "test_f.py").write_text(TEST.replace("{cases}", cases))
     run = TestRun.of(command.run(fixer.TEST_COMMAND, folder, CALM))
     assert run.failing == (("test_f", "test_f.T.test_f"),)
-    return fixer.search(folder, run.failing, CALM)
+    return fixer.search(folder, fixer.candidates(folder, run.failing), CALM)
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_a_cancel_stops_the_search(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("def f(n):\n    return n < 1\n")
     cancelled = threading.Event()
     cancelled.set()
-    assert fixer.search(tmp_path, (), cancelled) == fixer.Search(None, 0)
+    assert fixer.search(tmp_path, fixer.candidates(tmp_path, ()), cancelled) == fixer.Search(None, 0)

@@ -1,7 +1,8 @@
-"""What a plain prompt gets: find a failing test, find a one-line fix, ask, make it, test again."""
+"""What a plain prompt gets: find a failing test, find a one-line fix, make it, test again. It asks before it runs
+anything, be it in a copy, and before it edits; it reads and searches without."""
 
-from legation.agents.rehearsal import fixer
-from legation.agents.rehearsal.fixer import Fix, TestRun
+from legation.agents.rehearsal import fixer, permission
+from legation.agents.rehearsal.fixer import Fix, Search, TestRun
 from legation.agents.rehearsal.talk import title
 from legation.agents.rehearsal.toolcall import ToolCall, text_content
 from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError
@@ -19,7 +20,7 @@ def fix(turn: Turn) -> None:
     turn.say("I will look for a failing test in this folder.")
     tests = run_tests(turn)
     if tests is None:
-        turn.say("I could not run the tests here, so I changed nothing.")
+        turn.say("I may not run the tests here, or cannot, so I changed nothing.")
     elif not tests.count and not tests.failing:
         turn.say("I found no tests here, so there is nothing I could fix.")
     elif tests.passed:
@@ -30,10 +31,12 @@ def fix(turn: Turn) -> None:
 
 
 def run_tests(turn: Turn) -> TestRun | None:
-    # It has no model: it thinks by trying the tests, and asks about what changes the folder. A script's `run` is
-    # an execution like any agent's.
-    outcome = run_command(turn, fixer.TEST_COMMAND, COMMAND, kind="think")
+    outcome = run_command(turn, fixer.TEST_COMMAND, COMMAND, ask=_asks(turn))
     return None if outcome is None else TestRun.of(outcome)
+
+
+def _asks(turn: Turn) -> bool:
+    return turn.session.record.mode != "bypass"
 
 
 def _look_into(turn: Turn, tests: TestRun) -> None:
@@ -43,7 +46,11 @@ def _look_into(turn: Turn, tests: TestRun) -> None:
     turn.think(f"{name} fails. I will read it, and the code that it calls.")
     for file in fixer.test_files(turn.session.cwd, tests.failing):
         read_file(turn, file)
-    found = _search(turn, tests)
+    tried = _try(turn, _search(turn, tests))
+    if tried is None:
+        turn.say(f"{name} fails, and I may not try changes here, or cannot. I changed nothing.")
+        return
+    found = tried.fix
     if found is None:
         turn.say(f"{name} fails, and no one-line change that I know makes it pass. I changed nothing.")
         return
@@ -53,18 +60,35 @@ def _look_into(turn: Turn, tests: TestRun) -> None:
     _propose(turn, found)
 
 
-def _search(turn: Turn, tests: TestRun) -> Fix | None:
+def _search(turn: Turn, tests: TestRun) -> list[Fix]:
+    """What might help, by the text of the files."""
     folder = turn.session.cwd
-    with ToolCall(turn, "think", "Try one-line changes in a scratch copy", raw_input={}) as call:
+    raw = {"path": str(folder)}
+    with ToolCall(turn, "search", "Search for one-line changes", raw_input=raw, path=folder) as call:
         call.begin()
         if not fixer.small_enough(folder):
             raise StepFailedError("the folder has too many files to copy")
-        result = fixer.search(folder, tests.failing, turn.cancelled)
+        found = fixer.candidates(folder, tests.failing)
+        call.complete(text_content(f"changes that may help: {len(found)}"))
+        return found
+    return []
+
+
+def _try(turn: Turn, changes: list[Fix]) -> Search | None:
+    """Each with the tests. That runs them, and what they call, though the folder stays as it is."""
+    if not changes:
+        return Search(None, 0)
+    raw = {"command": COMMAND, "changes": min(len(changes), fixer.MAX_TRIES)}
+    with ToolCall(turn, "execute", f"Run {COMMAND} on changes in a scratch copy", raw_input=raw) as call:
+        if _asks(turn):
+            permission.ask(call)
+        call.begin()
+        result = fixer.search(turn.session.cwd, changes, turn.cancelled)
         if turn.cancelled.is_set():
             raise TurnCancelledError
         verdict = "one makes the tests pass" if result.fix else "none makes the tests pass"
         call.complete(text_content(f"changes tried: {result.tries}; {verdict}"))
-        return result.fix
+        return result
     return None
 
 
@@ -73,10 +97,9 @@ def _propose(turn: Turn, found: Fix) -> None:
     text = path.read_text()
     change = Change(path, text, fixer.apply(found, text))
     raw = {"path": found.path, "old": found.old, "new": found.new}
-    ask = turn.session.record.mode != "bypass"
     if turn.session.record.mode == "plan":
         turn.say(f"In {found.path} I would change `{found.old}` to `{found.new}`: {found.why}. I did not.")
-    elif not apply_change(turn, change, f"Edit {found.path}", raw, ask=ask):
+    elif not apply_change(turn, change, f"Edit {found.path}", raw, ask=_asks(turn)):
         turn.say("The edit was not allowed, so I stop here. I changed nothing.")
     else:
         _enter(turn, 3)
@@ -84,7 +107,10 @@ def _propose(turn: Turn, found: Fix) -> None:
 
 
 def _report(turn: Turn, found: Fix, tests: TestRun | None) -> None:
-    if tests is None or not tests.passed:
+    if tests is None:
+        turn.say(f"I changed {found.path}, line {found.line}, and may not run the tests again, or cannot.")
+        return
+    if not tests.passed:
         turn.say(f"I changed {found.path}, line {found.line}, but the tests still do not pass.")
         return
     _enter(turn, len(PLAN))

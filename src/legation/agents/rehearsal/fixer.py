@@ -60,12 +60,12 @@ class Search:
     tries: int
 
 
-def search(folder: Path, failing: tuple[tuple[str, str], ...], cancelled: threading.Event) -> Search:
+def search(folder: Path, changes: list[Fix], cancelled: threading.Event) -> Search:
     end, tries = time.monotonic() + SEARCH_LIMIT, 0
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as scratch:
         copy = Path(scratch) / "copy"
         shutil.copytree(folder, copy, symlinks=True, ignore=shutil.ignore_patterns(*SKIPPED))
-        for fix in candidates(folder, failing):
+        for fix in changes:
             if tries >= MAX_TRIES or time.monotonic() > end or cancelled.is_set():
                 break
             tries += 1

@@ -28,9 +28,11 @@ INTRODUCTION = f"""\
 A real ACP v1 agent in its own process that needs no key and no network. The demo, the tests and
 the benchmarks run it: `python -m legation.agents.rehearsal`.
 
-A plain prompt makes it look for a failing test in its working folder (`python -m unittest`), try
-one-line changes in a scratch copy until the tests pass, ask permission for that one edit, make it
-and run the tests again. It says so when no test fails, when it knows no fix, and when you say no.
+A plain prompt makes it look for a failing test in its working folder (`python -m unittest`), search for
+one-line changes, try them in a scratch copy until the tests pass, make that one edit and run the tests
+again. Like any agent it asks before each of these that executes or edits: to run the tests, to try the
+changes, to edit, to run the tests again. It says so when no test fails, when it knows no fix, and when
+you say no.
 
 A prompt whose first line is `{FIRST_LINE}` is a script, one step a line:
 
@@ -80,7 +82,8 @@ exec` and the demo turn it on, for whoever starts them has a shell; a server doe
 
 ## Modes
 
-`default` asks before the edit, `plan` only says what it would change, `bypass` does not ask.
+`default` asks before it runs the tests and before the edit, `plan` asks to run them and only says what it would
+change, `bypass` does not ask.
 They steer the bug fix; a script does what it says in any mode.
 """
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from legation.agents.rehearsal.connection import Json
 from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError, new_id, text_block
 
-Kind: TypeAlias = Literal["read", "edit", "execute", "think", "other"]
+Kind: TypeAlias = Literal["read", "edit", "execute", "search", "other"]
 
 
 def text_content(text: str) -> Json:

@@ -6,7 +6,7 @@ from pathlib import Path
 from legation.agents.rehearsal import command, permission
 from legation.agents.rehearsal.reverse import read_text, write_text
 from legation.agents.rehearsal.script import Args, StepSpec
-from legation.agents.rehearsal.toolcall import Kind, ToolCall, diff_content, text_content
+from legation.agents.rehearsal.toolcall import ToolCall, diff_content, text_content
 from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError
 
 ANYWHERE = "leaves the working folder too (a hostile agent)"
@@ -99,11 +99,10 @@ def ask_run(turn: Turn, args: Args) -> None:
     run_command(turn, command.shell(args["COMMAND"]), args["COMMAND"], ask=True)
 
 
-def run_command(
-    turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool = False, kind: Kind = "execute"
-) -> command.Outcome | None:
+def run_command(turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool) -> command.Outcome | None:
+    """None where it was not allowed, or could not be run."""
     raw = {"command": title}
-    with ToolCall(turn, kind, f"Run {title}", raw_input=raw) as call:
+    with ToolCall(turn, "execute", f"Run {title}", raw_input=raw) as call:
         if ask:
             permission.ask(call)
         call.begin()
