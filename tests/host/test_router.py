@@ -1,7 +1,9 @@
 """What an agent asks of its client, through a real connection."""
 
+import asyncio
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -281,3 +283,60 @@ stay()
             await go(session)
         assert any(each.code == "agent/process-error" for each in made.reported)
         assert child.unsent < 1_000_000 + rpc.REQUESTS_AT_ONCE * 110_000
+
+
+async def test_messages_of_an_agents_own_are_recorded_and_refused_where_nobody_is(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        await play(session, "vendor-note hello", "vendor-ask which")
+        sent = [json.loads(each.payload) for each in await of_type(session, "extension-message")]
+        name = session.meta.agent_session_id
+        assert sent == [{"method": "_rehearsal/note", "params": {"sessionId": name, "text": "hello"}}]
+        (said,) = await of_type(session, "agent-message-chunk")
+        assert "-32601" in json.loads(said.payload)["content"]["text"]
+
+
+class Later:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Future[tuple[list[str], str, bytes]] = asyncio.get_running_loop().create_future()
+        self.ended = asyncio.Event()
+
+    async def request(self, session_ids: Sequence[str], method: str, params: bytes) -> object:
+        self.asked.set_result((list(session_ids), method, params))
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
+async def test_a_request_of_an_agents_own_ends_with_its_session(tmp_path: Path) -> None:
+    later = Later()
+    async with asyncio.timeout(60), rig(tmp_path, extensions=later) as made:
+        session = await made.rehearse()
+        turn = asyncio.create_task(play(session, "vendor-ask which"))
+        asked = await later.asked
+        assert asked[:2] == ([session.id], "_rehearsal/ask")
+        assert json.loads(asked[2]) == {"sessionId": session.meta.agent_session_id, "text": "which"}
+        await made.host.close_session(session.id)
+        await later.ended.wait()
+        await asyncio.wait({turn})
+        ends = [json.loads(each.payload) for each in await of_type(session, "extension-answered")]
+        assert [each["error"]["code"] for each in ends] == [-32800]
+
+
+@pytest.mark.parametrize("method", ["_adapter/agent_exited", "_legation/note"])
+async def test_no_agent_speaks_in_our_name(tmp_path: Path, method: str) -> None:
+    source = f"""
+hello(); session(); prompt = prompted()
+send(method={method!r}, params={{"sessionId": "s1"}})
+send(id=77, method={method!r}, params={{"sessionId": "s1"}})
+update(str(answer(77)["error"]["code"])); done(prompt); stay()
+"""
+    async with asyncio.timeout(60), rig(tmp_path, extensions=Later()) as made:
+        session = await made.script(source)
+        await go(session)
+        (said,) = await of_type(session, "agent-message-chunk")
+        assert json.loads(said.payload)["content"]["text"] == "-32601"
+        assert await of_type(session, "extension-message") == []

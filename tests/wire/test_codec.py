@@ -25,6 +25,8 @@ from legation.wire.hoststream import (
 )
 from legation.wire.lifecycle import (
     AgentExited,
+    ExtensionAnswered,
+    ExtensionMessage,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
@@ -71,6 +73,8 @@ PAYLOADS: list[tuple[str, Payload]] = [
     ("unasking-mode", UnaskingMode(mode="yolo", found="left", put_into="default")),
     ("question-asked", QuestionAsked(id="q", message="which?", mode="form", requested_schema={"a": 1})),
     ("question-answered", QuestionAnswered(id="q", outcome="accepted", by="me", content={"a": 1})),
+    ("extension-message", ExtensionMessage(method="_vendor/ask", params={"a": [None]}, request=True)),
+    ("extension-answered", ExtensionAnswered(method="_vendor/ask", result=[1], error=ERROR)),
     ("agent-exited", AgentExited(signal=9, stderr_tail="boom")),
     ("diagnostic", Diagnostic(code=DiagnosticCode.AGENT_KILL, message="killed", data={"pid": 1})),
     ("agent-updated", AgentUpdated(agent_id="a", status="exited", restart_count=1, exit=ExitStatus(code=7))),

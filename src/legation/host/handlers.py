@@ -6,7 +6,7 @@ INV-6  The agent is told of exactly those methods that the handlers implement, a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 from legation.wire.acp.capabilities import (
@@ -45,6 +45,14 @@ class FileWriter(Protocol):
 
 FsHandler: TypeAlias = FileReader | FileWriter
 """Either method may be missing, or None."""
+
+
+class ExtensionHandler(Protocol):
+    """Serves requests of agents that no protocol names (`_vendor/...`)."""
+
+    def request(self, session_ids: Sequence[str], method: str, params: bytes) -> Awaitable[object]:
+        """The result. `session_ids` are ours: the session that the agent named, else all that it has. Raise `RpcFault` for
+        an error of choice: METHOD_NOT_FOUND where nobody is there."""
 
 
 class TerminalHandler(Protocol):

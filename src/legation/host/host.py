@@ -153,7 +153,9 @@ class AcpHost:
             stream=self._stream,
             capabilities=capabilities,
             command=self._places.command,
-            new_router=lambda agent_id: Router(agent_id, self.log, self._stream, self._reverse),
+            new_router=lambda agent_id: Router(
+                agent_id, self.log, self._stream, self._reverse, self.options.extensions
+            ),
             lost=self._recovery.lost,
             ready_again=self._recovery.ready_again,
         )

@@ -13,7 +13,7 @@ from legation.agents.beginning import AskingModes, Beginning
 from legation.agents.driver import DriverName
 from legation.clock import Clock, SystemClock
 from legation.errors import ConfigInvalid
-from legation.host.handlers import FsHandler, QuestionHandler, TerminalHandler
+from legation.host.handlers import ExtensionHandler, FsHandler, QuestionHandler, TerminalHandler
 from legation.proc import Launcher
 from legation.proc.lines import MAX_LINE, Redact, unchanged
 from legation.store.backend import Backend
@@ -68,6 +68,7 @@ class HostOptions:
     fs: FsHandler | Literal["default"] | None = "default"
     terminal: TerminalHandler | None = None
     questions: QuestionHandler | None = None
+    extensions: ExtensionHandler | None = None
     approver: Approver | None = None
     kill_timeout_ms: float = 5000
     limits: Limits = Limits()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from legation.agents.output import printable
 from legation.agents.rpc import RpcFault
 from legation.errors import AgentError, Conflict, LegationError
+from legation.host.handlers import ExtensionHandler
 from legation.host.questions import answer_without_session
 from legation.host.reverse import Reverse, decode
 from legation.host.session import Session
@@ -23,11 +25,12 @@ from legation.wire.acp.permission import (
     RequestPermissionRequest,
     RequestPermissionResponse,
 )
-from legation.wire.acp.rpc import ClientMethod, ErrorCode
+from legation.wire.acp.rpc import ClientMethod, ErrorCode, RpcError
 from legation.wire.acp.sessions import SessionRequest
+from legation.wire.acp.shape import Shape
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
-from legation.wire.lifecycle import AgentExited
+from legation.wire.lifecycle import AgentExited, ExtensionAnswered
 
 EARLY_KEPT = 10_000  # updates kept for sessions that nobody has opened yet
 EARLY_BYTES = 16 * 1024 * 1024  # of them
@@ -35,7 +38,15 @@ ONE_BY_ONE = (
     20  # diagnostics of a kind that are told each; then at every tenfold, so that a flood is none of events
 )
 SHOWN_KINDS = 4  # of options that nobody knows
+EXTENSION = "_"  # with which the methods of vendors begin
+OUR_OWN = ("_adapter/", "_legation/")  # what Legation tells clients itself: no agent speaks in its name
+EXTENSION_LIMIT = 600.0  # seconds for the answer to an agent's own request: perhaps a person's time
+LONGEST_EXTENSION = 1024 * 1024  # bytes of one: it waits with every client that follows
 LEFT_KEPT = 1000  # sessions that were closed here: what an agent still says of them is no news
+
+
+class _Named(Shape):
+    session_id: str | None = None
 
 
 class Tally:
@@ -72,7 +83,14 @@ class Held:
 class Router:
     """The `Inbox` of one agent."""
 
-    def __init__(self, agent_id: str, log: EventLog, host: HostStream, reverse: Reverse) -> None:
+    def __init__(
+        self,
+        agent_id: str,
+        log: EventLog,
+        host: HostStream,
+        reverse: Reverse,
+        extensions: ExtensionHandler | None = None,
+    ) -> None:
         self._agent_id = agent_id
         self._log = log
         self._host = host
@@ -87,6 +105,8 @@ class Router:
         self._asking: set[Stream] = set()  # where a permission is looked into
         self._untold: list[Diagnostic] = []  # while there was no session to tell it to
         self._exited: AgentExited | None = None
+        self._extensions = extensions
+        self._asking: dict[asyncio.Task[object], list[Session]] = {}  # requests of its own that wait
 
     # Sessions come and go.
 
@@ -133,6 +153,9 @@ class Router:
             self._left[session.meta.agent_session_id] = None
             if len(self._left) > LEFT_KEPT:
                 del self._left[next(iter(self._left))]
+            for asking, sessions in self._asking.items():
+                if sessions == [session]:
+                    asking.cancel()
 
     def hold(self, agent_session_id: str) -> Held:
         """Keep a session's updates back until `release`; what came before is of an earlier life."""
@@ -251,13 +274,21 @@ class Router:
         self._host.diagnose(code, message, agent_id=self._agent_id)
 
     def notification(self, method: str, params: bytes) -> None:
-        """None concerns us yet; the protocol says to ignore unknown ones."""
+        """Its own are recorded, which is how clients hear of them, in their place among the updates. Others concern nobody:
+        the protocol says to ignore unknown ones."""
+        if not _is_extension(method):
+            return
+        for session in self._meant(params)[:1]:  # one that names no session is told once
+            session.heard()
+            session.note_extension(method, params, request=False)
 
     def request(self, method: str, params: bytes) -> Awaitable[object]:
         if method == ClientMethod.REQUEST_PERMISSION:
             return self._permission(params)
         if method == ClientMethod.ELICITATION_CREATE and self._reverse.questions is not None:
             return self._question(decode(params, CreateElicitationRequest))
+        if _is_extension(method) and self._extensions is not None:
+            return self._extension(self._extensions, method, params)
         serve = self._reverse.method(method)
         if serve is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"{method} is not offered")
@@ -269,6 +300,53 @@ class Router:
         serving = session.talk.serve(service, lambda: serve(session.id, params))
         self._asking.add(session.stream)
         return serving
+
+    def _meant(self, params: bytes) -> list[Session]:
+        """The session that an extension names, else all that the agent has."""
+        try:
+            named = decode(params or b"{}", _Named).session_id
+        except RpcFault:
+            named = None
+        if named is None:
+            return list(self._sessions.values())
+        found = self._sessions.get(named)
+        return [found] if found is not None else []
+
+    def _extension(self, extensions: ExtensionHandler, method: str, params: bytes) -> asyncio.Future[object]:
+        sessions = self._meant(params)
+        if not sessions:
+            raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"nobody is there who could answer {method}")
+        if len(params) > LONGEST_EXTENSION:
+            raise RpcFault(ErrorCode.INVALID_PARAMS, f"{method} is longer than {LONGEST_EXTENSION} bytes")
+        first = sessions[0]
+        first.heard()
+        first.note_extension(method, params, request=True)
+        asking: asyncio.Task[object] = asyncio.create_task(
+            self._asked(extensions, sessions, method, params), name=f"legation-extension-{first.id}"
+        )
+        self._asking[asking] = sessions
+        asking.add_done_callback(self._asking.pop)
+        return asking
+
+    async def _asked(
+        self, extensions: ExtensionHandler, sessions: list[Session], method: str, params: bytes
+    ) -> object:
+        cancelled = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
+        answered = ExtensionAnswered(method=method, error=cancelled)
+        try:
+            async with asyncio.timeout(EXTENSION_LIMIT):
+                result = await extensions.request([each.id for each in sessions], method, params)
+            answered = ExtensionAnswered(method=method, result=result)
+            return result
+        except TimeoutError:
+            fault = RpcFault(ErrorCode.INTERNAL_ERROR, f"nobody answered {method} in time")
+            answered = ExtensionAnswered(method=method, error=fault.error)
+            raise fault from None
+        except RpcFault as fault:
+            answered = ExtensionAnswered(method=method, error=fault.error)
+            raise
+        finally:
+            sessions[0].note(answered)
 
     def _permission(self, params: bytes) -> Awaitable[object]:
         """Never an error: some agents hang after one. What nobody could be asked about, nobody has allowed."""
@@ -328,6 +406,10 @@ class Router:
         if session is None:
             raise RpcFault(ErrorCode.INVALID_PARAMS, f"there is no such session: {_shown(name)}")
         return session
+
+
+def _is_extension(method: str) -> bool:
+    return method.startswith(EXTENSION) and not method.startswith(OUR_OWN)
 
 
 def _shown(name: str) -> str:

@@ -31,7 +31,7 @@ from legation.host.stream import HostStream
 from legation.host.toolcalls import TYPES as TOOL_CALL_TYPES
 from legation.host.turn import PromptResult
 from legation.store.stream import Place, Receipt, Stream
-from legation.wire import codec
+from legation.wire import codec, jsontext
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
@@ -44,6 +44,7 @@ from legation.wire.events import Draft
 from legation.wire.hoststream import PermissionUpdated, SessionUpdated
 from legation.wire.lifecycle import AgentExited as AgentExitedEvent
 from legation.wire.lifecycle import (
+    ExtensionMessage,
     PermissionAnswered,
     PermissionAsked,
     SessionReset,
@@ -398,6 +399,13 @@ class Session:
         with suppress(Conflict, InvalidParams):
             return self.record(*payloads)
         return None
+
+    def note_extension(self, method: str, params: bytes, *, request: bool) -> None:
+        """A message of the agent's own, with its bytes."""
+        members = b'"method":%b,"params":%b' % (jsontext.write(method), params or b"null")
+        raw = b"{%b%b}" % (members, b',"request":true' if request else b"")
+        with suppress(Conflict, InvalidParams):
+            self.stream.append([Draft(ExtensionMessage.event_type(), raw)])
 
     def note_permission(self, payload: Payload) -> Receipt | None:
         """On the session's stream, and its projection on the host's."""

@@ -112,7 +112,7 @@ class Hosting:
         from legation.host.fs import create_default_fs_handler
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
-        from legation.server.acp.client_handlers import ClientFiles, ClientTerminals
+        from legation.server.acp.client_handlers import ClientExtensions, ClientFiles, ClientTerminals
         from legation.server.sessions.questions import Waiting
 
         settings, forbidden = self._settings, self._forbidden.in_workspace(workspace)
@@ -132,6 +132,7 @@ class Hosting:
             questions=Waiting(),
             fs=ClientFiles(self._clients, workspace, create_default_fs_handler(folders_of, forbidden)),
             terminal=ClientTerminals(self._clients, workspace),
+            extensions=ClientExtensions(self._clients, workspace),
             workspace=workspace,
             limits=Limits(
                 start=settings.start_timeout,

@@ -13,6 +13,8 @@ from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, WHOLE, Draft, Event
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
 from legation.wire.lifecycle import (
     AgentExited,
+    ExtensionAnswered,
+    ExtensionMessage,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
@@ -42,6 +44,8 @@ SESSION_STREAM: tuple[type[Payload], ...] = (
     UnaskingMode,
     QuestionAsked,
     QuestionAnswered,
+    ExtensionMessage,
+    ExtensionAnswered,
     AgentExited,
     Diagnostic,
 )

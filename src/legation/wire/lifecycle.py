@@ -174,6 +174,22 @@ class QuestionAnswered(Payload):
     reason: str | None = None
 
 
+class ExtensionMessage(Payload):
+    """The agent sent a message of its own (`_vendor/...`), as it was sent. A `request` waits for an answer."""
+
+    method: str
+    params: object = None
+    request: bool = False
+
+
+class ExtensionAnswered(Payload):
+    """What the agent was told on a request of its own: a client's `result` or `error`, or why there is none."""
+
+    method: str
+    result: object = None
+    error: RpcError | None = None
+
+
 class AgentExited(Payload):
     """The agent's process ended, with an exit code or a signal."""
 

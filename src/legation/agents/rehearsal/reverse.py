@@ -157,6 +157,17 @@ def unknown_request(turn: Turn, _: Args) -> None:
     turn.message(f"unknown request: {'accepted' if reply.error is None else f'error {code}'}")
 
 
+def vendor_note(turn: Turn, args: Args) -> None:
+    params = {"sessionId": turn.session.record.id, "text": args["TEXT"]}
+    turn.connection.notify("_rehearsal/note", params)
+
+
+def vendor_ask(turn: Turn, args: Args) -> None:
+    reply = turn.ask_client("_rehearsal/ask", {"text": args["TEXT"]})
+    said = f"error {json.dumps(reply.error)}" if reply.error is not None else json.dumps(reply.result)
+    turn.message(f"answered: {said}")
+
+
 REVERSE = (
     StepSpec("fs-read", "PATH", "Reads a file through the client.", fs_read, forced=UNASKED),
     StepSpec("fs-write", "PATH [TEXT]", "Writes a file through the client.", fs_write, forced=UNASKED),
@@ -185,5 +196,14 @@ REVERSE = (
     ),
     StepSpec(
         "unknown-request", "", "Sends a request of no known method and says the answer.", unknown_request
+    ),
+    StepSpec(
+        "vendor-note", "TEXT", "Sends TEXT in a notification of its own, `_rehearsal/note`.", vendor_note
+    ),
+    StepSpec(
+        "vendor-ask",
+        "TEXT",
+        "Sends TEXT in a request of its own, `_rehearsal/ask`; says the answer.",
+        vendor_ask,
     ),
 )

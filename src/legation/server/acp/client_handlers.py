@@ -6,6 +6,7 @@ INV-H1  What a client offers it serves, with its own idea of what may be read; w
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -13,7 +14,9 @@ import msgspec
 from legation.agents.rpc import RpcFault
 from legation.errors import TransportClosed
 from legation.host.fs import DefaultFs
+from legation.server.acp.client_calls import Answered
 from legation.server.acp.clients import Clients, Following
+from legation.server.acp.messages import one_line, renamed
 from legation.wire.acp.reverse import (
     CreateTerminalRequest,
     CreateTerminalResponse,
@@ -69,6 +72,57 @@ class ClientFiles:
             await self._default.write_text_file(request)
         else:
             await ask(client, ClientMethod.WRITE_TEXT_FILE, request, dict[str, object], ANSWER_LIMIT)
+
+
+class ClientExtensions:
+    """Requests of agents that no protocol names, put to every client that follows. INV-H2  The first answer counts, and
+    whoever was slower is told that nothing is asked any more; that a client does not know the method is no answer, unless
+    none does."""
+
+    def __init__(self, clients: Clients, workspace: str) -> None:
+        self._clients = clients
+        self._workspace = workspace
+
+    async def request(self, session_ids: Sequence[str], method: str, params: bytes) -> object:
+        asked: dict[asyncio.Task[Answered], None] = {}
+        known: list[Following] = []
+        for session_id in session_ids:
+            told = msgspec.Raw(renamed(params, session_id))
+            for client in self._clients.of(self._workspace, session_id):
+                if client not in known:
+                    known.append(client)
+                    asked[asyncio.ensure_future(client.calls.ask(method, told))] = None
+        try:
+            return _result(await _first(list(asked)), method)
+        finally:
+            for each in asked:
+                each.cancel()
+            if asked:
+                await asyncio.wait(asked)
+
+
+async def _first(asked: list[asyncio.Task[Answered]]) -> Answered | None:
+    waiting, unknown = set(asked), None
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            if isinstance(each.exception(), TransportClosed):
+                continue  # it has gone
+            answered = each.result()
+            if answered.error is None or answered.error.code != ErrorCode.METHOD_NOT_FOUND:
+                return answered
+            unknown = answered
+    return unknown
+
+
+def _result(answered: Answered | None, method: str) -> object:
+    if answered is None:
+        raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"nobody is there who could answer {method}")
+    if answered.error is not None:
+        fault = RpcFault(answered.error.code, answered.error.message)
+        fault.error = answered.error  # with its data
+        raise fault
+    return msgspec.Raw(one_line(answered.result))
 
 
 class ClientTerminals:

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from legation.errors import LegationError
-from legation.server.acp.messages import Updates
+from legation.server.acp.messages import Updates, notification_line, renamed
 from legation.server.acp.outlet import Outlet
 from legation.server.acp.state import ACP_TYPES, History, Setup, Told, facts_told, past
 from legation.store.stream import Stream
@@ -23,6 +25,7 @@ from legation.wire import codec
 from legation.wire.events import Event
 from legation.wire.lifecycle import (
     AgentExited,
+    ExtensionMessage,
     PermissionAnswered,
     PermissionAsked,
     QuestionAnswered,
@@ -42,10 +45,22 @@ _NOTED: Final = _INQUIRIES | {kind.event_type() for kind in (AgentExited, Sessio
 _RESET: Final = SessionReset.event_type()
 _STATUS: Final = SessionStatus.event_type()
 _FACTS: Final = SetupFacts.event_type()
+_EXTENSION: Final = ExtensionMessage.event_type()
 
 Note = Callable[[str, object], None]  # the session's id, and the event's payload
 
 logger = logging.getLogger("legation.acp")
+
+
+class _Extension(msgspec.Struct):
+    """`ExtensionMessage`, with its params as bytes."""
+
+    method: str
+    params: msgspec.Raw
+    request: bool = False
+
+
+_decode_extension = msgspec.json.Decoder(_Extension).decode
 
 
 class Follower:
@@ -144,11 +159,25 @@ class Follower:
                 lines.append(event)
             elif event.type == _FACTS and not self._muted:
                 lines += facts_told(event)
+            elif event.type == _EXTENSION:
+                self._tell(lines)
+                lines = []
+                self._tell_extension(event)
         self._tell(lines)
         self.seq = batch[-1].seq
         if self._moved is not None:
             self._moved.set_result(None)
             self._moved = None
+
+    def _tell_extension(self, event: Event) -> None:
+        """A notification that no protocol names. A request is put to its clients by whoever answers the agent."""
+        try:
+            sent = _decode_extension(event.payload)
+        except (ValueError, RecursionError):
+            return  # a text that no client could read either
+        if not sent.request:
+            params = msgspec.Raw(renamed(bytes(sent.params), self.session_id))
+            self._outlet.say(notification_line(sent.method, params))
 
     def _note(self, event: Event) -> None:
         if event.type == _RESET:

@@ -123,6 +123,16 @@ def _members(params: bytes) -> Mapping[str, bytes]:
         return {}
 
 
+def renamed(params: bytes, session_id: str) -> bytes:
+    """Params with our name of the session for the agent's, where they name one."""
+    found = _members(params) if params else {}
+    if "sessionId" not in found:
+        return one_line(params) or b"{}"
+    told = {**found, "sessionId": jsontext.write(session_id)}
+    pairs = [b"%b:%b" % (jsontext.write(name), value) for name, value in told.items()]
+    return one_line(b"{%b}" % b",".join(pairs))
+
+
 def one_line(text: bytes) -> bytes:
     """An agent may have put its answer into several lines; between tokens a space does as well."""
     return text.replace(b"\n", b" ") if b"\n" in text else text

@@ -16,7 +16,14 @@ from legation.wire.acp.updates import (
     SessionInfoUpdate,
     UsageUpdate,
 )
-from legation.wire.lifecycle import SessionReset, SessionStatus, SetupFacts, UnaskingMode
+from legation.wire.lifecycle import (
+    ExtensionAnswered,
+    ExtensionMessage,
+    SessionReset,
+    SessionStatus,
+    SetupFacts,
+    UnaskingMode,
+)
 from legation.wire.universal.shapes import Status
 
 
@@ -81,5 +88,7 @@ STATES: Final[dict[type, Callable[[Any], Status]]] = {
     CompactionUpdate: lambda update: Status("compaction", update.status),
     SessionStatus: _session,
     UnaskingMode: lambda found: Status("mode", f"{found.put_into}: in {found.mode} it would not ask"),
+    ExtensionMessage: lambda sent: Status("extension", sent.method),
+    ExtensionAnswered: lambda answered: Status("extension", f"{answered.method}: answered"),
     SessionReset: lambda reset: Status("session-reset", reset.reason),
 }
