@@ -34,14 +34,6 @@ IDLE: Final = 1900  # seconds by which the clock is moved: an agent that is seen
 MOVES: Final = 40  # at most, until all are
 LOOK: Final = 0.02
 
-# Defects that two owners of sessions have (test_one_owner.py): what the model does not look at for as long as there are any.
-BUSY_ONLY_BY_THE_QUEUE = True  # (a)
-DELETE_FINDS_NOTHING_TERMINATED = True  # (f)
-CUT_TURNS_OF_CLIENTS_STAY_OPEN = True  # (g)
-DELETED_IS_CLOSED_AGAIN = (
-    True  # `session/close` of one that was deleted finds it, until the server is another
-)
-
 Status = Literal["active", "disconnected", "closed", "terminated", "deleted"]
 OPEN: Final = ("active", "disconnected")
 WHICH = st.integers(0, 99)
@@ -105,7 +97,6 @@ class Session:
     status: Status = "active"
     slot: str = "own"  # or the client whose process has it
     held: str = ""  # the client, or "queue", whose turn waits for an answer
-    cut: bool = False  # a turn of a client was, and nobody has taken it up since
     queue: list[str] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)  # that its agent must have got
 
@@ -216,7 +207,7 @@ class Machine(RuleBasedStateMachine):
             self.close(session, client)
         elif how == "terminate":
             self.terminate(session)
-        elif session.status != "terminated" or not DELETE_FINDS_NOTHING_TERMINATED:
+        else:
             self.delete(session, client)
         self.check()
 
@@ -225,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         if session.status in (*OPEN, "closed"):
             assert "result" in answer, answer
             self.ended(session, "closed")
-        elif session.status == "terminated" or not DELETED_IS_CLOSED_AGAIN:
+        else:
             assert "error" in answer, answer
 
     def terminate(self, session: Session) -> None:
@@ -237,7 +228,11 @@ class Machine(RuleBasedStateMachine):
             self.ended(session, "terminated")
 
     def delete(self, session: Session, client: str) -> None:
+        """Not in a turn: that is ended first."""
         answer = self.request(client, "session/delete", sessionId=session.name)
+        if session.held:
+            assert answer["error"]["data"]["code"] == "legation/prompt-in-flight", answer
+            return
         assert "result" in answer, answer
         self.ended(session, "deleted")
 
@@ -293,7 +288,6 @@ class Machine(RuleBasedStateMachine):
         self.place.start()
         for each in self.sessions:
             if each.status == "active":
-                each.cut = each.cut or each.held in self.clients
                 self.lost(each)
         self.check()
 
@@ -301,7 +295,7 @@ class Machine(RuleBasedStateMachine):
 
     def taken_up(self, session: Session, slot: str) -> None:
         if session.status != "active":
-            session.status, session.slot, session.cut = "active", slot, False
+            session.status, session.slot = "active", slot
 
     def play(self, session: Session) -> None:
         """What waits, until a turn holds."""
@@ -358,11 +352,9 @@ class Machine(RuleBasedStateMachine):
             "queued": len(session.queue),
             "busy": bool(session.held),
         }
-        if BUSY_ONLY_BY_THE_QUEUE and session.held in self.clients:
-            del seen["busy"], want["busy"]
         if seen != want:
             found.append(f"{session}: it is {seen}")
-        if not (session.cut and CUT_TURNS_OF_CLIENTS_STAY_OPEN) and session.status != "closed":
+        if session.status != "closed":
             events = self.call("GET", f"/v1/sessions/{session.name}/events?limit=1000").json()["events"]
             turns = Counter(each["type"] for each in events)
             if turns["turn.started"] - turns["turn.ended"] != bool(session.held):

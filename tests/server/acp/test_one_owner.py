@@ -1,6 +1,6 @@
 """What holds for a session whichever way it is used: over /v1/acp as over /v1/sessions.
 
-Each of these fails for as long as the two have machinery of their own (design/0009).
+Those that are expected to fail do so for as long as the two have machinery of their own (design/0009).
 """
 
 import asyncio
@@ -69,7 +69,6 @@ async def kill_mirror(talk: Talk, session: str) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.xfail(strict=True, reason="16 (a): only the queue of messages says that a turn runs")
 async def test_a_session_is_busy_during_the_turn_of_a_client(talk: Talk) -> None:
     session = await new(talk, "rehearsal")
     turn = asyncio.create_task(prompt(talk, "rehearsal", session, script("ask something")))
@@ -161,7 +160,6 @@ async def test_an_agent_with_a_tool_at_work_is_not_stopped_when_its_client_is_id
     assert (await talk.info(session))["status"] == "active"
 
 
-@pytest.mark.xfail(strict=True, reason="16 (f): a client does not find what was terminated")
 async def test_a_client_deletes_a_session_that_was_terminated(talk: Talk) -> None:
     session = await new(talk, "rehearsal")
     await prompt(talk, "rehearsal", session, script("say hello"))
@@ -171,7 +169,6 @@ async def test_a_client_deletes_a_session_that_was_terminated(talk: Talk) -> Non
         assert (await talk.call("GET", path)).status_code == 404
 
 
-@pytest.mark.xfail(strict=True, reason="the host finds what was deleted until it is another host")
 async def test_a_client_does_not_find_a_session_that_was_deleted(talk: Talk) -> None:
     session = await new(talk, "rehearsal")
     assert await rpc(talk, "session/delete", "rehearsal", sessionId=session) == {}
@@ -180,7 +177,6 @@ async def test_a_client_does_not_find_a_session_that_was_deleted(talk: Talk) -> 
     assert "cannot find session" in answer.text
 
 
-@pytest.mark.xfail(strict=True, reason="16 (g): only turns of the queue are ended by the next server")
 async def test_a_turn_of_a_client_that_a_kill_has_cut_is_over_when_the_next_server_is_up(
     tmp_path: Path,
 ) -> None:
