@@ -106,7 +106,7 @@ class Router:
         self._untold: list[Diagnostic] = []  # while there was no session to tell it to
         self._exited: AgentExited | None = None
         self._extensions = extensions
-        self._extending: dict[asyncio.Task[object], list[Session]] = {}  # requests of its own that wait
+        self._own_requests: dict[asyncio.Task[object], list[Session]] = {}  # requests of its own that wait
 
     # Sessions come and go.
 
@@ -153,7 +153,7 @@ class Router:
             self._left[session.meta.agent_session_id] = None
             if len(self._left) > LEFT_KEPT:
                 del self._left[next(iter(self._left))]
-            for asking, sessions in self._extending.items():
+            for asking, sessions in self._own_requests.items():
                 if sessions == [session]:
                     asking.cancel()
 
@@ -324,8 +324,8 @@ class Router:
         asking: asyncio.Task[object] = asyncio.create_task(
             self._asked(extensions, sessions, method, params), name=f"legation-extension-{first.id}"
         )
-        self._extending[asking] = sessions
-        asking.add_done_callback(self._extending.pop)
+        self._own_requests[asking] = sessions
+        asking.add_done_callback(self._own_requests.pop)
         return asking
 
     async def _asked(

@@ -37,6 +37,7 @@ async def test_a_new_session_names_its_modes_and_options(client: Client) -> None
 
 
 async def test_modes_and_options_are_set(client: Client) -> None:
+    client.follow()
     await client.initialize()
     made = await client.result("session/new", {"cwd": str(client.work), "mcpServers": []})
     session = made["sessionId"]
@@ -55,12 +56,12 @@ async def test_modes_and_options_are_set(client: Client) -> None:
     assert again["modes"]["currentModeId"] == other[0]
     assert again["configOptions"][0]["currentValue"] == value
     # A client that did not choose hears of it as the agent's updates would tell it.
-    told = client.updates(session)
-    modes = [each for each in told if each["sessionUpdate"] == "current_mode_update"]
-    assert [each["currentModeId"] for each in modes] == [other[0]]
-    assert modes[0]["availableModes"] == made["modes"]["availableModes"]
-    chosen = [each for each in told if each["sessionUpdate"] == "config_option_update"]
-    assert [each["configOptions"][0]["currentValue"] for each in chosen] == [value]
+    await client.hears(lambda: len(client.updates(session)) >= 2)
+    mode, chosen = client.updates(session)
+    assert (mode["sessionUpdate"], mode["currentModeId"]) == ("current_mode_update", other[0])
+    assert mode["availableModes"] == made["modes"]["availableModes"]
+    assert chosen["sessionUpdate"] == "config_option_update"
+    assert chosen["configOptions"][0]["currentValue"] == value
 
 
 async def test_a_mode_in_which_the_agent_does_not_ask_is_refused(client: Client) -> None:
