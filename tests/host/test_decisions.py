@@ -160,6 +160,8 @@ session/recovery-skipped: not taken up after a restart
     host/test_restart: test_a_session_that_cannot_be_recovered_is_told_and_stays_disconnected
 session/load-failed: the agent would not
     host/test_load: test_an_unknown_session_that_is_refused_leaves_no_trace
+session/replay-shorter: it told less than is recorded
+    host/test_generations: test_an_agent_that_tells_less_than_is_recorded_does_not_replace_it
 storage/write-failed: shown from memory
     host/test_storage: test_inv_5_a_failing_disk_is_told_once_and_disturbs_no_live_stream
 storage/recovered: stored at last

@@ -49,8 +49,8 @@ def account(*rows: Draft) -> Account:
 
 def wrapped(row: Draft) -> Draft:
     """As parameters of `session/update`, with members beside the update."""
-    raw = b'{"sessionId":"s","update":%b,"_meta":{"a":1}}' % row.raw
-    return Draft(row.type, raw)
+    before, behind = b'{"sessionId":"s","update":', b',"_meta":{"a":1}}'
+    return Draft(row.type, before + row.raw + behind, span=(len(before), len(behind)))
 
 
 CALL = update("tool_call", toolCallId="c1", title="Look", kind="read", status="pending", rawInput={"a": 1})

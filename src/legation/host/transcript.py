@@ -28,11 +28,12 @@ STEP_BYTES: Final = 256 * 1024  # or so many bytes of them: a few milliseconds
 CUT: Final = "[what came before is left out]"
 
 _PROMPT: Final = PromptStarted.event_type()
-_USER, _AGENT, _PLAN = "user-message-chunk", "agent-message-chunk", "plan"
+_USER, _AGENT = "user-message-chunk", "agent-message-chunk"
+_PLANS: Final = frozenset(("plan", "plan-update", "plan-removed"))
 _CALLS: Final = frozenset(("tool-call", "tool-call-update"))
 _OTHERS: Final = frozenset(("compaction-summary-chunk", UNRECOGNIZED))
 # All else is our own, or says how the agent is set up, what it thinks or what it costs: that is no history.
-_COUNTED: Final = _CALLS | _OTHERS | {_PROMPT, _USER, _AGENT, _PLAN}
+_COUNTED: Final = _CALLS | _OTHERS | _PLANS | {_PROMPT, _USER, _AGENT}
 _NOT_OF_A_CALL: Final = frozenset(("sessionUpdate", "toolCallId", "_meta"))
 
 Row = Event | Draft
@@ -46,7 +47,7 @@ def update_of(row: Row) -> Mapping[str, object] | None:
 def _read(row: Row) -> dict[str, object]:
     """Nothing of what cannot be read, or would hold up others while it is."""
     try:
-        value = jsontext.read(row.payload) if len(row.payload) <= LONGEST else None
+        value = jsontext.read(row.payload) if len(row.raw) <= LONGEST else None
     except jsontext.READ_ERRORS:
         return {}
     return value if isinstance(value, dict) else {}
@@ -102,8 +103,8 @@ class Account:
             text = _text_of(update.get("content"))
             self._agent_size += len(text)
             self._agent.update(text)
-        elif row.type == _PLAN:
-            self._plan = _digest(update.get("entries"))
+        elif row.type in _PLANS:
+            self._plan = _digest({name: value for name, value in update.items() if name != "_meta"})
         else:
             told = {name: _digest(value) for name, value in update.items() if name not in _NOT_OF_A_CALL}
             self._calls.setdefault(str(update.get("toolCallId")), {}).update(told)

@@ -13,7 +13,7 @@ from shutil import rmtree
 import httpx2
 import pytest
 from tests.agents.opencode.kitchen import Seat, open_kitchen
-from tests.host.rig import Hand, of_type, until
+from tests.host.rig import Hand, of_type, say_for_the_agent, until
 
 from legation.agents.opencode import OpenCodeAgent
 from legation.errors import AgentExited, Forbidden
@@ -77,6 +77,9 @@ async def test_sessions_are_listed_loaded_and_forked(opencode: str, tmp_path: Pa
         assert [each.session_id for each in listed.sessions] == [own]
         agent = await kitchen.host.spawn_agent(kitchen.definition())
         await kitchen.host.dispose_agent(at.session.agent_id or "")
+        await kitchen.host.load_session(agent.agent_id, at.session.id)
+        assert await of_type(at.session, "session-reset") == []  # it tells what is recorded
+        await say_for_the_agent(at.session, "which it never said")
         await kitchen.host.load_session(agent.agent_id, at.session.id)
         replayed = [event.type for event in await of_type(at.session, *REPLAYED)]
         assert replayed[-5:] == [
