@@ -628,7 +628,8 @@ def _stubborn(http: httpx2.Client, place: Path, how: str) -> tuple[int, str | No
 
     def said() -> list[str]:
         found = http.get(f"/v1/streams/{session}/events", params={"limit": 500}).json()["items"]
-        return [event["raw"]["content"]["text"] for event in found if event["type"] == "agent-message-chunk"]
+        chunks = [event["raw"]["update"] for event in found if event["type"] == "agent-message-chunk"]
+        return [each["content"]["text"] for each in chunks]
 
     _until(lambda: "I do not listen" in "".join(said()))
     if how == "leaving":
