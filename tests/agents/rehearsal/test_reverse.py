@@ -19,6 +19,17 @@ def test_files_are_read_and_written_through_the_client(client: RawClient, work: 
     assert not (work / "b.txt").exists()
 
 
+def test_messages_of_its_own_go_to_the_client(client: RawClient, work: Path) -> None:
+    session = client.open(work)
+    client.handlers["_rehearsal/ask"] = lambda params: {"heard": params["text"]}
+    played = client.play(session, "vendor-note by the way", "vendor-ask and now?")
+    note, ask = played.requests
+    assert (note["method"], ask["method"]) == ("_rehearsal/note", "_rehearsal/ask")
+    assert note["params"] == {"sessionId": session, "text": "by the way"}
+    assert "id" in ask and "id" not in note
+    assert "and now?" in played.text
+
+
 def test_a_terminal_is_created_watched_and_released(client: RawClient, work: Path) -> None:
     session = client.open(work)
     client.handlers.update(

@@ -29,6 +29,14 @@ def test_plan_entries_are_marked_as_done(client: RawClient, work: Path) -> None:
     assert plans[0]["entries"][1] == {"content": "fix", "status": "pending", "priority": "medium"}
 
 
+def test_plans_that_have_names_come_and_go(client: RawClient, work: Path) -> None:
+    played = client.play(client.open(work), "named-plan tidy look; fix", "plan-removed tidy")
+    told, removed = played.updates
+    assert told["plan"]["planId"] == removed["planId"] == "tidy"
+    assert [entry["content"] for entry in told["plan"]["entries"]] == ["look", "fix"]
+    assert [update["sessionUpdate"] for update in played.updates] == ["plan_update", "plan_removed"]
+
+
 def test_small_updates_carry_what_the_step_says(client: RawClient, work: Path) -> None:
     session = client.open(work)
     played = client.play(
