@@ -17,6 +17,7 @@ import pytest
 from tests import real_agents
 from tests.agents.acp_desk import (
     CODEX,
+    GEMINI,
     OPENCODE,
     Kind,
     definition,
@@ -196,3 +197,18 @@ async def test_a_prompt_that_is_not_answered_ends_at_our_limit_and_the_session_g
         after = await session.prompt((Text(text="Question 3"),))
         assert (after.stop_reason, after.error) == ("end_turn", None)
         assert model.requests[-1].mentions("Question 1")
+
+
+async def test_gemini_creates_a_file_for_it_is_offered_no_fs(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offered `fs` it fails at every file that is not there yet."""
+    monkeypatch.setenv("GEMINI_API_KEY", "not-a-key")
+    async with at_work(GEMINI, tmp_path, request, monkeypatch) as at:
+        talk = at.talk
+        await talk.created("s", agent="gemini", directory=str(talk.work))
+        path = talk.work / "new.txt"
+        at.model.call_tool("write_file", {"file_path": str(path), "content": "hello\n"})
+        at.model.say("It is written.")
+        assert (await at.answered("Write new.txt", "once"))["stopReason"] == "end_turn"
+        assert path.read_text() == "hello\n"

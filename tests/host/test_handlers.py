@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.host.rig import go, of_type, rig
 
 from legation.host.fs import create_default_fs_handler
 from legation.host.handlers import (
@@ -157,3 +160,21 @@ def test_on_the_wire_only_what_is_there_is_named() -> None:
     assert offered["terminal"] is True
     assert offered["elicitation"] == {"url": {}}
     assert "auth" not in offered
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("offered", [True, False])
+async def test_fs_is_withheld_from_an_agent_that_cannot_live_with_it(tmp_path: Path, offered: bool) -> None:
+    source = """
+first = read()
+send(id=first["id"], result={"protocolVersion": 1, "agentCapabilities": {}})
+session(); prompt = prompted()
+update(json.dumps(first["params"]["clientCapabilities"]["fs"])); done(prompt); stay()
+"""
+    async with rig(tmp_path) as made:
+        definition = replace(made.scripted(source), fs=offered)
+        session = await made.open((await made.host.spawn_agent(definition)).agent_id)
+        await go(session)
+        [said] = await of_type(session, "agent-message-chunk")
+        told = json.loads(json.loads(said.raw)["content"]["text"])
+        assert (told["readTextFile"], told["writeTextFile"]) == (offered, offered)

@@ -89,6 +89,7 @@ def exec_(
         driver=start.driver,
         beginning=start.beginning,
         modes=start.modes,
+        fs=start.fs,
         mode=mode,
         trusts=trusts,
         redact=_redactor(hidden).bytes,

@@ -57,6 +57,7 @@ class Job:
     trusts: Callable[[str], bool] = trusts_nothing
     beginning: Beginning = field(default_factory=Beginning)
     modes: AskingModes = field(default_factory=AskingModes)
+    fs: bool = True
     mode: str | None = None  # one of the agent's, to work in
     redact: Redact = unchanged
     session_id: str = field(default_factory=partial(new_id, "ses"))
@@ -197,6 +198,7 @@ async def _prompt(
         driver=job.driver,
         beginning=job.beginning,
         modes=job.modes,
+        fs=job.fs,
     )
     agent = await host.spawn_agent(definition)
     await host.create_session(

@@ -10,6 +10,8 @@ from shutil import rmtree
 from signal import SIGKILL, SIGTERM
 from typing import Literal
 
+from msgspec.structs import replace
+
 from legation.agents.driver import Driver
 from legation.agents.drivers import open_driver
 from legation.agents.native import Equipment
@@ -21,7 +23,7 @@ from legation.host.router import Router
 from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.proc import Command, Exit, Launcher, Pipes
-from legation.wire.acp.capabilities import ClientCapabilities
+from legation.wire.acp.capabilities import ClientCapabilities, FileSystemCapabilities
 from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.hoststream import AgentStatus, AgentUpdated, ExitStatus
 from legation.wire.lifecycle import AgentExited as AgentExitedEvent
@@ -240,10 +242,14 @@ class Agent:
         self._pause = None
         return not self._disposed
 
+    def _offered(self) -> ClientCapabilities:
+        offered = self._around.capabilities
+        return offered if self.definition.fs else replace(offered, fs=FileSystemCapabilities())
+
     async def _launch(self) -> None:
         live = await self._spawned()
         try:
-            await live.initialize(self._around.capabilities, self._around.options.limits.start)
+            await live.initialize(self._offered(), self._around.options.limits.start)
         except BaseException as error:
             await asyncio.shield(self._give_up(live, error))
             raise

@@ -95,6 +95,7 @@ class AgentDefinition:
     driver: DriverName = "acp"
     beginning: Beginning = field(default_factory=Beginning)
     modes: AskingModes = field(default_factory=AskingModes)
+    fs: bool = True  # whether it is offered what of `fs` the host has
 
     @property
     def name(self) -> str:
@@ -129,6 +130,7 @@ def resolve_agent_definition(definition: AgentDefinition | Mapping[str, object])
         driver=given["driver"],
         beginning=given["beginning"],
         modes=given["modes"],
+        fs=given["fs"],
     )
 
 

@@ -38,6 +38,15 @@ def test_a_stanza_may_say_in_which_modes_the_agent_asks(tmp_path: Path) -> None:
         read(tmp_path, '[agents.mine]\ncommand = "x"\nunasking_modes = "turbo"\n')
 
 
+def test_a_stanza_may_withhold_fs(tmp_path: Path) -> None:
+    (entry,) = read(tmp_path, '[agents.mine]\ncommand = "x"\nfs = false\n')
+    assert not entry.fs
+    (entry,) = read(tmp_path, '[agents.mine]\ncommand = "x"\n')
+    assert entry.fs
+    with pytest.raises(ConfigInvalid, match=r"agents.mine.fs: write true or false"):
+        read(tmp_path, '[agents.mine]\ncommand = "x"\nfs = "no"\n')
+
+
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     text = """
     other = 1

@@ -80,7 +80,8 @@ class Catalogue:
         start = self._finder.start(found, way)
         passed = {name: self.environ[name] for name in entry.passes if name in self.environ}
         executing = way.executing if self._executes else ()
-        return replace(start, argv=(*start.argv, *executing), env={**start.env, **passed}, modes=entry.modes)
+        argv, env = (*start.argv, *executing), {**start.env, **passed}
+        return replace(start, argv=argv, env=env, modes=entry.modes, fs=entry.fs)
 
     def sign_in(self, name: str) -> Start | None:
         """The program of the agent's own sign-in, to be run in its home; None: it signs in by ACP."""

@@ -7,6 +7,7 @@
     title = "My agent"
     asking_modes = ["careful"]   # of its modes, those in which it asks, the best first
     unasking_modes = ["turbo"]   # and those in which it does not: no session stays in one
+    fs = false                   # it is not offered to have files read and written for it
 
 The file is read as a whole: either every stanza is good, or one error lists all that is wrong.
 """
@@ -27,7 +28,7 @@ from legation.errors import ConfigInvalid
 FILE: Final = "agents.toml"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_KEYS: Final = ("command", "args", "env", "title", "asking_modes", "unasking_modes")
+_KEYS: Final = ("command", "args", "env", "title", "asking_modes", "unasking_modes", "fs")
 
 
 def read(path: Path, taken: Collection[str]) -> tuple[Entry, ...]:
@@ -77,6 +78,8 @@ def _problems(name: str, stanza: Any, taken: Collection[str]) -> Iterator[str]:
     for key in ("asking_modes", "unasking_modes"):
         if not _texts(stanza.get(key, [])):
             yield f'{place}.{key}: write a list of names of modes, like {key} = ["default"]'
+    if not isinstance(stanza.get("fs", True), bool):
+        yield f"{place}.fs: write true or false"
     if not isinstance(stanza.get("title", ""), str):
         yield f"{place}.title: write a text"
 
@@ -91,6 +94,7 @@ def _entry(name: str, stanza: dict[str, Any]) -> Entry:
         credentials=names,
         passes=names,
         modes=AskingModes(tuple(stanza.get("asking_modes", ())), tuple(stanza.get("unasking_modes", ()))),
+        fs=stanza.get("fs", True),
         needs_sign_in=False,
         origin="custom",
     )

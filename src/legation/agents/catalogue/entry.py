@@ -101,6 +101,7 @@ class Entry:
     placeholders: Mapping[str, str] = field(default_factory=dict)
     origin: Literal["known", "built in", "custom"] = "known"
     modes: AskingModes = field(default_factory=AskingModes)  # where their names do not say whether it asks
+    fs: bool = True  # whether it is offered to have files read and written for it; some cannot live with that
     shares: str | None = None  # the agent whose installation it is a part of
 
     @property

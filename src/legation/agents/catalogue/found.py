@@ -37,6 +37,7 @@ class Start:
     obeys: tuple[str, ...] = ()
     beginning: Beginning = field(default_factory=Beginning)
     modes: AskingModes = field(default_factory=AskingModes)
+    fs: bool = True
 
     def within(self, folder: Path, *, trusted: bool) -> Start:
         """How it starts in a folder, whose own configuration for it counts only if it is trusted. Blocks."""

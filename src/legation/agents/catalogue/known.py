@@ -106,6 +106,8 @@ KNOWN: Final = (
         way=Way("acp", _GEMINI, ("--acp",), trusted=_GEMINI_TRUSTED, untrusted=_GEMINI_UNTRUSTED),
         credentials=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         passes=("GOOGLE_GEMINI_BASE_URL",),
+        # A fault of its own: offered `fs`, it can create no file. Without the offer it writes by itself, and asks.
+        fs=False,
         sign_in=SignIn(
             program=_GEMINI,
             files=(".gemini/oauth_creds.json",),

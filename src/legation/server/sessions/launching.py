@@ -107,6 +107,7 @@ class Launching:
             driver=start.driver,
             beginning=start.beginning,
             modes=start.modes,
+            fs=start.fs,
         )
         methods = (method for name, method in entry.key_methods.items() if name in keys)
         return Launch(definition, next(methods, None))
