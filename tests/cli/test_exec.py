@@ -2,6 +2,7 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.scripted import PRELUDE
+from tests.agents.scripted import PRELUDE, scripted
 from tests.cli.cli import AtTerminal, environment, json_lines, legation, rehearse
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
@@ -126,6 +127,29 @@ def test_ctrl_c_cancels_the_turn(home: Path, repo: Path) -> None:
     terminal.interrupt()
     assert terminal.end() == 130
     assert "cancelling; Ctrl-C again" in terminal.text
+
+
+def test_a_cancel_that_is_answered_by_the_error_of_a_cancelled_request_is_a_cancel(
+    home: Path, repo: Path
+) -> None:
+    source = """
+hello(); session(); prompt = prompted(); update("I am busy")
+while read().get("method") != "session/cancel": pass
+send(id=prompt, error={"code": -32800, "message": "cancelled"}); stay()
+"""
+    command = shlex.join(scripted(source, home).argv)
+    terminal = AtTerminal(home, "exec", "--command", command, "go", cwd=repo)
+    terminal.until("I am busy")
+    terminal.interrupt()
+    assert terminal.end() == 130
+
+
+def test_a_cancel_that_is_ignored_until_the_agent_is_killed_is_a_cancel(home: Path, repo: Path) -> None:
+    script = rehearse("say I do not listen", "stall-hard 300")
+    terminal = AtTerminal(home, "exec", "--agent", "rehearsal", script, "--stop-grace", "0s", cwd=repo)
+    terminal.until("I do not listen")
+    terminal.interrupt()
+    assert terminal.end() == 130
 
 
 def test_ctrl_c_twice_stops_an_agent_that_does_not_listen(home: Path, repo: Path) -> None:
