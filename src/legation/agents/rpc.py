@@ -218,12 +218,12 @@ class RpcPeer:
         if found is None:
             self._stray(line)
             return
-        text = line if found.whole else await outlines.as_text(line)
-        if len(text) > MAX_LINE:  # U+FFFD is longer than what it stands for
+        if found.part[1] > MAX_LINE:  # no UTF-8: U+FFFD is longer than what it stands for
             self._inbox.trouble(
                 DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {len(line)} bytes, which is no UTF-8"
             )
             return
+        text = line if found.whole else await outlines.as_text(line)
         part = text[slice(*found.part)]
         if found.session is not None:
             digest = found.digest.encode() if outlines.is_heavy(line) else b""  # else it can be read as it is

@@ -25,6 +25,9 @@ from legation.store.stream import Span, Stream
 
 KEEP_ALIVE: Final = 15.0  # seconds of silence before a comment: proxies give up on idle bodies after 30 to 60
 RECHECK: Final = 15.0  # seconds for which a body may outlive its credential, at most
+MOST_AT_ONCE: Final = (
+    100  # events that a reader is sent before others have a turn: sending need not wait for anything
+)
 CACHE_BYTES: Final = 8 * 1024 * 1024
 ALL: Final = "all"  # generations
 
@@ -125,6 +128,7 @@ class StreamReader(Reader):
         super().__init__(hub, credential)
         self._source = source
         self._framing = framing
+        self._at_once = 0  # events since others had a turn
         self.seq = after
 
     def __enter__(self) -> Self:
@@ -142,7 +146,9 @@ class StreamReader(Reader):
         if found.events:
             self.seq = found.upto
             self._hub.delivered += found.events
-            if len(found.data) >= CHUNK_BYTES // 2:
+            self._at_once += found.events
+            if len(found.data) >= CHUNK_BYTES // 2 or self._at_once >= MOST_AT_ONCE:
+                self._at_once = 0
                 await asyncio.sleep(0)  # one that catches up takes turns with the others
         elif self._channel.source.ended:
             self._finish(farewell(self._channel.source))

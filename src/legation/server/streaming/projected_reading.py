@@ -19,7 +19,7 @@ from legation.wire.universal.facts import STRIDE
 from legation.wire.universal.rows import Row
 
 BEYOND: Final = 2**62  # above all numbers
-STEP: Final = 100  # events of the log: a millisecond of a message, fifteen of tool calls
+STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls
 
 
 @dataclass(frozen=True, slots=True)
