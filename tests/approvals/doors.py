@@ -1,16 +1,18 @@
 """A door on a real database, with policies in a file and a clock moved by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from tests.approvals.office import Office
 from tests.server.rig import RigClock
 from tests.store.database.databases import Either
 
+import legation.approvals.door
 from legation.approvals.approval import Answer, Approval
 from legation.approvals.attendance import Attendance
 from legation.approvals.door import Door, Habits
@@ -75,7 +77,7 @@ class Rig:
     path: Path
     told: list[tuple[str, str, str]]
     changes: list[tuple[str, str]]
-    at_work: Callable[[], int]  # how many are at the database now
+    at_work: Callable[[], int]  # how many are at the database or the disk now
 
     async def pending(self, count: int = 1) -> list[Approval]:
         async def look() -> list[Approval]:
@@ -117,7 +119,7 @@ class Rig:
         await self.settle()
 
     async def settle(self) -> None:
-        """Until everything sleeps that will: nobody has been at the database for some turns of the loop."""
+        """Until everything sleeps that will: nobody has been at the database or the disk for some turns of the loop."""
         quiet = 0
         async with asyncio.timeout(LIMIT):
             while quiet < TURNS:
@@ -128,8 +130,9 @@ class Rig:
                     await asyncio.sleep(0.001)
 
 
-def count_work(database: Either) -> Callable[[], int]:
-    """From now on, how many transactions and readings are under way."""
+@contextmanager
+def count_work(database: Either) -> Iterator[Callable[[], int]]:
+    """Meanwhile, how many transactions, readings and looks of a door at its policies and the disk are under way."""
     under_way = 0
 
     def counted(run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
@@ -143,9 +146,15 @@ def count_work(database: Either) -> Callable[[], int]:
 
         return counting
 
-    for name in ("transact", "read"):
-        setattr(database, name, counted(getattr(database, name)))
-    return lambda: under_way
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (database, "transact"),
+            (database, "read"),
+            (legation.approvals.door, "judged_by"),
+            (legation.approvals.door, "off_loop"),
+        ):
+            patch.setattr(owner, name, counted(getattr(owner, name)))
+        yield lambda: under_way
 
 
 @asynccontextmanager
@@ -155,7 +164,6 @@ async def open_door(
     path = folder / "policy.yaml"
     path.write_text(policy)
     clock, policies = RigClock(), Policies(path)
-    at_work = count_work(office.database)
     inbox = Inbox(office.ledger, clock, waiter)
     attendance = Attendance(office.database, clock)
     told: list[tuple[str, str, str]] = []
@@ -168,8 +176,9 @@ async def open_door(
         ),
         **habits,
     )
-    async with Door(inbox, policies, attendance, chosen) as door:
-        yield Rig(office, clock, inbox, door, policies, attendance, path, told, changes, at_work)
+    with count_work(office.database) as at_work:
+        async with Door(inbox, policies, attendance, chosen) as door:
+            yield Rig(office, clock, inbox, door, policies, attendance, path, told, changes, at_work)
 
 
 YES = Answer(approve=True, reasoning="fine", confidence=0.9)

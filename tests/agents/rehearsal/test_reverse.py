@@ -26,7 +26,8 @@ def test_messages_of_its_own_go_to_the_client(client: RawClient, work: Path) -> 
     note, ask = played.requests
     assert (note["method"], ask["method"]) == ("_rehearsal/note", "_rehearsal/ask")
     assert note["params"] == {"sessionId": session, "text": "by the way"}
-    assert "id" in ask and "id" not in note
+    assert "id" in ask
+    assert "id" not in note
     assert "and now?" in played.text
 
 
