@@ -33,6 +33,8 @@ Piece: TypeAlias = str | bytes | shapes.Part
 """A text may be kept as the JSON string that it came as."""
 
 
+_SHORT: Final = 4096  # bytes
+
 MOST_TEXT: Final = 8 * 1024 * 1024
 """Bytes of an item's text. A message that is longer goes on in another item: at its end each repeats its text, in one
 piece, and that must hold up nobody."""
@@ -169,5 +171,9 @@ def _joined(pieces: list[Piece], *, thinks: bool) -> Iterator[shapes.Part]:
 def _one_text(texts: Iterator[str | bytes]) -> str:
     """As JSON already, which is how it goes out: a long one would hold up everybody while it is read and written."""
     literals = [text if isinstance(text, bytes) else json_bytes(text) for text in texts]
-    bare = [memoryview(literal)[1:-1] for literal in literals]  # one copy: they may be long together
-    return cast(str, msgspec.Raw(b"".join((b'"', *bare, b'"'))))
+    bare: list[bytes | memoryview] = [b'"', b'"']
+    # One copy of what is long; of what is short a copy costs less than a view.
+    bare[1:1] = [
+        literal[1:-1] if len(literal) < _SHORT else memoryview(literal)[1:-1] for literal in literals
+    ]
+    return cast(str, msgspec.Raw(b"".join(bare)))
