@@ -176,5 +176,5 @@ update(json.dumps(first["params"]["clientCapabilities"]["fs"])); done(prompt); s
         session = await made.open((await made.host.spawn_agent(definition)).agent_id)
         await go(session)
         [said] = await of_type(session, "agent-message-chunk")
-        told = json.loads(json.loads(said.raw)["content"]["text"])
+        told = json.loads(json.loads(said.payload)["content"]["text"])
         assert (told.get("readTextFile", False), told.get("writeTextFile", False)) == (offered, offered)

@@ -149,7 +149,7 @@ async def test_nothing_overtakes_a_permission_whose_end_is_being_found_out(tmp_p
             for event in await events(session)
             if event.type in ("agent-message-chunk", "permission-asked", "permission-answered")
         ]
-        said = [json.loads(event.raw) for event in found]
+        said = [json.loads(event.payload) for event in found]
         told = [each.get("title") or each.get("outcome") or each["content"]["text"] for each in said]
         assert told == ["before", "asked", "behind", "approved", "told"]
         assert [event.seq for event in found] == sorted(event.seq for event in found)
