@@ -55,7 +55,8 @@ def test_each_of_two_equal_messages_is_followed_to_the_end_of_its_own_turn(up: P
     legation(up, "sessions", "new", "rehearsal", "--id", "mine")
     legation(up, "sessions", "send", "mine", rehearse("stall 4"), "--detach")
     with ThreadPoolExecutor() as pool:
-        sent = [pool.submit(legation, up, "sessions", "send", "mine", "again", "--json") for _ in range(2)]
+        again = ("sessions", "send", "mine", rehearse("say again"), "--json")
+        sent = [pool.submit(legation, up, *again) for _ in range(2)]
         ends = [json_lines(each.result().stdout)[-1] for each in sent]
     assert {end["type"] for end in ends} == {"prompt-finished"}
     assert len({end["raw"]["turn"] for end in ends}) == 2

@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +25,12 @@ EVERYTHING = {
 
 class RefusedError(Exception):
     """Raised by a handler to answer with a JSON-RPC error."""
+
+
+def signals_as_usual() -> None:
+    """Whoever starts the tests by nohup, or in the background of a shell, has them ignore some signals."""
+    for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(ignored, signal.SIG_DFL)
 
 
 def choose(option: str) -> Handler:
@@ -69,6 +76,7 @@ class RawClient:
             stderr=subprocess.PIPE,
             env={"HOME": str(home), "PATH": os.defpath, "TMPDIR": str(home), **(env or {})},
             start_new_session=True,
+            preexec_fn=signals_as_usual,
         )
         self.handlers: dict[str, Handler] = {"session/request_permission": choose("allow-once")}
         self.lines: list[bytes] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.agents.rehearsal.conftest import StartAgent
-from tests.agents.rehearsal.rawclient import WAIT, RawClient
+from tests.agents.rehearsal.rawclient import WAIT, RawClient, signals_as_usual
 
 from legation.agents.rehearsal.mischief import GARBAGE
 
@@ -92,6 +92,11 @@ os.read(0, 1)
 """
 
 
+def _as_usual_but_no_core() -> None:
+    signals_as_usual()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 @pytest.mark.parametrize("name", ["KILL", "TERM", "HUP", "QUIT", "ABRT", "SEGV"])
 def test_nothing_is_said_after_a_deadly_signal(name: str) -> None:
     for _ in range(5):
@@ -99,7 +104,7 @@ def test_nothing_is_said_after_a_deadly_signal(name: str) -> None:
             [sys.executable, "-c", BUSY, name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+            preexec_fn=_as_usual_but_no_core,
         )
         with agent:
             assert agent.stdout is not None

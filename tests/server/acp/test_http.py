@@ -208,9 +208,9 @@ async def test_updates_are_the_bytes_of_the_log(client: Client) -> None:
     told = (await client.http.get(f"/v1/streams/acp:{server_id}/events?limit=1000")).text
     for line in json.loads(log)["items"]:
         if line["type"] in ("agent-message-chunk", "unrecognized-update"):
-            start = log.index('"raw":', log.index(f'"seq":{line["seq"]},')) + 6
-            raw = log[start : start + 40]
-            assert f'"update":{raw}' in told
+            start = log.index('"raw":', log.index(f'"seq":{line["seq"]},')) + 6 + line["update"][0]
+            update = log[start : start + 40]
+            assert f'"update":{update}' in told
 
 
 async def test_headers_and_spaces_come_early_on_a_long_prompt(client: Client) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.host.rig import NO, YES, Hand, events, play, rig, until_status
+from tests.host.rig import NO, YES, Hand, events, play, rig, say_for_the_agent, until_status
 from tests.wire.universal.laws import check, messages_of
 
 from legation.errors import LegationError
@@ -160,6 +160,7 @@ async def test_a_crash_ends_the_session_with_its_code_and_a_load_begins_it_again
         ]
         assert order == ["turn.ended", "error", "turn.ended", "session.ended"]
 
+        await say_for_the_agent(session, "something else")
         agent = await made.host.spawn_agent(made.rehearsal())
         await made.host.load_session(agent.agent_id, session.id)
         await play(session, "say on")
