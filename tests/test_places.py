@@ -84,7 +84,10 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/fs/writing.py": ({"Draft.drop", "Draft.place", "Draft.start"}, ("fs write", "fs upload")),
     "server/processes/starting.py": ({"_command"}, ("fs folder",)),
     "server/sessions/attachments.py": ({"_link"}, ("attachment",)),
-    "server/sessions/making.py": ({"Making._place", "Making.create"}, ("fs folder",)),
+    "server/sessions/making.py": (
+        {"Making._place", "Making.create", "Making.remove_folder", "_remove"},
+        ("fs folder",),
+    ),
     "server/sessions/skill_sources.py": ({"_clone", "_opened"}, ("fs folder", "skill")),
     "server/sessions/skills.py": (
         {"_beneath", "_copy", "_copy_file", "_made", "_skills_in", "_tree"},
@@ -101,6 +104,7 @@ OWN = {
     "agents/codex": "looks which orders a folder brings, and resolves its name; nothing of it is told to anybody",
     "agents/install": "packages of agents, in the data folder",
     "agents/opencode/trust.py": "looks which plug-ins a folder brings; nothing of it is told to anybody",
+    "agents/outlines.py": "starts the reader of long lines, which gets each as a file in memory",
     "agents/pool.py": "starts agents with the folder that the host chose for them",
     "agents/rehearsal": "an agent, in a process of its own",
     "agents/schemas": "a developer's tool, which no server runs",

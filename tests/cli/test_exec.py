@@ -79,11 +79,12 @@ def test_a_person_says_yes(home: Path, repo: Path) -> None:
     shown = until_asked(terminal, "Edit pages.py")
     assert "rehearsal asks: Edit pages.py" in shown
     assert FIXED in shown
+    terminal.text = ""
     terminal.type("y\n")
-    terminal.until(f"rehearsal asks: {TESTS}\n")
+    assert "approved · person tester · Edit pages.py" in terminal.until("Allow it, once?")
+    assert f"rehearsal asks: {TESTS}\n" in terminal.text
     terminal.type("y\n")
     assert terminal.end() == 0
-    assert "approved · person tester · Edit pages.py" in terminal.text
     assert "1 file(s) changed" in terminal.text
 
 

@@ -27,6 +27,7 @@ from legation.server.http.access import needs
 from legation.server.http.call import Call
 from legation.server.http.routes import Routes
 from legation.server.sessions.desk import Desk
+from legation.server.sessions.records import CURSOR
 from legation.server.sessions.turns import MOST_QUEUED_SIZE
 from legation.wire.api.sessions import (
     NewMessage,
@@ -41,6 +42,7 @@ from legation.wire.api.sessions import (
 )
 
 Limit = Annotated[int | None, Meta(ge=1, le=500)]
+Cursor = Annotated[str | None, Meta(pattern=CURSOR)]
 
 STARTING = (AgentError, CapabilityUnsupported, RateLimited, TimedOut, Unavailable, StorageFailed)
 
@@ -48,7 +50,7 @@ routes = Routes(tag="sessions")
 
 
 @routes.get("/v1/sessions", access=needs("read"))
-async def list_sessions(call: Call, limit: Limit = None, cursor: str | None = None) -> SessionList:
+async def list_sessions(call: Call, limit: Limit = None, cursor: Cursor = None) -> SessionList:
     """Every session of the workspace, ended or not, the newest first; with a `limit`, as many of them.
 
     `next` is the `cursor` of the page behind, and null at the end; without `limit` and `cursor` it is left out, as in
