@@ -241,6 +241,20 @@ async def test_cleanup_ends_all_terminals_of_that_session_only(
     assert [gone(child.pid) for child in launcher.children] == [True, True, False]
 
 
+async def test_cleanup_waits_for_a_command_whose_release_was_given_up(
+    terminals: DefaultTerminals, launcher: Watched
+) -> None:
+    terminal = await waiting(terminals, "s")
+    releasing = asyncio.create_task(terminals.release("s", terminal))
+    await asyncio.sleep(0)
+    releasing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await releasing
+    assert not gone(launcher.children[0].pid)
+    await terminals.cleanup_session("s")
+    assert gone(launcher.children[0].pid)
+
+
 async def test_cleanup_waits_for_a_command_that_is_just_starting_and_ends_it(
     terminals: DefaultTerminals, launcher: Watched
 ) -> None:

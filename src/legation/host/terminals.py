@@ -13,6 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -80,11 +81,7 @@ class DefaultTerminals:
     async def release(self, session_id: str, terminal_id: str) -> None:
         terminal, shelf = self._terminal(session_id, terminal_id), self._shelves[session_id]
         del shelf.things[terminal_id]
-        try:
-            with shelf.moving():  # so that a cleanup waits for it
-                await _stop(terminal)
-        finally:
-            self._tidy(session_id)
+        await self._put_away(session_id, shelf, terminal)
 
     async def cleanup_session(self, session_id: str) -> None:
         """Does not raise: whoever closes a session can do nothing about a process stuck in the kernel."""
@@ -116,6 +113,16 @@ class DefaultTerminals:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the session has no such terminal")
         return shelf.things[terminal_id]
 
+    async def _put_away(self, session_id: str, shelf: Shelf[Terminal], terminal: Terminal) -> None:
+        """A cleanup waits for it, also where whoever asked for it has gone."""
+        with ExitStack() as moves:
+            moves.callback(self._tidy, session_id)
+            moves.enter_context(shelf.moving())
+            ending = asyncio.create_task(_stop(terminal))
+            ended = moves.pop_all()
+        ending.add_done_callback(lambda _: ended.close())
+        await asyncio.shield(ending)
+
     def _tidy(self, session_id: str) -> None:
         shelf = self._shelves.get(session_id)
         if shelf is not None and not len(shelf):
@@ -124,7 +131,7 @@ class DefaultTerminals:
     async def _create(self, request: CreateTerminalRequest, shelf: Shelf[Terminal]) -> str:
         terminal = await self._start(request)
         if shelf.closed:
-            await _stop(terminal)
+            await self._put_away(request.session_id, shelf, terminal)
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the session was closed")
         terminal_id = new_id("term")
         shelf.things[terminal_id] = terminal
