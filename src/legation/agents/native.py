@@ -1,24 +1,31 @@
 """What the drivers of agents that do not speak ACP have in common: how they tell and ask the host.
 
 A driver is a `NativeAgent` with the methods of `driver.Driver`; what its agent cannot do it leaves as it is here.
+
+INV-N1  A line that is too much for the loop is decoded by nobody here (INV-L1): drivers decode its digest. The line itself
+        stands beside what they make of it, whole.
+INV-N2  Nothing is allowed that somebody saw a part of: a request that is such a line is refused, and so is one about a call
+        that such a line told.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+from legation.agents import outlines
 from legation.agents.beginning import Beginning
 from legation.agents.greeting import Greeted
 from legation.agents.pool import Pool
-from legation.agents.rpc import AgentRefused, Inbox, RpcFault
+from legation.agents.rpc import SLICE_LINES, AgentRefused, Inbox, RpcFault
 from legation.errors import AgentError, InvalidParams, LegationError
-from legation.proc import Command, Exit, Launcher, Pipes
+from legation.proc import Child, Command, Exit, Launcher, Pipes
+from legation.proc.lines import MAX_LINE
 from legation.wire import codec, jsontext
 from legation.wire.acp.capabilities import ClientCapabilities, InitializeResponse
 from legation.wire.acp.content import ContentBlock
@@ -39,8 +46,9 @@ from legation.wire.acp.sessions import (
     SetConfigOptionResponse,
 )
 from legation.wire.acp.shape import Shape
-from legation.wire.acp.toolcall import ToolCallPatch
+from legation.wire.acp.toolcall import ToolCall, ToolCallPatch, ToolCallUpdate
 from legation.wire.acp.updates import SessionUpdate
+from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.events import UNRECOGNIZED, Draft
 
 ALLOW: Final = "allow"
@@ -50,6 +58,7 @@ ONCE: Final = (
     PermissionOption(option_id=REJECT, name="Reject", kind="reject_once"),
 )
 META: Final = "legation"  # whose member of `_meta` it is
+TOO_LONG: Final = f"it is longer than {outlines.MOST_BYTES} bytes, or of more than {outlines.MOST_MARKS} values, which nobody could be shown"
 
 _T = TypeVar("_T")
 
@@ -119,6 +128,43 @@ def _look_at(answer: asyncio.Future[Any]) -> None:
         answer.exception()
 
 
+Trouble = Callable[[DiagnosticCode, str], None]
+
+
+async def read_lines(
+    child: Child, take: Callable[[bytes, bytes], None], room: Callable[[], Awaitable[None]], trouble: Trouble
+) -> None:
+    """All that an agent writes. `take` gets each line, and what is to be decoded in its place: mostly the line itself.
+    After so many lines everybody else has a turn."""
+    handled = 0
+    with outlines.reader.in_use():
+        async for lines in child.lines():
+            for line in lines:
+                take(*(await brief_of(line, trouble) if outlines.is_heavy(line) else (line, line)))
+                handled += 1
+                if handled % SLICE_LINES == 0:
+                    await asyncio.sleep(0)
+            await room()
+
+
+async def brief_of(line: bytes, trouble: Trouble) -> tuple[bytes, bytes]:
+    """A line that is too much for the loop, and its digest (INV-N1): empty where no parser takes it. The line is as it was,
+    unless that is no UTF-8."""
+    found = await outlines.reader.read(line, native=True)
+    if found is None:
+        return line, b""
+    if not found.whole and found.part[1] > MAX_LINE:  # U+FFFD is longer than what it stands for
+        trouble(DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {len(line)} bytes, which is no UTF-8")
+        return b"", b""
+    if not found.whole:
+        what = f"a line of {len(line)} bytes is no UTF-8: it is kept with U+FFFD where it is none"
+        trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+        line = await outlines.as_text(line)
+    long = outlines.LongLine(line)
+    long.digest, long.texts = found.digest.encode(), found.texts
+    return long, long.digest
+
+
 class NativeAgent(Greeted, ABC):
     HELLO: ClassVar[InitializeResponse]
     takes_edits: bool = False
@@ -128,6 +174,7 @@ class NativeAgent(Greeted, ABC):
         self._equipment = equipment
         self._inbox = equipment.inbox
         self._client = ClientCapabilities()
+        self._cut: set[tuple[str, str]] = set()  # calls of which a digest is known (INV-N2)
 
     # The connection.
 
@@ -257,21 +304,44 @@ class NativeAgent(Greeted, ABC):
         """Updates that one line of the agent's makes; the line stands beside the first of them. A line that makes none
         is a sign of life."""
         drafts = []
+        long = native if isinstance(native, outlines.LongLine) else None
         for update in updates:
-            drafts.append(codec.update_draft(session_id, update, native))
+            drafts.append(
+                codec.update_draft(session_id, update, native, whole=long.put_back if long else None)
+            )
             native = b""
+            if long and (
+                isinstance(update, ToolCall)
+                or (isinstance(update, ToolCallUpdate) and update.raw_input is not None)
+            ):
+                self.mark_cut(session_id, update.tool_call_id)
         self._inbox.updates(session_id, drafts)
 
     def say_unknown(self, session_id: str, line: bytes) -> None:
         """A line that this driver does not understand is kept as it came, never dropped."""
-        self._inbox.updates(session_id, [Draft(UNRECOGNIZED, line)])
+        digest = line.digest if isinstance(line, outlines.LongLine) else b""
+        self._inbox.updates(session_id, [Draft(UNRECOGNIZED, line, digest=digest)])
 
     # What it asks.
 
     def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]:
         """Recorded in its place before this returns. Cancelling the task takes the question back."""
+        if (session_id, call.tool_call_id) in self._cut:
+            return asyncio.create_task(_now(self.refused_permission()))
         request = RequestPermissionRequest(session_id=session_id, tool_call=call, options=ONCE)
         return self._ask(ClientMethod.REQUEST_PERMISSION, request, _permission, _refused)
+
+    def mark_cut(self, session_id: str, call_id: str) -> None:
+        """All that is known of the call is a digest: it will not be permitted (INV-N2)."""
+        self._cut.add((session_id, call_id))
+
+    def refused_permission(self) -> Permission:
+        """The answer to a question that nobody could be shown, with a word to those who read (INV-N2)."""
+        what = f"the agent asked for a permission, was refused, and nobody was asked: {TOO_LONG}"
+        self._inbox.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
+        return Permission(
+            allowed=False, message=f"This cannot be permitted: {TOO_LONG}. Do it in smaller parts."
+        )
 
     def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]:
         """As a permission. Where nobody can be asked the answer is `cancel`."""

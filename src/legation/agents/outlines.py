@@ -54,12 +54,25 @@ TEXT_SHOWN: Final = 2048  # characters of a long text in it
 ITEMS_SHOWN: Final = 100  # of a long list
 MEMBERS_SHOWN: Final = 100  # of a large object
 DEPTH_SHOWN: Final = 12
+WHOLE_BYTES: Final = (
+    8 * 1024 * 1024
+)  # of a native line whose texts are put back: they are copied, in the loop
+TEXTS_KEPT: Final = 6  # of such a line; others stay cut
 OUTLINE_BYTES: Final = 256 * 1024  # what the process says of a line, at most
 
 _NUMBER: Final = struct.Struct("!Q")
+_ACP, _NATIVE = b"a", b"n"  # what a line is to be read as
 _MAIN: Final = ("-P", "-m", "legation.agents.outlines")  # -P: the current folder must not replace our modules
 
 _log = logging.getLogger(__name__)
+
+
+class CutText(msgspec.Struct, frozen=True, array_like=True):
+    """How a text is written in a digest, and where in the line all of it is: both as JSON, without the quotes."""
+
+    cut: str
+    start: int
+    end: int
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -75,6 +88,20 @@ class Outline(msgspec.Struct, frozen=True):
     type: str = UNRECOGNIZED
     span: Span = WHOLE
     whole: bool = True  # else it is no UTF-8, and the part is one of the text that has U+FFFD for that
+    texts: tuple[CutText, ...] = ()  # of a native line that is not longer than `WHOLE_BYTES`
+
+
+class LongLine(bytes):
+    """A native line that is too much for the loop. `digest` is decoded in its place; whoever has made a JSON text of that
+    can have the `texts` whole again that it cuts."""
+
+    digest: bytes
+    texts: tuple[CutText, ...]
+
+    def put_back(self, made: bytes) -> bytes:
+        for text in self.texts:
+            made = made.replace(text.cut.encode(), self[text.start : text.end])
+        return made
 
 
 def is_heavy(line: bytes) -> bool:
@@ -129,19 +156,20 @@ class OutlineReader:
                     self._thread.shutdown(wait=False)
                     self._thread = None
 
-    async def read(self, line: bytes) -> Outline | None:
-        """None for what is no message. One line at a time: whoever writes many of them waits for himself."""
+    async def read(self, line: bytes, *, native: bool = False) -> Outline | None:
+        """None for what is no message; of a `native` line, which is none of ACP, for what no parser takes. One line at a
+        time: whoever writes many of them waits for himself."""
         with self._guard:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, "legation-outlines")
-            coming = self._thread.submit(self._read, line)
+            coming = self._thread.submit(self._read, line, native)
         return await asyncio.wrap_future(coming)
 
-    def _read(self, line: bytes) -> Outline | None:
+    def _read(self, line: bytes, native: bool) -> Outline | None:
         for fresh in (False, True):  # one that was idle may end just when it is asked
             fresh |= self._process is None
             try:
-                return self._ask(line)
+                return self._ask(line, native)
             except (OSError, EOFError, msgspec.MsgspecError) as error:
                 self._end()
                 if fresh:
@@ -149,12 +177,12 @@ class OutlineReader:
                     return None
         return None
 
-    def _ask(self, line: bytes) -> Outline | None:
+    def _ask(self, line: bytes, native: bool) -> Outline | None:
         if self._socket is None:
             self._start()
         assert self._socket is not None
         with _in_memory(line) as file:
-            socket.send_fds(self._socket, [_NUMBER.pack(len(line))], [file])
+            socket.send_fds(self._socket, [_NATIVE if native else _ACP], [file])
             size = _NUMBER.unpack(_exactly(self._socket, _NUMBER.size))[0]
             return msgspec.json.decode(_exactly(self._socket, size), type=Outline | None)
 
@@ -240,6 +268,22 @@ def outline(line: bytes) -> Outline | None:
     )
 
 
+def native_outline(line: bytes) -> Outline | None:
+    """A line of an agent that speaks another protocol: the digest stands for all of it."""
+    text = line.decode(errors="replace").encode()
+    stripped = text.strip()
+    if not _is_sound(stripped):
+        return None
+    cuts: list[tuple[bytes, bytes]] | None = [] if len(text) <= WHOLE_BYTES else None
+    found = _cut(stripped, DIGEST_BYTES, 0, cuts)
+    texts = [
+        CutText(cut[1:-1].decode(), start + 1, end - 1)
+        for raw, cut in cuts or ()
+        for start, end in (_span(text, raw),)
+    ]
+    return Outline(part=(0, len(text)), digest=found.decode(), whole=text == line, texts=tuple(texts))
+
+
 def _update(text: bytes, session: str, draft: Draft, *, whole: bool) -> Outline:
     return Outline(
         part=_span(text, draft.raw),
@@ -303,31 +347,39 @@ def _is_sound(raw: bytes) -> bool:
     return not nests_too_deep(raw)
 
 
-def _cut(raw: bytes, room: int, depth: int) -> bytes:
+_Cuts = list[tuple[bytes, bytes]] | None  # texts that were cut, and how, for whoever puts them back
+
+
+def _cut(raw: bytes, room: int, depth: int, cuts: _Cuts = None) -> bytes:
     """The same in about that many bytes: long texts and lists end early, and what is large has what small things leave."""
     if len(raw) <= room:
         return raw
     first = raw[:1]
     if first == b'"':
-        return _cut_text(raw, room)
+        return _cut_text(raw, room, cuts)
     if depth >= DEPTH_SHOWN or first not in (b"{", b"["):
         return {b"{": b"{}", b"[": b"[]"}.get(first, b"null")
     if first == b"[":
         items = _read_items(raw)[:ITEMS_SHOWN]
-        return b"[%b]" % b",".join([_cut(bytes(item), room // len(items), depth + 1) for item in items])
+        return b"[%b]" % b",".join([_cut(bytes(item), room // len(items), depth + 1, cuts) for item in items])
     found = {key: bytes(value) for key, value in _read_members(raw).items()}
     cut: dict[str, bytes] = {}
     order = sorted(found, key=lambda key: (key not in _KNOWN, len(found[key])))[:MEMBERS_SHOWN]
     for left, key in zip(range(len(order), 0, -1), order, strict=True):
         if len(key) <= room:
-            cut[key] = _cut(found[key], max(room // left, len(b"null")), depth + 1)
+            cut[key] = _cut(found[key], max(room // left, len(b"null")), depth + 1, cuts)
             room = max(0, room - len(key) - len(cut[key]))
     return b"{%b}" % b",".join([b"%b:%b" % (jsontext.write(key), cut[key]) for key in found if key in cut])
 
 
-def _cut_text(raw: bytes, room: int = TEXT_SHOWN) -> bytes:
+def _cut_text(raw: bytes, room: int = TEXT_SHOWN, cuts: _Cuts = None) -> bytes:
     text = str(jsontext.read(raw))
-    return jsontext.write(f"{text[: min(room // 4, TEXT_SHOWN)]}… [{len(text):,} characters]")
+    is_kept = cuts is not None and len(cuts) < TEXTS_KEPT
+    mark = f", text {len(cuts) + 1}" if cuts is not None and is_kept else ""  # two may begin alike
+    cut = jsontext.write(f"{text[: min(room // 4, TEXT_SHOWN)]}… [{len(text):,} characters{mark}]")
+    if cuts is not None and is_kept:
+        cuts.append((raw, cut))
+    return cut
 
 
 def main() -> None:
@@ -338,12 +390,13 @@ def main() -> None:
     with socket.socket(fileno=0) as asked:
         asked.settimeout(IDLE_LIMIT)
         while True:
-            head, files, *_ = socket.recv_fds(asked, _NUMBER.size, 1)
-            if not head:
+            kind, files, *_ = socket.recv_fds(asked, 1, 1)
+            if not kind:
                 return
             with os.fdopen(files[0], "rb") as file:
                 file.seek(0)
-                said = msgspec.json.encode(outline(file.read()))
+                line = file.read()
+                said = msgspec.json.encode(native_outline(line) if kind == _NATIVE else outline(line))
             asked.sendall(_NUMBER.pack(len(said)) + said)
 
 

@@ -4,7 +4,8 @@
 
 `raw` is always last and its bytes are never looked at: what an agent sent comes back byte for byte, whatever
 depth, numbers or escapes it holds. `,"raw":` cannot occur earlier, because inside a JSON string its quotes
-would be escaped. The native line of an agent that does not speak ACP stands before it, as text or in base64.
+would be escaped. The native line of an agent that does not speak ACP stands before it, as text, or in base64 where it is
+no UTF-8 or is long: to make a text of that, and a line of it again, would hold up everybody.
 
     {"seq":8,"at":1794774823124,"type":"agent-message-chunk","update":[33,1],"raw":{"sessionId":"ses-7","update":{...}}}
 
@@ -27,6 +28,8 @@ _START = b'{"seq":%d,"at":%d%b%b%b' + _RAW
 _END = b"}\n"
 _LINE = _START + b"%b" + _END
 _LONG = 512  # bytes of raw
+LONG_NATIVE = 1024 * 1024  # bytes, above which a native line is written in base64
+_AT_ONCE = 768 * 1024  # bytes of it: other threads have their turn in between; a multiple of 3
 _SPANS_KEPT = 4096
 ELSEWHERE = b"null"  # where `raw` is in parts of its own, under the name that `blob` is
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
@@ -120,10 +123,21 @@ def _besides(event: Event) -> bytes:
 
 
 def _native(line: bytes) -> bytes:
+    if len(line) > LONG_NATIVE:
+        return b',"native64":"%b"' % native64(line)
     try:
         return b',"native":%b' % msgspec.json.encode(line.decode())
     except UnicodeDecodeError:
         return b',"native64":"%b"' % b64encode(line)
+
+
+def native64(line: bytes) -> bytes:
+    return b"".join([b64encode(line[at : at + _AT_ONCE]) for at in range(0, len(line), _AT_ONCE)])
+
+
+def _from_native64(text: str) -> bytes:
+    size = _AT_ONCE // 3 * 4
+    return b"".join([b64decode(text[at : at + size]) for at in range(0, len(text), size)])
 
 
 def decode_line(line: bytes) -> Event:
@@ -137,7 +151,7 @@ def decode_line(line: bytes) -> Event:
     if (before or behind) and not head.blob and not (before > 0 < behind < len(raw) - before):
         raise ValueError("not an event line: its update is not in it")
     if head.native or head.native64 or head.digest:
-        native = head.native.encode() if head.native else b64decode(head.native64)
+        native = head.native.encode() if head.native else _from_native64(head.native64)
         return Event(head.seq, head.at, head.type, raw, native, span, head.digest.encode(), head.blob)
     return Event(head.seq, head.at, head.type, raw, b"", span)
 

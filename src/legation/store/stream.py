@@ -526,7 +526,7 @@ def _woken(asleep: list[asyncio.Future[None]]) -> list[asyncio.Future[None]]:
 
 
 def size_of(events: Sequence[Event]) -> int:
-    return sum([len(event.raw) for event in events])
+    return sum([len(event.raw) + len(event.native) for event in events])
 
 
 def _is_one_json_line(text: bytes) -> bool:

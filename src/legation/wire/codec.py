@@ -1,5 +1,6 @@
 """From typed payloads to rows of the log, and back."""
 
+from collections.abc import Callable
 from typing import TypeAlias, cast, get_args
 
 import msgspec
@@ -82,9 +83,20 @@ def draft(payload: Known, native: bytes = b"") -> Draft:
     return Draft(event_type(type(payload)), jsontext.write(payload), native)
 
 
-def update_draft(session_id: str, update: SessionUpdate, native: bytes = b"") -> Draft:
-    """The row of an update that a driver made of the agent's own line, `native`."""
-    return params_draft(session_id, jsontext.write(update), native, event_type(type(update)))
+def update_draft(
+    session_id: str,
+    update: SessionUpdate,
+    native: bytes = b"",
+    *,
+    whole: Callable[[bytes], bytes] | None = None,
+) -> Draft:
+    """The row of an update that a driver made of the agent's own line, `native`. If it made it of a digest, `whole` says
+    what it would have made of the line (INV-W5)."""
+    text = jsontext.write(update)
+    if whole is None:
+        return params_draft(session_id, text, native, event_type(type(update)))
+    made = params_draft(session_id, whole(text), native, event_type(type(update)))
+    return msgspec.structs.replace(made, digest=text)
 
 
 def decode(event: Event | Draft) -> Known | Unrecognized:

@@ -10,7 +10,8 @@ INV-W4  Where the update stands in `raw` is written beside it, by us: nothing th
 INV-W5  An update that is too much to be decoded here comes with a `digest`: JSON of some kilobytes that says the same in
         the small and is decoded in its place; `null` where the update is no JSON that can be read. With a digest, `raw`
         is UTF-8, and unless that is `null` it is JSON that nests no deeper than anybody reads. It is never cut; where
-        it was stored ahead of its row, `blob` is the name under which the store finds it again.
+        it was stored ahead of its row, `blob` is the name under which the store finds it again. Of an update that a driver
+        made of such a line, `native` may be what is too much; of it the same is true.
 """
 
 from typing import Final, TypeAlias

@@ -33,6 +33,7 @@ class Bench:
     said: list[SessionUpdate] = field(default_factory=list)
     unknown: list[bytes] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
     permissions: list[tuple[ToolCallPatch, asyncio.Future[Permission]]] = field(default_factory=list)
     questions: list[CreateElicitationRequest] = field(default_factory=list)
     answer: CreateElicitationResponse | None = None
@@ -47,6 +48,9 @@ class Bench:
 
     def say_unknown(self, session_id: str, line: bytes) -> None:  # noqa: ARG002
         self.unknown.append(line)
+
+    def mark_cut(self, session_id: str, call_id: str) -> None:  # noqa: ARG002
+        self.cut.append(call_id)
 
     def trouble(self, code: DiagnosticCode, message: str) -> None:  # noqa: ARG002
         self.troubles.append(message)

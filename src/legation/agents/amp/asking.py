@@ -25,7 +25,7 @@ class Asking:
         self._gate: Gate | None = None
 
     def gate_at(self, folder: Path) -> Gate:
-        self._gate = Gate(folder, self._decide)
+        self._gate = Gate(folder, self._decide, self._agent.refused_permission)
         return self._gate
 
     def _decide(self, question: Question) -> asyncio.Task[Permission]:

@@ -3,7 +3,7 @@
 Amp asks nobody over its pipes. Its plugins are asked about every call of a tool; its permission rules, where it has and
 heeds them, can delegate to a program. Both lead here, and a call that comes by both is asked about once.
 
-INV-G1  Whatever cannot be read, or is not answered, is refused.
+INV-G1  Whatever cannot be read, or could not be shown, or is not answered, is refused.
 INV-G2  A question whose asker has hung up is taken back.
 INV-G3  A decision is used once by each way: the next call, be it the same, is asked about again.
 """
@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from legation.agents import outlines
 from legation.agents.native import Permission
 from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import ConfigInvalid
@@ -64,11 +65,17 @@ class _Decided:
 
 
 class Gate:
-    """`decide` is asked once for each call. Whoever opens it closes it."""
+    """`decide` is asked once for each call, `refuse` of one that nobody could be shown (INV-N2). Whoever opens it closes it."""
 
-    def __init__(self, folder: Path, decide: Callable[[Question], asyncio.Task[Permission]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        decide: Callable[[Question], asyncio.Task[Permission]],
+        refuse: Callable[[], Permission] = lambda: Permission(allowed=False),
+    ) -> None:
         self._folder = folder
         self._decide = decide
+        self._refuse = refuse
         self._server: asyncio.Server | None = None
         self._directory = -1
         self._decided: list[_Decided] = []
@@ -131,14 +138,21 @@ class Gate:
                 await writer.wait_closed()
 
     async def _answer(self, line: bytes, reader: asyncio.StreamReader) -> Mapping[str, object]:
+        is_cut = outlines.is_heavy(line)
+        if is_cut:
+            with outlines.reader.in_use():
+                found = await outlines.reader.read(line, native=True)
+            line = found.digest.encode() if found else b""
         try:
             question = msgspec.json.decode(line, type=Question)
-        except ValueError:
+        except (ValueError, RecursionError):
             return _no("the question could not be read")
         if question.hello:
             self.greeted.set()
             return {"allow": False, "message": "hello"}
         (self.asked if question.id else self.asked_tools).add(question.id or question.tool)
+        if is_cut:
+            return _told(self._refuse(), question)
         decided = self._decision(question)
         decided.asked_by.add(question.way)
         permission = await _unless_gone(decided.answer, reader)

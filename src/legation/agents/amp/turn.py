@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -29,7 +30,7 @@ from legation.agents.amp.trust import refuse_untrusted
 from legation.agents.claude import messages as native
 from legation.agents.claude.outcome import outcome as outcome_of
 from legation.agents.claude.usage import usage_of
-from legation.agents.native import Equipment, NativeAgent, Reply
+from legation.agents.native import Equipment, NativeAgent, Reply, read_lines
 from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
 from legation.errors import AgentError, LegationError, TimedOut
 from legation.ids import new_id
@@ -182,10 +183,8 @@ class AmpTurn:
         writing = asyncio.create_task(self._write(child, flags, text, gate), name="legation-amp-write")
         take = self._hear if flags.has(STREAM) else self._hear_plain
         try:
-            async for lines in child.lines():
-                for line in lines:
-                    self._take(take, line)
-                await self._equipment.inbox.room()
+            inbox = self._equipment.inbox
+            await read_lines(child, partial(self._take, take), inbox.room, inbox.trouble)
             await asyncio.wait({ending := asyncio.ensure_future(child.wait())}, timeout=EXIT_LIMIT)
             found = ending.result() if ending.done() else await child.stop(grace=0)
         finally:
@@ -227,14 +226,14 @@ class AmpTurn:
 
     # Amp speaks.
 
-    def _take(self, hear: Callable[[bytes], None], line: bytes) -> None:
+    def _take(self, hear: Callable[[bytes, bytes], None], line: bytes, brief: bytes) -> None:
         try:
-            hear(line)
+            hear(line, brief)
         except Exception:  # noqa: BLE001 - nothing that an agent says may end the reading
             _log.exception("cannot understand a line of %r", self._agent.name)
             self._agent.say_unknown(self._place.id, line)
 
-    def _hear_plain(self, line: bytes) -> None:
+    def _hear_plain(self, line: bytes, _: bytes) -> None:
         text = line.decode(errors="replace")
         if text.startswith(outcome.NO_KEY):
             self._refuse(outcome.refused(text))
@@ -244,10 +243,10 @@ class AmpTurn:
                 self._place.id, AgentMessageChunk(content=Text(text=f"{text}\n"), message_id=self._message)
             )
 
-    def _hear(self, line: bytes) -> None:
+    def _hear(self, line: bytes, brief: bytes) -> None:
         if not line.strip():
             return
-        heard = self._translator.take(line)
+        heard = self._translator.take(brief)
         if heard.message is None:
             self._stray(line)
             return

@@ -3,6 +3,7 @@
 INV-1  Asking is total. A hook on every tool says `ask`, whatever rules, modes and other hooks say, and the question that
        follows goes to the host; that of a sub-agent too. Nothing is asked twice.
 INV-2  Every request is answered, unless the program took it back. Only "this once" is ever answered.
+INV-3  A request of which only a digest is known is refused (INV-N2).
 """
 
 from __future__ import annotations
@@ -71,11 +72,13 @@ class Asking:
         self._ends = ends
         self._open: dict[str, asyncio.Task[None]] = {}
 
-    def take(self, line: ControlRequest) -> None:
+    def take(self, line: ControlRequest, *, is_cut: bool = False) -> None:
         """Recorded, where there is something to record, before this returns."""
         subtype, number = line.request.get("subtype"), line.request_id
         if subtype == "hook_callback":
             self._control.answer(number, _ASK)
+        elif is_cut:
+            self._decline(line, self._agent.refused_permission().message or _DENIED)
         elif number in self._open or len(self._open) >= REQUESTS_AT_ONCE:
             self._decline(line, "Too many requests at once, or one with this id is under way.")
         else:

@@ -194,17 +194,17 @@ class ClaudeSession:
 
     # The agent speaks.
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes, brief: bytes) -> None:
         if not line.strip():
             return
         try:
-            self._hear(line)
+            self._hear(line, brief)
         except Exception:  # noqa: BLE001 - nothing that an agent says may end the reading
             _log.exception("cannot understand a line of %r", self.process.child.name)
             self._agent.say_unknown(self.id, line)
 
-    def _hear(self, line: bytes) -> None:
-        heard = self._translator.take(line)
+    def _hear(self, line: bytes, brief: bytes) -> None:
+        heard = self._translator.take(brief)
         if heard.message is None:
             self.process.stray.add(line)
             shown = line[:SHOWN_BYTES].decode(errors="replace")
@@ -218,7 +218,7 @@ class ClaudeSession:
             case native.ControlResponse(response=answer):
                 self._control.take(answer)
             case native.ControlRequest():
-                self._asking.take(heard.message)
+                self._asking.take(heard.message, is_cut=brief is not line)
             case native.ControlCancel(request_id=request_id):
                 self._asking.withdraw(request_id)
             case native.CommandLifecycle(command_uuid=uuid, state=state) if not self._leaving:

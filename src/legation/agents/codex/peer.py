@@ -26,11 +26,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A notification; `line` is all of it as it came."""
+    """A notification; `line` is all of it as it came, and `is_cut` where `params` are a digest of its."""
 
     method: str
     params: bytes
     line: bytes
+    is_cut: bool = False
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Asked:
     line: bytes
     key: bytes
     _write: Callable[[bytes, object], None] = field(repr=False)
+    is_cut: bool = False
     answered: bool = False
 
     def answer(self, answer: object) -> None:
@@ -110,20 +112,21 @@ class Peer:
     def notify(self, method: str) -> None:
         self._write({"method": method})
 
-    def take(self, line: bytes) -> str | None:
-        """Hands one line on. Says what is odd about an answer that nobody waits for."""
+    def take(self, line: bytes, brief: bytes) -> str | None:
+        """Hands one line on, of which `brief` is decoded. Says what is odd about an answer that nobody waits for."""
         if not line.strip():
             return None
-        message = read_message(line if line.isascii() else line.decode(errors="replace").encode())
+        is_cut = brief is not line
+        message = read_message(brief if brief.isascii() else brief.decode(errors="replace").encode())
         if message is None or not (message.method or message.id):
             self._ear.stray(line)
         elif not message.method:
             error, result = bytes(message.error), bytes(message.result) or b"null"
             return self._calls.take(id_key(bytes(message.id)), read_error(error) if error else result)
         elif message.id:
-            self._ear.asked(self._asked(message, line))
+            self._ear.asked(self._asked(message, line, is_cut))
         else:
-            self._ear.heard(Heard(message.method, bytes(message.params), line))
+            self._ear.heard(Heard(message.method, bytes(message.params), line, is_cut))
         return None
 
     def close(self) -> None:
@@ -131,8 +134,10 @@ class Peer:
         self._closed = True
         self._calls.abandon()
 
-    def _asked(self, message: Message, line: bytes) -> Asked:
-        return Asked(message.method, bytes(message.params), line, bytes(message.id), self._write_answer)
+    def _asked(self, message: Message, line: bytes, is_cut: bool) -> Asked:
+        return Asked(
+            message.method, bytes(message.params), line, bytes(message.id), self._write_answer, is_cut
+        )
 
     def _write_answer(self, raw_id: bytes, answer: object) -> None:
         part = b"error" if isinstance(answer, RpcError) else b"result"

@@ -1,7 +1,7 @@
 """The app server of Codex: one process for many threads, each of which has an owner here.
 
 INV-1  What is said of a thread goes to its owner and nobody else; a sub-agent's thread belongs to its parent's owner.
-INV-2  Every request is answered; one about a thread that nobody owns is declined.
+INV-2  Every request is answered; one about a thread that nobody owns, or that nobody could be shown, is declined.
 INV-3  When it ends every owner learns of it, after all that it had said.
 """
 
@@ -22,7 +22,7 @@ from legation.agents.codex.messages import Addressed, Model, ModelPage, ThreadRe
 from legation.agents.codex.peer import Asked, Heard, Peer
 from legation.agents.codex.sent import ThreadOf
 from legation.agents.codex.settings import overrides
-from legation.agents.native import Equipment
+from legation.agents.native import TOO_LONG, Equipment, read_lines
 from legation.agents.output import Output
 from legation.agents.rpc import OUTBOX_LIMIT, REQUESTS_AT_ONCE, SHOWN_BYTES, WRITE_TIMEOUT
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
@@ -159,6 +159,11 @@ class CodexServer:
         # else it is of a thread that was left, or of a sub-agent whose parent was
 
     def asked(self, asked: Asked) -> None:
+        if asked.is_cut:
+            what = f"the agent asked {asked.method[:SHOWN_BYTES]!r}, was refused, and nobody was asked: {TOO_LONG}"
+            self._trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
+            asked.answer(declined(asked))
+            return
         thread_id = _thread_of(asked.params)
         owner = self._owners.get(thread_id) if thread_id else None
         if thread_id is not None and owner is not None:
@@ -220,18 +225,18 @@ class CodexServer:
             agent.lost(end)
 
     async def _take_all(self) -> None:
-        async for lines in self._child.lines():
-            for line in lines:
-                self._take(line)
-            touched, self._touched = self._touched, set()
-            for owner in touched:
-                await owner.room()
-            if self._child.unsent > OUTBOX_LIMIT:
-                await self._child.drain(WRITE_TIMEOUT)
+        await read_lines(self._child, self._take, self._room, self._trouble)
 
-    def _take(self, line: bytes) -> None:
+    async def _room(self) -> None:
+        touched, self._touched = self._touched, set()
+        for owner in touched:
+            await owner.room()
+        if self._child.unsent > OUTBOX_LIMIT:
+            await self._child.drain(WRITE_TIMEOUT)
+
+    def _take(self, line: bytes, brief: bytes) -> None:
         try:
-            odd = self._peer.take(line)
+            odd = self._peer.take(line, brief)
         except Exception:  # noqa: BLE001 - nothing that is said of one thread may end the others
             _log.exception("cannot handle a message of %r", self._child.name)
             odd = None

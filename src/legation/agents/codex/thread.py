@@ -180,7 +180,9 @@ class CodexThread:
             self._agent.say(self.id, *updates, native=heard.line)
         if heard.method == "item/completed" and thread_id == self.id and self._turn is not None:
             news = _read(heard, ItemNews)
-            if news and isinstance(news.item, ProposedPlan):
+            if (
+                news and isinstance(news.item, ProposedPlan) and not heard.is_cut
+            ):  # else nobody could approve of it
                 self._turn.plan = news.item.text
 
     def _used(self, thread_id: str, news: UsageNews | None, heard: Heard) -> None:

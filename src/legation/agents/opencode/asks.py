@@ -79,6 +79,9 @@ class Asks:
         self._questions[request.id] = task
         task.add_done_callback(partial(self._answered, request))
 
+    def reject(self, request: QuestionRequest) -> None:
+        self._sending.start(self._post(f"/question/{request.id}/reject", {}))
+
     def replied(self, request_id: str, reply: str) -> bool:
         """OpenCode tells that a permission was answered; False where the answer is not ours (INV-O13)."""
         asked = self._permissions.pop(request_id, None)

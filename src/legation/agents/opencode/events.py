@@ -180,13 +180,14 @@ class _Session(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`line` is the event as it came. `body` is None where this driver cannot read it."""
+    """`line` is the event as it came. `body` is None where this driver cannot read it, and of a digest where `is_cut`."""
 
     type: str
     line: bytes
     directory: str | None = None
     session_id: str | None = None
     body: Native | None = None
+    is_cut: bool = False
 
     @property
     def is_dropped(self) -> bool:

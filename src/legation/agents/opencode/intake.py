@@ -49,6 +49,10 @@ class Intake:
         if not self._asks.knows(request.id) and not self._turns.ending:
             self._asks.question(request)
 
+    def reject(self, request: QuestionRequest) -> None:
+        """Nobody could be shown it."""
+        self._asks.reject(request)
+
     def told(self, part: ToolPart) -> None:
         """A call, as it is now."""
         if not isinstance(part.state, ToolPending):

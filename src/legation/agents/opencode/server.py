@@ -13,10 +13,13 @@ import logging
 import secrets
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, Protocol
 
 import httpx2
 
+from legation.agents import outlines
+from legation.agents.native import Trouble, brief_of
 from legation.agents.opencode.answers import Health
 from legation.agents.opencode.api import Api
 from legation.agents.opencode.config import serve
@@ -25,6 +28,7 @@ from legation.agents.opencode.mcp import McpStatus, mcp_config
 from legation.agents.opencode.output import address, drain, said
 from legation.agents.opencode.sse import EventSplitter
 from legation.agents.output import Stray
+from legation.agents.rpc import SLICE_LINES
 from legation.errors import LegationError, TimedOut
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire.acp.mcp import McpServer
@@ -168,10 +172,11 @@ class OpenCodeServer:
 
     async def _read(self) -> None:
         try:
-            while not self.ended:
-                await self._follow()
-                if not await self._alive():
-                    break
+            with outlines.reader.in_use():
+                while not self.ended:
+                    await self._follow()
+                    if not await self._alive():
+                        break
         except Exception:  # noqa: BLE001 - a task boundary; whoever waits is told by the end of the process
             _log.exception("cannot go on reading the events of %r", self.child.name)
         if not self.ended:
@@ -214,8 +219,10 @@ class OpenCodeServer:
 
     async def _take(self, lines: list[bytes]) -> None:
         told: set[Listener] = set()
-        for line in lines:
-            event = read_event(line)
+        for handled, line in enumerate(lines, 1):
+            event = await event_of(line, self._tell_all)
+            if handled % SLICE_LINES == 0:
+                await asyncio.sleep(0)
             if event is None:
                 self._tell_all(
                     DiagnosticCode.AGENT_STRAY_LINE, f"skipped an event of {len(line)} bytes: {_shown(line)}"
@@ -257,6 +264,15 @@ class OpenCodeServer:
     def _tell_all(self, code: DiagnosticCode, message: str) -> None:
         for listener in tuple(self._listeners):
             listener.trouble(code, message)
+
+
+async def event_of(line: bytes, trouble: Trouble) -> Event | None:
+    """As `read_event`; of one that is too much for the loop what its digest says (INV-N1)."""
+    if not outlines.is_heavy(line):
+        return read_event(line)
+    line, brief = await brief_of(line, trouble)
+    event = read_event(brief)
+    return None if event is None else replace(event, line=line, is_cut=True)
 
 
 def _shown(line: bytes) -> str:

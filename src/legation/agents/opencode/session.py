@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
+from legation.agents.native import TOO_LONG
 from legation.agents.opencode import events as seen
 from legation.agents.opencode import intake, refusals
 from legation.agents.opencode.messages import (
@@ -37,6 +38,7 @@ from legation.wire.acp.updates import (
     SessionUpdate,
     UsageUpdate,
 )
+from legation.wire.diagnostic import DiagnosticCode
 
 _UNNAMED: Final = "New session - "  # how a title begins that nobody has given
 
@@ -46,6 +48,7 @@ class Host(intake.Host, Protocol):
 
     def say(self, session_id: str, *updates: SessionUpdate, native: bytes = b"") -> None: ...
     def say_unknown(self, session_id: str, line: bytes) -> None: ...
+    def mark_cut(self, session_id: str, call_id: str) -> None: ...
 
 
 class OpenCodeSession:
@@ -137,9 +140,16 @@ class OpenCodeSession:
             case seen.SessionCompacted():
                 self._say(event, *self._transcript.compacted())
             case seen.PermissionAsked():
+                if event.is_cut:
+                    self._host.mark_cut(self.id, body.tool.call_id if body.tool else body.id)
                 self._intake.permission(body)
             case seen.PermissionReplied():
                 self._intake.replied(body)
+            case seen.QuestionAsked() if event.is_cut:
+                self._host.trouble(
+                    DiagnosticCode.AGENT_LINE_TOO_LONG, f"rejected a question of the agent's: {TOO_LONG}"
+                )
+                self._intake.reject(body)
             case seen.QuestionAsked():
                 self._intake.question(body)
             case seen.QuestionEnded():

@@ -17,6 +17,7 @@ from legation.server.streaming.credential import credential_of
 from legation.server.streaming.hub import check_position
 from legation.server.streaming.multiplex import open_streams, read_position
 from legation.server.streaming.sse import EventStream, as_utf8, first_chunk
+from legation.store import codec
 from legation.store.backend import StreamInfo
 from legation.wire.api.shape import Page
 from legation.wire.api.streams import EventLine, StreamSummary
@@ -117,7 +118,7 @@ async def page_of_events(source: Source, after: int, limit: int) -> Page[EventLi
             break
         events += taken
         after = taken[-1].seq
-        room -= sum([len(event.raw) for event in taken])
+        room -= sum([len(event.raw) + len(event.native) for event in taken])
     at_head = not events or after >= source.visible
     return Page(items=[_line(event) for event in events], next=None if at_head else str(after))
 
@@ -125,10 +126,13 @@ async def page_of_events(source: Source, after: int, limit: int) -> Page[EventLi
 def _line(event: Event) -> EventLine:
     """As it is stored: `raw` is embedded, not written anew. Params are UTF-8 always, so that their span holds."""
     native = native64 = ""
-    try:
-        native = event.native.decode()
-    except UnicodeDecodeError:
-        native64 = b64encode(event.native).decode()
+    if len(event.native) > codec.LONG_NATIVE:
+        native64 = codec.native64(event.native).decode()
+    else:
+        try:
+            native = event.native.decode()
+        except UnicodeDecodeError:
+            native64 = b64encode(event.native).decode()
     return EventLine(
         seq=event.seq,
         at=event.at,

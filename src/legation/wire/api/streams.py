@@ -27,5 +27,5 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: str
     raw: msgspec.Raw
     native: str = ""
-    native64: str = ""  # where the agent's own line is not UTF-8
+    native64: str = ""  # where the agent's own line is not UTF-8, or is long
     update: Span = WHOLE

@@ -70,7 +70,8 @@ class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
         raw, (before, behind) = event.raw.replace(b"\r", b" "), event.span
         more = before + behind > _BARE or _has_more(event)
         update = raw[before : len(raw) - behind]
-        return cls(event.seq, event.type, msgspec.Raw(update), None, msgspec.Raw(raw) if more else None)
+        native = msgspec.Raw(event.native.replace(b"\r", b" ")) if event.native else None
+        return cls(event.seq, event.type, msgspec.Raw(update), native, msgspec.Raw(raw) if more else None)
 
 
 class _BareParams(msgspec.Struct, forbid_unknown_fields=True):
