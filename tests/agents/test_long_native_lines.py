@@ -19,6 +19,7 @@ from tests.host.rig import Rig, events, of_type, rig
 
 from legation.agents import messages, outlines
 from legation.agents.claude import lines
+from legation.agents.codex import server as codex_server
 from legation.agents.native import read_lines
 from legation.agents.opencode import events as opencode_events
 from legation.agents.opencode.server import event_of
@@ -34,6 +35,7 @@ from legation.store.sqlite import SqliteBackend
 from legation.wire import jsontext
 from legation.wire.acp.content import Text
 from legation.wire.events import Event
+from legation.wire.members import members
 from legation.wire.universal.facts import Metadata, SessionFacts
 from legation.wire.universal.projector import Projector
 
@@ -285,6 +287,27 @@ async def test_a_long_line_that_nobody_understands_is_kept_and_one_that_is_too_d
         assert kept.raw == line % (b"1," * 2_000_000)
         assert [each.code for each in made.reported] == ["agent/stray-line"] * 2
         assert "and on" in await heard(session)
+
+
+async def test_a_line_that_is_too_deep_is_kept_and_not_walked_through_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = b'{"method":"holo/gram","params":{"threadId":"t1","x":%b}}' % (b"[" * 9000 + b"]" * 9000)
+    source = f"raw({line!r}); raw(b'[' * 60000)"
+    async with opened(tmp_path, "codex") as (made, session):
+        walked: list[int] = []
+
+        def watched(text: bytes) -> dict[str, bytes]:
+            walked.append(len(text))
+            return members(text)
+
+        monkeypatch.setattr(messages, "members", watched)
+        monkeypatch.setattr(codex_server, "members", watched)
+        assert await turn(session, source) == "end_turn"
+        assert max(walked, default=0) <= outlines.ODD_BYTES
+        (kept,) = await of_type(session, "unrecognized-update")
+        assert kept.raw == line
+        assert [each.code for each in made.reported] == ["agent/stray-line"]
 
 
 async def test_a_picture_is_shown_whole_unless_its_line_is_very_long(tmp_path: Path) -> None:

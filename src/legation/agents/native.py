@@ -140,7 +140,8 @@ async def read_lines(
     with outlines.reader.in_use():
         async for lines in child.lines():
             for line in lines:
-                take(*(await brief_of(line, trouble) if outlines.is_heavy(line) else (line, line)))
+                is_heavy = outlines.is_heavy(line) or outlines.is_unread(line)
+                take(*(await brief_of(line, trouble) if is_heavy else (line, line)))
                 handled += 1
                 if handled % SLICE_LINES == 0:
                     await asyncio.sleep(0)
@@ -153,6 +154,8 @@ async def brief_of(line: bytes, trouble: Trouble) -> tuple[bytes, bytes]:
     found = await outlines.reader.read(line, native=True)
     if found is None:
         return line, b""
+    if not outlines.is_heavy(line):  # it can be kept and shown as it is
+        return line, found.digest.encode()
     if not found.whole and found.part[1] > MAX_LINE:  # U+FFFD is longer than what it stands for
         trouble(DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {len(line)} bytes, which is no UTF-8")
         return b"", b""
@@ -162,6 +165,7 @@ async def brief_of(line: bytes, trouble: Trouble) -> tuple[bytes, bytes]:
         line = await outlines.as_text(line)
     long = outlines.LongLine(line)
     long.digest, long.texts = found.digest.encode(), found.texts
+    long.base64 = await outlines.as_base64(line)
     return long, long.digest
 
 

@@ -23,6 +23,7 @@ import struct
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -35,12 +36,14 @@ from legation.wire import jsontext
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import Diff, ToolCallLocation
 from legation.wire.codec import UPDATES
-from legation.wire.events import UNREADABLE, UNRECOGNIZED, WHOLE, Draft, Span
+from legation.wire.events import UNREADABLE, UNRECOGNIZED, WHOLE, Draft, LongNative, Span
+from legation.wire.members import members
 from legation.wire.universal.embedded import nests_too_deep
 
 MOST_BYTES: Final = 1024 * 1024  # of a line that is decoded in the server's process
 DENSE_BYTES: Final = 64 * 1024  # a shorter one is read at once, whatever it is
 MOST_MARKS: Final = 20_000  # brackets and commas, each of which may be an object to make: some milliseconds
+BASE64_BYTES: Final = 384 * 1024  # of a line, written so at once: a multiple of 3
 ODD_BYTES: Final = 4096  # of a line that no parser takes and that is walked through, token by token
 LINE_LIMIT: Final = 30.0  # seconds for one line: the process's time, on a busy machine
 IDLE_LIMIT: Final = 60.0  # seconds without a line, after which the process ends
@@ -54,6 +57,7 @@ TEXT_SHOWN: Final = 2048  # characters of a long text in it
 ITEMS_SHOWN: Final = 100  # of a long list
 MEMBERS_SHOWN: Final = 100  # of a large object
 DEPTH_SHOWN: Final = 12
+SHALLOW_DEPTH: Final = 2  # of a line that no parser takes: where its addressee stands
 WHOLE_BYTES: Final = (
     8 * 1024 * 1024
 )  # of a native line whose texts are put back: they are copied, in the loop
@@ -91,7 +95,7 @@ class Outline(msgspec.Struct, frozen=True):
     texts: tuple[CutText, ...] = ()  # of a native line that is not longer than `WHOLE_BYTES`
 
 
-class LongLine(bytes):
+class LongLine(LongNative):
     """A native line that is too much for the loop. `digest` is decoded in its place; whoever has made a JSON text of that
     can have the `texts` whole again that it cuts."""
 
@@ -111,6 +115,28 @@ def is_heavy(line: bytes) -> bool:
     if len(line) > MOST_BYTES:
         return True
     return line.count(b",") + line.count(b"[") + line.count(b"{") > MOST_MARKS
+
+
+def is_unread(line: bytes) -> bool:
+    """Whether it may not be walked through here, token by token: no parser takes it."""
+    if len(line) <= ODD_BYTES:
+        return False
+    try:
+        _skim(line)
+    except jsontext.READ_ERRORS:
+        return True
+    return False
+
+
+async def as_base64(line: bytes) -> bytes:
+    """In slices."""
+    parts: list[bytes] = []
+    for start in range(0, len(line), BASE64_BYTES):
+        parts.append(b64encode(line[start : start + BASE64_BYTES]))
+        await asyncio.sleep(0)
+    whole = b"".join(parts)
+    await asyncio.sleep(0)  # a copy of all is a slice of its own
+    return whole
 
 
 async def as_text(line: bytes) -> bytes:
@@ -273,7 +299,9 @@ def native_outline(line: bytes) -> Outline | None:
     text = line.decode(errors="replace").encode()
     stripped = text.strip()
     if not _is_sound(stripped):
-        return None
+        found = _shallow(stripped) if len(text) <= MOST_BYTES else b"null"
+        whole = text == line
+        return None if found == b"null" else Outline(part=(0, len(text)), digest=found.decode(), whole=whole)
     cuts: list[tuple[bytes, bytes]] | None = [] if len(text) <= WHOLE_BYTES else None
     found = _cut(stripped, DIGEST_BYTES, 0, cuts)
     texts = [
@@ -370,6 +398,18 @@ def _cut(raw: bytes, room: int, depth: int, cuts: _Cuts = None) -> bytes:
             cut[key] = _cut(found[key], max(room // left, len(b"null")), depth + 1, cuts)
             room = max(0, room - len(key) - len(cut[key]))
     return b"{%b}" % b",".join([b"%b:%b" % (jsontext.write(key), cut[key]) for key in found if key in cut])
+
+
+def _shallow(raw: bytes, depth: int = 0) -> bytes:
+    """The same with null for what is too deep, or is no JSON."""
+    if _is_sound(raw):
+        return _cut(raw, DIGEST_BYTES, depth)
+    try:
+        parts = members(raw) if depth <= SHALLOW_DEPTH else {}
+    except jsontext.READ_ERRORS:
+        parts = {}
+    inner = [b"%b:%b" % (jsontext.write(key), _shallow(value, depth + 1)) for key, value in parts.items()]
+    return b"{%b}" % b",".join(inner) if inner else b"null"
 
 
 def _cut_text(raw: bytes, room: int = TEXT_SHOWN, cuts: _Cuts = None) -> bytes:

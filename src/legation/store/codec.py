@@ -19,9 +19,10 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from legation.errors import InvalidParams
-from legation.wire.events import WHOLE, Draft, Event, Span
+from legation.wire.events import WHOLE, Draft, Event, LongNative, Span
 
 _RAW = b',"raw":'
 _START = b'{"seq":%d,"at":%d%b%b%b' + _RAW
@@ -132,12 +133,41 @@ def _native(line: bytes) -> bytes:
 
 
 def native64(line: bytes) -> bytes:
+    if isinstance(line, LongNative) and line.base64:
+        return line.base64
     return b"".join([b64encode(line[at : at + _AT_ONCE]) for at in range(0, len(line), _AT_ONCE)])
 
 
 def _from_native64(text: str) -> bytes:
     size = _AT_ONCE // 3 * 4
-    return b"".join([b64decode(text[at : at + size]) for at in range(0, len(text), size)])
+    line = b"".join([b64decode(text[at : at + size]) for at in range(0, len(text), size)])
+    if len(line) <= LONG_NATIVE:
+        return line
+    long = LongNative(line)
+    long.base64 = text.encode()
+    return long
+
+
+def long_parts(event: Event) -> list[bytes]:
+    """As `encode`, of one event that is to be copied once: its line in parts, without the newline."""
+    raw = ELSEWHERE if event.blob else event.raw
+    if len(event.native) <= LONG_NATIVE:
+        head = _START % (
+            event.seq,
+            event.at,
+            _type_members[event.type],
+            _besides(event),
+            _span_members[event.span],
+        )
+        return [head, raw, b"}"]
+    members = _besides(replace(event, native=b""))
+    return [
+        b'{"seq":%d,"at":%d%b,"native64":"' % (event.seq, event.at, _type_members[event.type]),
+        native64(event.native),
+        b'"%b%b%b' % (members, _span_members[event.span], _RAW),
+        raw,
+        b"}",
+    ]
 
 
 def decode_line(line: bytes) -> Event:

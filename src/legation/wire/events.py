@@ -57,6 +57,12 @@ WHOLE: Final[Span] = (0, 0)
 UNREADABLE: Final = b"null"  # the digest of what is no JSON that can be read
 
 
+class LongNative(bytes):
+    """A native line that is written in base64, with that, if somebody has taken the time to make it."""
+
+    base64: bytes = b""
+
+
 class Draft(msgspec.Struct, frozen=True, gc=False):
     """An event that its log has not numbered yet."""
 

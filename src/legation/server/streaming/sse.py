@@ -64,9 +64,8 @@ def _shown(event: Event) -> Event:
 
 def _long_frame(event: Event) -> Frames:
     """As few copies as can be. That it is UTF-8 is known (INV-W5)."""
-    line = codec.encode([_shown(event)])
-    line = line.replace(b"\r", b" ") if b"\r" in line else line
-    return Frames(b"".join((b"id: %d\ndata: " % event.seq, line, b"\n")), event.seq, 1)
+    parts = [part.replace(b"\r", b" ") if b"\r" in part else part for part in codec.long_parts(_shown(event))]
+    return Frames(b"".join((b"id: %d\ndata: " % event.seq, *parts, b"\n\n")), event.seq, 1)
 
 
 def as_text(data: bytes) -> bytes:
