@@ -404,3 +404,20 @@ async def test_others_have_their_turns_between_the_messages_that_an_agent_wrote_
     await line.end()
     assert handled() == count
     assert max(after - before for before, after in pairwise(steps)) <= AT_ONCE
+
+
+async def test_lines_that_are_long_are_few_between_two_turns_of_others(line: Line) -> None:
+    """Each of them may be thousands of values."""
+    loop, seen, steps, count = asyncio.get_running_loop(), line.seen, [0], 200
+    said = UPDATE.replace(b"%d", b'1,"x":[%b]' % b",".join([b"1"] * 25_000))
+
+    def neighbour() -> None:
+        steps.append(len(seen.order))
+        if steps[-1] < count:
+            loop.call_soon(neighbour)
+
+    line.pipe.say(*[said] * count)
+    loop.call_soon(neighbour)
+    await line.end()
+    assert len(seen.order) == count
+    assert max(after - before for before, after in pairwise(steps)) <= 2
