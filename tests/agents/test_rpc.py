@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from legation.agents.outlines import ODD_BYTES
 from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused, RpcFault, RpcPeer
 from legation.errors import TimedOut, TransportClosed
 from legation.proc import Child
@@ -421,3 +422,21 @@ async def test_lines_that_are_long_are_few_between_two_turns_of_others(line: Lin
     await line.end()
     assert len(seen.order) == count
     assert max(after - before for before, after in pairwise(steps)) <= 2
+
+
+async def test_lines_that_no_parser_takes_are_few_between_two_turns_of_others(line: Line) -> None:
+    """They are walked through, token by token."""
+    loop, seen, steps, count = asyncio.get_running_loop(), line.seen, [0], 100
+    said = UPDATE.replace(b"%d", b'"\\ud800","x":[%b]' % b",".join([b"1"] * 1_800))
+    assert len(said) < ODD_BYTES
+
+    def neighbour() -> None:
+        steps.append(len(seen.order))
+        if steps[-1] < count:
+            loop.call_soon(neighbour)
+
+    line.pipe.say(*[said] * count)
+    loop.call_soon(neighbour)
+    await line.end()
+    assert len(seen.order) == count
+    assert max(after - before for before, after in pairwise(steps)) <= 5

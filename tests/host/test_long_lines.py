@@ -11,11 +11,13 @@ from tests.host.rig import Rig, events, go, of_type, rig
 
 from legation.agents import messages
 from legation.host.session import Session
+from legation.host.toolcalls import KEPT_BYTES
 from legation.server.streaming import sse
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire import jsontext
 from legation.wire.acp import updates
+from legation.wire.ask import Ask, Decision
 from legation.wire.events import Event
 from legation.wire.universal.facts import Metadata, SessionFacts
 from legation.wire.universal.projector import Projector
@@ -203,3 +205,86 @@ for n in range(300):
         await whole_turn(made, source)
     said = [event for event in seen if b'"agent/stderr"' in event.raw]
     assert 0 < len(said) < 200
+
+
+ANNOUNCED = """
+def announce(value, status="pending", kind="execute"):
+    told(b'"sessionUpdate":"tool_call","toolCallId":"t1","title":"t","kind":"%b","status":"%b","rawInput":%b'
+        % (kind.encode(), status.encode(), value))
+def ask(**call):
+    permission("p", toolCallId="t1", **call); return answer("p")
+def heard(answer):
+    update(json.dumps(answer["result"]))
+long = b'{"command":"echo ' + b"a" * 1200000 + b'; rm -rf /"}'
+many = b'{' + b",".join([b'"a%d":1' % n for n in range(300)]) + b',"cmd":"rm -rf /","x":"' + b"a" * 1200000 + b'"}'
+"""
+
+
+class Noted:
+    """Approves all, and remembers it."""
+
+    def __init__(self) -> None:
+        self.asks: list[Ask] = []
+
+    async def decide(self, ask: Ask) -> Decision:
+        self.asks.append(ask)
+        return Decision("approved", "test", "yes")
+
+
+@pytest.mark.parametrize("value", ["long", "many"], ids=["a long command", "a command among many arguments"])
+async def test_nobody_is_asked_about_a_part_of_a_call_that_was_told_in_a_long_line(
+    tmp_path: Path, value: str
+) -> None:
+    """The permission itself is short, and names no more than the call."""
+    approver = Noted()
+    async with rig(tmp_path, approver=approver) as made:
+        session = await whole_turn(made, ANNOUNCED + f"announce({value}); heard(ask())")
+        (last,) = await of_type(session, "agent-message-chunk")
+        assert not approver.asks
+        assert b"cancelled" in last.raw
+        (told,) = [each for each in made.reported if each.code == "agent/unreadable-permission"]
+        assert "raw_input" in told.message
+
+
+async def test_a_permission_that_says_all_of_it_again_is_asked_about(tmp_path: Path) -> None:
+    approver = Noted()
+    async with rig(tmp_path, approver=approver) as made:
+        await whole_turn(made, ANNOUNCED + 'announce(long); heard(ask(rawInput={"command": "ls"}))')
+    assert [ask.action.command for ask in approver.asks] == ["ls"]
+
+
+async def test_a_call_whose_output_alone_is_long_is_judged_by_all_of_its_arguments(tmp_path: Path) -> None:
+    approver = Noted()
+    async with rig(tmp_path, approver=approver) as made:
+        source = """
+announce(b'{"command":"ls"}'); heard(ask())
+told(b'"sessionUpdate":"tool_call_update","toolCallId":"t1","status":"completed","rawOutput":"' + b"a" * 1200000 + b'"')
+"""
+        session = await whole_turn(made, ANNOUNCED + source)
+        assert not await of_type(session, "unasked-effect")
+    assert [ask.action.command for ask in approver.asks] == ["ls"]
+
+
+async def test_what_was_done_unasked_in_a_long_line_is_unclear(tmp_path: Path) -> None:
+    async with rig(tmp_path, approver=Noted()) as made:
+        session = await whole_turn(made, ANNOUNCED + 'announce(many, "completed")')
+        (found,) = await of_type(session, "unasked-effect")
+        assert json.loads(found.raw)["action"]["unclear"] == ["raw_input"]
+
+
+async def test_open_calls_that_say_much_are_not_all_kept_and_no_permission_is_judged_without_them(
+    tmp_path: Path,
+) -> None:
+    approver = Noted()
+    source = """
+for n in range(100): told(b'"sessionUpdate":"tool_call","toolCallId":"t%d","title":"t","rawInput":{"command":"ls","x":"%b"}' % (n, b"a" * 60000))
+permission("p", toolCallId="t99"); heard(answer("p"))
+permission("q", toolCallId="t0"); heard(answer("q"))
+"""
+    async with rig(tmp_path, approver=approver) as made:
+        session = await whole_turn(made, ANNOUNCED + source)
+        assert sum(session.talk.tool_calls._sizes.values()) <= KEPT_BYTES
+        first, second = await of_type(session, "agent-message-chunk")
+        assert b"selected" in first.raw
+        assert b"cancelled" in second.raw
+    assert [ask.tool_call_id for ask in approver.asks] == ["t99"]

@@ -36,7 +36,7 @@ from legation.wire import jsontext
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import Diff, ToolCallLocation
 from legation.wire.codec import UPDATES
-from legation.wire.events import UNREADABLE, UNRECOGNIZED, WHOLE, Draft, LongNative, Span
+from legation.wire.events import CUT, UNREADABLE, UNRECOGNIZED, WHOLE, Draft, LongNative, Span
 from legation.wire.members import members
 from legation.wire.universal.embedded import nests_too_deep
 
@@ -359,7 +359,18 @@ def digest_of_update(raw: bytes) -> bytes:
         text = bytes(_read_chunk(raw).content.text)
         if text[:1] == b'"' and len(raw) - len(text) <= TEXT_SHOWN < len(text):
             return raw.replace(text, _cut_text(text), 1)
-    return _cut(raw, DIGEST_BYTES, 0)
+    return _named_cuts(raw, _cut(raw, DIGEST_BYTES, 0))
+
+
+def _named_cuts(raw: bytes, small: bytes) -> bytes:
+    """With the names of the members that do not say all: nobody decides by a part of something."""
+    if raw[:1] != b"{" or small == raw:
+        return small
+    kept = _read_members(small)
+    kept.pop(CUT, None)  # an agent's own would hide ours
+    names = [key for key, value in _read_members(raw).items() if key in _KNOWN and kept.get(key) != value]
+    told = {CUT: msgspec.Raw(jsontext.write(names)), **kept}
+    return b"{%b}" % b",".join([b"%b:%b" % (jsontext.write(key), bytes(told[key])) for key in told])
 
 
 def digest(raw: bytes) -> bytes:

@@ -50,6 +50,7 @@ SLICE_LINES = (
 )
 SLICE_BYTES = 64 * 1024  # that are read at once
 LINE_BYTES = SLICE_BYTES // SLICE_LINES  # for which a line counts as one more: what is long and dense is dear, too
+OTHER_BYTES = 128  # the same of a line that is no update: some are walked through, token by token
 FILE_BYTES = 16 * 1024 * 1024  # of a request to write a file
 REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
 SHOWN_BYTES = 200  # of a stray line, in the diagnostic
@@ -199,7 +200,7 @@ class RpcPeer:
                 await self._take_heavy(found)
             else:
                 self._take_other(found)
-                await self._rest_after(1)
+                await self._rest_after(1 + len(found) // OTHER_BYTES)
         await self._rest_after(len(block) // LINE_BYTES)
 
     async def _hand_on(self, session: str, drafts: list[Draft]) -> None:

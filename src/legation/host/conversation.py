@@ -9,6 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
+import msgspec
+
 from legation.agents.driver import Driver
 from legation.agents.rpc import AgentRefused, RpcFault
 from legation.clock import Clock
@@ -237,6 +239,8 @@ class Conversation:
             )
         except InvalidParams:  # not to be judged by its arguments, so by its kind alone
             action = Action(agent=self._agent_name(), tool=call.kind or "other", kind=call.kind or "other")
+        if hidden := self.tool_calls.hidden(call):  # no rule lets pass what nobody has seen
+            action = msgspec.structs.replace(action, unclear=(*action.unclear, *hidden))
         turn = self._turn
         if not self._decided.was_asked(call, action, turn.id if turn else None):
             ask = self._ask_about(action, call.title or action.tool, tool_call_id=call.tool_call_id)
@@ -326,6 +330,9 @@ class Conversation:
 
     def _ask(self, request: RequestPermissionRequest) -> Ask:
         call = self.tool_calls.whole(request.tool_call)
+        if unseen := self.tool_calls.unseen(request.tool_call):
+            what = ", ".join(sorted(unseen))
+            raise RpcFault(ErrorCode.INVALID_PARAMS, f"of its tool call no more than a part is known ({what})")
         try:
             action = Action.from_tool_call(
                 self._session.agent.name, call, cwd=self._session.meta.cwd, home=self._session.home

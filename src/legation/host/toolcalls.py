@@ -4,6 +4,7 @@ INV-E1  A decision covers what Legation does for the agent only within its turn,
         place that it was about when it was asked: a link that was put there since leads to another.
 INV-E2  A tool call counts as asked if it was approved: that call, or its paths or its command while it ran. To have been
         refused, or to have asked about no more than a look, is no leave to act.
+INV-E3  Nothing is decided by a part of it: whose arguments came in a line that is read in the small (INV-W5) says so.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import os.path
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import msgspec
+from msgspec import UNSET
+
+from legation.agents.outlines import ITEMS_SHOWN
 from legation.wire import codec
 from legation.wire.acp.toolcall import AnyToolCall, Diff, Terminal, ToolCall, ToolCallUpdate, merged
 from legation.wire.action import EFFECTLESS, MAX_PATH, Action
 from legation.wire.ask import Ask, Decision
-from legation.wire.events import Draft
+from legation.wire.events import CUT, Draft
 
 KEPT = 1000  # of a turn
+KEPT_BYTES = 4 * 1024 * 1024  # of what they said: as objects it may be thirty times as much
 RESOLVED = 16  # paths of a decision whose links are followed; with more it covers nothing
 TYPES = frozenset(("tool-call", "tool-call-update"))
 
@@ -32,11 +38,25 @@ _SHELLS = frozenset(
 )  # another of that name may be anything
 
 
+# By which a call is judged, as they are spelt on the wire and here.
+_JUDGED: Final = {"rawInput": "raw_input", "locations": "locations", "content": "content", "title": "title"}
+
+
+class _Cuts(msgspec.Struct):
+    names: tuple[str, ...] = msgspec.field(name=CUT, default=())
+
+
+_read_cuts = msgspec.json.Decoder(_Cuts).decode
+
+
 class ToolCalls:
     def __init__(self) -> None:
         self._open: dict[str, AnyToolCall] = {}
         self._earlier: dict[str, AnyToolCall] = {}  # begun in turns before, and not over
         self._over: dict[str, None] = {}
+        self._cuts: dict[str, frozenset[str]] = {}  # what is not known in full, by the name of the call
+        self._sizes: dict[str, int] = {}  # of those that are open, or begun earlier
+        self._held = 0  # all these sizes
 
     def take(self, draft: Draft) -> AnyToolCall | None:
         """All that is known of the call, where this ends it: told once."""
@@ -44,10 +64,10 @@ class ToolCalls:
         if not isinstance(call, ToolCall | ToolCallUpdate):
             return None
         name = call.tool_call_id
+        self._note_cuts(call, draft)
         if call.status in _OVER:
             whole = self.whole(call)
-            self._open.pop(name, None)
-            self._earlier.pop(name, None)
+            self._forget(name)
             known = name in self._over and isinstance(call, ToolCallUpdate)  # else a new call under an old id
             self._over[name] = None
             _forget_oldest(self._over)
@@ -55,7 +75,44 @@ class ToolCalls:
         if name in self._open or len(self._open) < KEPT:
             self._open[name] = self.whole(call)
             self._over.pop(name, None)  # some agents use an id again
+            self._make_room(name, len(draft.brief))
         return None
+
+    def _make_room(self, name: str, size: int) -> None:
+        """The oldest are known no more, when all of them say too much."""
+        before = self._sizes.get(name, 0)
+        self._sizes[name] = max(before, size)
+        self._held += self._sizes[name] - before
+        while self._held > KEPT_BYTES and len(self._sizes) > 1:
+            oldest = next(each for each in self._sizes if each != name)
+            self._forget(oldest)
+            self._cuts[oldest] = frozenset(_JUDGED.values())
+
+    def _forget(self, name: str) -> None:
+        self._open.pop(name, None)
+        self._earlier.pop(name, None)
+        self._held -= self._sizes.pop(name, 0)
+
+    def _note_cuts(self, call: AnyToolCall, draft: Draft) -> None:
+        cuts = self.unseen(call)
+        if draft.digest:
+            cuts |= {_JUDGED[name] for name in _read_cuts(draft.digest).names if name in _JUDGED}
+        if cuts:
+            self._cuts[call.tool_call_id] = cuts
+            _forget_oldest(self._cuts)
+        else:
+            self._cuts.pop(call.tool_call_id, None)
+
+    def unseen(self, call: AnyToolCall) -> frozenset[str]:
+        """What there is to judge a call by and is not known in full, unless the call says it again (INV-E3)."""
+        cuts = self._cuts.get(call.tool_call_id, frozenset())
+        return frozenset(name for name in cuts if getattr(call, name) in (None, UNSET)) if cuts else cuts
+
+    def hidden(self, call: AnyToolCall) -> list[str]:
+        """Arguments and places of a call, told whole, that are not known in full. A long output hides none."""
+        cuts = self._cuts.get(call.tool_call_id, frozenset())
+        outputs = {"title"} if len(call.content or ()) >= ITEMS_SHOWN else {"title", "content"}
+        return sorted(cuts - outputs)
 
     def whole(self, call: AnyToolCall) -> AnyToolCall:
         """What is known of it, with what is new."""
@@ -79,8 +136,9 @@ class ToolCalls:
 
     def clear(self) -> None:
         self._earlier |= self._open
-        _forget_oldest(self._earlier)
         self._open.clear()
+        while len(self._earlier) > KEPT:
+            self._forget(next(iter(self._earlier)))
 
 
 @dataclass(slots=True, eq=False)

@@ -10,8 +10,9 @@ INV-W4  Where the update stands in `raw` is written beside it, by us: nothing th
 INV-W5  An update that is too much to be decoded here comes with a `digest`: JSON of some kilobytes that says the same in
         the small and is decoded in its place; `null` where the update is no JSON that can be read. With a digest, `raw`
         is UTF-8, and unless that is `null` it is JSON that nests no deeper than anybody reads. It is never cut; where
-        it was stored ahead of its row, `blob` is the name under which the store finds it again. Of an update that a driver
-        made of such a line, `native` may be what is too much; of it the same is true.
+        it was stored ahead of its row, `blob` is the name under which the store finds it again. Which members of the
+        update do not say all in a digest, stands in it under `CUT`. Of an update that a driver made of such a line,
+        `native` may be what is too much; of it the same is true.
 """
 
 from typing import Final, TypeAlias
@@ -54,6 +55,7 @@ Span: TypeAlias = tuple[int, int]
 """How many bytes of `raw` stand before the update, and how many behind it (INV-W4)."""
 
 WHOLE: Final[Span] = (0, 0)
+CUT: Final = "_cut"
 UNREADABLE: Final = b"null"  # the digest of what is no JSON that can be read
 
 
