@@ -82,6 +82,9 @@ async def whole_turn(made: Rig, source: str) -> Session:
             id="a request",
         ),
         pytest.param('raw(b\'{"method":"no/such","params":\' + small + b\'}\\n\')', id="a notification"),
+        pytest.param(
+            'raw(b\'{"method":"_vendor/news","params":\' + small + b\'}\\n\')', id="a notification of a vendor"
+        ),
         pytest.param("raw(b'\\xff' * 1000000 + b'\\n')", id="no text"),
     ],
 )
@@ -288,3 +291,13 @@ permission("q", toolCallId="t0"); heard(answer("q"))
         assert b"selected" in first.raw
         assert b"cancelled" in second.raw
     assert [ask.tool_call_id for ask in approver.asks] == ["t99"]
+
+
+async def test_a_long_notification_of_a_vendor_is_told_of_and_not_recorded(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        source = 'raw(b\'{"method":"_vendor/news","params":\' + small + b\'}\\n\'); raw(b\'{"method":"_vendor/short"}\\n\')'
+        session = await whole_turn(made, source)
+        (told,) = await of_type(session, "extension-message")
+        assert b"_vendor/short" in told.raw
+        (skipped,) = [each for each in made.reported if each.code == "agent/line-too-long"]
+        assert "_vendor/news" in skipped.message

@@ -253,12 +253,17 @@ class RpcPeer:
             self._take_request(message)
         elif found.method == CANCEL_REQUEST:
             self._take_cancel(message)
+        elif outlines.is_heavy(line):
+            self._inbox.trouble(
+                DiagnosticCode.AGENT_LINE_TOO_LONG,
+                f"skipped a notification, {found.method[:SHOWN_BYTES]!r}: {_too_much(len(line))}",
+            )
         else:
             self._inbox.notification(found.method, part)
 
     def _refuse(self, message: Message, size: int) -> None:
         """Nobody could be shown it. To a permission that is a no: some agents hang after an error."""
-        why = f"it is {size} bytes long, or of more than {outlines.MOST_MARKS} values, which nobody could be shown"
+        why = _too_much(size)
         if message.method == ClientMethod.REQUEST_PERMISSION:
             what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
             self._inbox.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
@@ -352,6 +357,10 @@ class RpcPeer:
         self._calls.abandon()
         for coming in self._answering.values():
             coming.cancel()
+
+
+def _too_much(size: int) -> str:
+    return f"it is {size} bytes long, or of more than {outlines.MOST_MARKS} values, which nobody could be shown"
 
 
 def _is_file(method: str, line: bytes) -> bool:
