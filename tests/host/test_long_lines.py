@@ -83,7 +83,8 @@ async def whole_turn(made: Rig, source: str) -> Session:
         ),
         pytest.param('raw(b\'{"method":"no/such","params":\' + small + b\'}\\n\')', id="a notification"),
         pytest.param(
-            'raw(b\'{"method":"_vendor/news","params":\' + small + b\'}\\n\')', id="a notification of a vendor"
+            'raw(b\'{"method":"_vendor/news","params":\' + small + b\'}\\n\')',
+            id="a notification of a vendor",
         ),
         pytest.param("raw(b'\\xff' * 1000000 + b'\\n')", id="no text"),
     ],

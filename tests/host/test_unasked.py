@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.host.rig import Hand, events, go, of_type, rig, until_type
 from legation.host.reverse import Reverse
 from legation.host.session import Session
 from legation.host.terminals import DefaultTerminals
-from legation.host.toolcalls import Decided, ToolCalls
+from legation.host.toolcalls import LONGEST_SPLIT, Decided, ToolCalls, command_line
 from legation.proc import ProcessLauncher, child_environment
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.action import Action
@@ -478,3 +479,39 @@ def test_a_terminal_is_covered_by_the_permission_for_that_command_in_that_folder
         agent="a", tool=service.tool, kind="execute", params=service.params, command=service.command
     )
     assert decided.covers(action, None, "t", "/srv") is covered
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("ls  -l ", "ls  -l"),
+        ("bash -c 'ls  -l '", "ls  -l"),
+        ("/bin/sh -lc \"ls \\\"a\\\"\"", 'ls "a"'),
+        ("/srv/sh -c ls", "/srv/sh -c ls"),
+        ("sh -c ls x", "sh -c ls x"),
+        ("sh -c 'ls", "sh -c 'ls"),
+        ("sh -x -c ls", "sh -x -c ls"),
+        ("sh -c '" + "ls; " * 5000 + "'", ("ls; " * 5000).strip()),
+        ("sh -c '" + "ls; " * 5000 + "' 'x'", "sh -c '" + "ls; " * 5000 + "' 'x'"),
+        ("sh -c " + "'a'\"b\"" * 5000, "sh -c " + "'a'\"b\"" * 5000),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_the_line_of_a_command_is_what_a_shell_is_given(command: object, line: str | None) -> None:
+    assert command_line(command) == line
+
+
+def test_a_long_command_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`shlex` takes the square of its length, in the loop."""
+    split: list[int] = []
+    shlex_split = shlex.split
+
+    def watched(text: str) -> list[str]:
+        split.append(len(text))
+        return shlex_split(text)
+
+    monkeypatch.setattr(shlex, "split", watched)
+    for command in ("echo 'a b' " * 11_000, "sh -c '" + "echo a; " * 15_000 + "'", "bash -c 'ls'"):
+        command_line(command)
+    assert split
+    assert max(split) <= LONGEST_SPLIT

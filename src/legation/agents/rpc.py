@@ -49,7 +49,9 @@ SLICE_LINES = (
     128  # messages between two turns of the loop: some milliseconds, if each of them is as dear as they get
 )
 SLICE_BYTES = 64 * 1024  # that are read at once
-LINE_BYTES = SLICE_BYTES // SLICE_LINES  # for which a line counts as one more: what is long and dense is dear, too
+LINE_BYTES = (
+    SLICE_BYTES // SLICE_LINES
+)  # for which a line counts as one more: what is long and dense is dear, too
 OTHER_BYTES = 128  # the same of a line that is no update: some are walked through, token by token
 FILE_BYTES = 16 * 1024 * 1024  # of a request to write a file
 REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
@@ -360,7 +362,9 @@ class RpcPeer:
 
 
 def _too_much(size: int) -> str:
-    return f"it is {size} bytes long, or of more than {outlines.MOST_MARKS} values, which nobody could be shown"
+    return (
+        f"it is {size} bytes long, or of more than {outlines.MOST_MARKS} values, which nobody could be shown"
+    )
 
 
 def _is_file(method: str, line: bytes) -> bool:

@@ -332,7 +332,9 @@ class Conversation:
         call = self.tool_calls.whole(request.tool_call)
         if unseen := self.tool_calls.unseen(request.tool_call):
             what = ", ".join(sorted(unseen))
-            raise RpcFault(ErrorCode.INVALID_PARAMS, f"of its tool call no more than a part is known ({what})")
+            raise RpcFault(
+                ErrorCode.INVALID_PARAMS, f"of its tool call no more than a part is known ({what})"
+            )
         try:
             action = Action.from_tool_call(
                 self._session.agent.name, call, cwd=self._session.meta.cwd, home=self._session.home

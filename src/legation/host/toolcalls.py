@@ -10,6 +10,7 @@ INV-E3  Nothing is decided by a part of it: whose arguments came in a line that 
 from __future__ import annotations
 
 import os.path
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,9 +34,11 @@ TYPES = frozenset(("tool-call", "tool-call-update"))
 _OVER = frozenset(("completed", "failed"))
 _WRITING = frozenset(("edit", "move", "other"))  # kinds of a permission to write
 _RUNNING = frozenset(("execute", "other"))
-_SHELLS = frozenset(
-    folder + name for folder in ("", "/bin/", "/usr/bin/") for name in ("sh", "bash", "dash", "zsh")
-)  # another of that name may be anything
+# A shell of another folder may be anything.
+_BY_SHELL: Final = re.compile(r"(?:/bin/|/usr/bin/)?(?:sh|bash|dash|zsh)[ \t]+-l?c[ \t]+(?=\S)")
+LONGEST_SPLIT = (
+    8192  # characters of a command that is taken apart: of a long one that takes the square of its length
+)
 
 
 # By which a call is judged, as they are spelt on the wire and here.
@@ -54,6 +57,7 @@ class ToolCalls:
         self._open: dict[str, AnyToolCall] = {}
         self._earlier: dict[str, AnyToolCall] = {}  # begun in turns before, and not over
         self._over: dict[str, None] = {}
+        self._lines: dict[str, str | None] = {}  # the commands of those that are open
         self._cuts: dict[str, frozenset[str]] = {}  # what is not known in full, by the name of the call
         self._sizes: dict[str, int] = {}  # of those that are open, or begun earlier
         self._held = 0  # all these sizes
@@ -73,7 +77,8 @@ class ToolCalls:
             _forget_oldest(self._over)
             return None if known else whole
         if name in self._open or len(self._open) < KEPT:
-            self._open[name] = self.whole(call)
+            whole = self._open[name] = self.whole(call)
+            self._lines[name] = command_line(_argument(whole, "command"))
             self._over.pop(name, None)  # some agents use an id again
             self._make_room(name, len(draft.brief))
         return None
@@ -91,6 +96,7 @@ class ToolCalls:
     def _forget(self, name: str) -> None:
         self._open.pop(name, None)
         self._earlier.pop(name, None)
+        self._lines.pop(name, None)
         self._held -= self._sizes.pop(name, 0)
 
     def _note_cuts(self, call: AnyToolCall, draft: Draft) -> None:
@@ -121,10 +127,11 @@ class ToolCalls:
 
     def about(self, path: str | None, command: str | None) -> str | None:
         """The call that runs and names that path or command."""
+        line = command_line(command)
         for name, call in reversed(self._open.items()):
             if path is not None and path in _named(call):
                 return name
-            if command is not None and command_line(_argument(call, "command")) == command_line(command):
+            if line is not None and self._lines.get(name) == line:
                 return name
         return None
 
@@ -137,6 +144,7 @@ class ToolCalls:
     def clear(self) -> None:
         self._earlier |= self._open
         self._open.clear()
+        self._lines.clear()
         while len(self._earlier) > KEPT:
             self._forget(next(iter(self._earlier)))
 
@@ -302,13 +310,18 @@ def command_line(command: object) -> str | None:
     """As the shell gets it: agents ask about the line, and then have a shell run it."""
     if not isinstance(command, str):
         return None
+    command = command.strip()
+    begun = _BY_SHELL.match(command)
+    if begun is None:
+        return command
+    line = command[begun.end() :]
+    if len(command) > LONGEST_SPLIT:
+        return line[1:-1].strip() if line[0] == line[-1] == "'" and line.count("'") == 2 else command
     try:
-        words = shlex.split(command)
+        words = shlex.split(line)
     except ValueError:
-        return command.strip()
-    if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):
-        return words[2].strip()
-    return command.strip()
+        return command
+    return words[0].strip() if len(words) == 1 else command
 
 
 def _named(call: AnyToolCall) -> Iterable[object]:
