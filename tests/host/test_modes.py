@@ -1,10 +1,12 @@
 """INV-C1: whatever mode an agent begins in, comes back in or goes to, it works in one in which it asks."""
 
 import json
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from tests.agents.moody import QWEN, VIBE, moody
 from tests.host.at_a_door import at_a_door
@@ -18,6 +20,7 @@ from legation.host.options import Backoff
 from legation.host.session import Session
 from legation.wire.acp.config import (
     BooleanOption,
+    ConfigOption,
     SelectChoice,
     SelectOption,
     SessionMode,
@@ -239,3 +242,25 @@ async def test_approvals_that_are_an_option_of_their_own_are_a_mode_and_no_other
     with pytest.raises(Forbidden):
         must_stay_asking(session.offers, AskingModes(), "never", "approval_policy")
     must_stay_asking(session.offers, AskingModes(), "auto", "theme")
+
+
+def test_an_agent_with_very_many_options_is_looked_at_once_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it names them, in the loop: five hundred of them took nine seconds."""
+    count, looked = 200, 0
+    normalize = unicodedata.normalize
+
+    def watched(form: Any, text: str) -> str:
+        nonlocal looked
+        looked += 1
+        return normalize(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", watched)
+    named = [
+        {"id": f"c{n}", "name": f"n{n}", "type": "select", "currentValue": "a", "options": [{"value": "a", "name": "A"}]}
+        for n in range(count)
+    ]  # fmt: skip
+    options = msgspec.convert(
+        [*named, {**named[0], "id": "permissions", "currentValue": "yolo"}], tuple[ConfigOption, ...]
+    )
+    assert unasking_mode(Offers(options=options), AskingModes()) == "yolo"
+    assert looked < 4 * count

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from legation.agents.beginning import AskingModes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from legation.agents.driver import Driver
     from legation.host.offers import Offers
 
+_LONGEST: Final = 1000  # characters of a name that are looked at
 SHOWN: Final = 20  # names in a message that says what there is
 # Modes of agents in which they do not ask, or not about all, in lower case without what stands between words.
 _UNASKING: Final = frozenset(
@@ -162,6 +164,11 @@ def must_stay_asking(
 
 def _plain(mode: str) -> str:
     """As it is read: neither case, accents and wide letters nor the word `mode` behind it make another of it."""
+    return _plain_of(mode[:_LONGEST])
+
+
+@lru_cache(1024)  # an agent may offer thousands, and each is held against the same names
+def _plain_of(mode: str) -> str:
     letters = unicodedata.normalize("NFKD", mode).lower()
     name = "".join(each for each in letters if each.isalnum())
     return name.removesuffix("mode") or name
@@ -187,11 +194,12 @@ def offered_modes(offers: Offers) -> Choices:
 def _mode_options(offers: Offers) -> list[SelectOption]:
     """All of that kind, of whatever category: some agents have their approvals apart from their modes."""
     selects = [each for each in offers.options if isinstance(each, SelectOption)]
+    chosen = offers.choice("mode")
     return [
         each
         for each in selects
         if each.category == "mode"
-        or each is offers.choice("mode")
+        or each is chosen
         or any(word in _plain(name) for word in _ABOUT_ASKING for name in (each.id, each.name))
     ]
 
@@ -272,8 +280,9 @@ def _unasking(offers: Offers, known: AskingModes) -> list[tuple[str, Choices | N
         current = offers.modes.current_mode_id
         if not _asks(current, dict(offered).get(current), known):
             found.append((current, offered, None))
+    modes = set(map(id, _mode_options(offers)))
     for option in offers.options:
-        if isinstance(option, SelectOption) and option in _mode_options(offers):
+        if isinstance(option, SelectOption) and id(option) in modes:
             offered = list(flat(option.options))
             current = option.current_value
             if not _asks(current, dict(offered).get(current), known):
