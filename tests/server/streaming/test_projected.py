@@ -13,10 +13,11 @@ from legation.server.streaming.hub import Hub
 from legation.server.streaming.projected import Projected, project
 from legation.server.streaming.projected_checkpoints import Checkpoints
 from legation.server.streaming.projected_fold import Schema
-from legation.server.streaming.projected_reading import Wanted
+from legation.server.streaming.projected_reading import STEP, STEP_BYTES, Wanted, steps
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
+from legation.wire.events import Event
 from legation.wire.lifecycle import PermissionAnswered, SessionReset, SessionStatus
 from legation.wire.universal.rows import FRAME, join_frames
 
@@ -167,3 +168,14 @@ async def test_who_is_behind_when_the_history_is_replaced_sees_only_the_new_one(
         if found is None:
             found = await reading.source.read_older(behind)
         assert join_frames(found[:1]) == FRAME % first
+
+
+@given(st.lists(st.integers(1, 3 * STEP_BYTES), max_size=300))
+def test_a_reading_has_few_events_at_a_time_or_few_bytes(sizes: list[int]) -> None:
+    """INV-P3: one that is long is the last of its step."""
+    events = [Event(seq, 0, "plan", b"x" * size) for seq, size in enumerate(sizes, 1)]
+    found = list(steps(events))
+    assert [event for step in found for event in step] == events
+    for step in found:
+        assert 0 < len(step) <= STEP
+        assert sum(len(event.raw) for event in step[:-1]) < STEP_BYTES

@@ -18,7 +18,7 @@ from legation.server.streaming.channel import Source
 from legation.server.streaming.hub import Hub, of_generation
 from legation.server.streaming.projected_checkpoints import Checkpoint
 from legation.server.streaming.projected_fold import Schema, framed_row
-from legation.server.streaming.projected_reading import BEYOND, STEP, Projection, Wanted
+from legation.server.streaming.projected_reading import BEYOND, STEP, Projection, Wanted, steps
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
 from legation.store.stream import Span, Stream
@@ -170,7 +170,7 @@ class Projected(Source):
         if events is None:
             return False
         self._trim()
-        reached = self._feed(tip, events[:STEP])
+        reached = self._feed(tip, next(steps(events[:STEP]), ()))
         return tip.fold.sequence > seq or reached >= self._stream.visible
 
     def _feed(self, tip: Checkpoint, events: Sequence[Event]) -> int:

@@ -1,13 +1,14 @@
 """One reading of a session's log from a number on, in any of its projections: pages, and readers who are behind.
 
-INV-P3  A reading never holds the loop for more than `STEP` events of the log, and never more than it was asked for.
+INV-P3  A reading never holds the loop for more than `STEP` events of the log, or one of them and those in `STEP_BYTES`
+        before it, and never for more than it was asked for.
 INV-P4  It shows one history: if that is replaced meanwhile, it begins again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ from legation.wire.universal.rows import Row
 
 BEYOND: Final = 2**62  # above all numbers
 STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls
+STEP_BYTES: Final = 32 * 1024  # of them: of small objects it is some milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,18 @@ class Found:
 
     rows: list[Row]
     end: Checkpoint | None = None
+
+
+def steps(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    """INV-P3: as many at a time as hold up nobody."""
+    start = size = 0
+    for end, event in enumerate(events, 1):
+        size += len(event.digest or event.raw)
+        if size >= STEP_BYTES or end - start == STEP:
+            yield events[start:end]
+            start, size = end, 0
+    if start < len(events):
+        yield events[start:]
 
 
 class Projection:
@@ -104,8 +118,8 @@ class _Walk:
                 return Found([])  # of a history that is gone; nobody looks at it
             if not events:
                 break
-            for start in range(0, len(events), STEP):
-                if self._is_full_after(events[start : start + STEP]):
+            for step in steps(events):
+                if self._is_full_after(step):
                     return self._cut()
                 await asyncio.sleep(0)
         self._projection.lay(self._at, self._fold)
