@@ -593,3 +593,34 @@ def test_a_turn_of_very_many_calls_ends_the_oldest_before_its_end(monkeypatch: p
     assert len(ended) >= 30
     projector = Projector(FACTS)
     assert max(len(projector.feed(event)) for event in told) <= 8
+
+
+def test_calls_that_say_much_end_the_oldest_before_the_end_of_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is open is repeated at the end of a turn, at once, and is in memory until then."""
+    monkeypatch.setattr("legation.wire.universal.calls.KEPT_BYTES", 50_000)
+    long = {"content": "x" * 10_000}
+    told = log(
+        *turn(*[call(f"c{number}", title="t", rawInput=long) for number in range(30)], call("c29", title="t"))
+    )
+    ended = [event for event in check(told) if event["type"] == "item.completed"]
+    assert len(ended) >= 30
+    projector = Projector(FACTS)
+    assert max(sum(len(each.encode()) for each in projector.feed(event)) for event in told) < 100_000
+
+
+def test_a_call_that_has_ended_takes_no_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("legation.wire.universal.calls.KEPT_BYTES", 50_000)
+    long = {"content": "x" * 10_000}
+    calls = [
+        entry
+        for number in range(30)
+        for entry in (call(f"c{number}", title="t", rawInput=long), change(f"c{number}", status="completed"))
+    ]
+    items = [
+        event["data"]["item"]
+        for event in check(log(*turn(call("first", title="t"), *calls)))
+        if event["type"] == "item.completed"
+    ]
+    assert [each["status"] for each in items].count("failed") == 1  # the one that never ended

@@ -16,6 +16,9 @@ from legation.wire.universal.outbox import Outbox
 from legation.wire.universal.results import call_parts, output_of, result_parts
 
 KEPT: Final = 500  # calls of a turn that are open, or may be heard of again
+KEPT_BYTES: Final = (
+    1024 * 1024
+)  # of what those that are open said: as objects, it may be thirty times as much
 
 _ENDED: Final[dict[str, shapes.ItemStatus]] = {"completed": "completed", "failed": "failed"}
 _STARTED: Final = frozenset(("in_progress", *_ENDED))
@@ -30,17 +33,19 @@ class _Call(msgspec.Struct, frozen=True):
     ended: bool = False
     result_id: str = ""
     shown: str = ""
+    size: int = 0  # of the longest word of it; 0 where none is kept
 
 
 class Calls:
-    __slots__ = ("_calls",)
+    __slots__ = ("_calls", "_held")
 
     def __init__(self) -> None:
         self._calls: dict[str, _Call] = {}
+        self._held = 0  # the sizes of all
 
     def copy(self) -> "Calls":
         other = Calls()
-        other._calls = dict(self._calls)
+        other._calls, other._held = dict(self._calls), self._held
         return other
 
     def take(self, out: Outbox, update: ToolCall | ToolCallUpdate) -> None:
@@ -58,7 +63,20 @@ class Calls:
         else:
             call = msgspec.structs.replace(before, known=merged(before.known, update))
             silent = False
-        self._calls[update.tool_call_id] = call if silent else _advanced(out, call, before, update)
+        call = call if silent else _advanced(out, call, before, update)
+        self._keep(out, update.tool_call_id, call)
+
+    def _keep(self, out: Outbox, name: str, call: _Call) -> None:
+        """With the size that it has now; the oldest ones go where all of them say too much."""
+        before = self._calls.get(name)
+        size = 0 if call.ended else max(call.size, len(out.cause.brief))
+        self._calls[name] = msgspec.structs.replace(call, size=size)
+        self._held += size - (before.size if before else 0)
+        if self._held > KEPT_BYTES:
+            for other in [each for each, known in self._calls.items() if each != name and known.size]:
+                self._forget(out, other)
+                if self._held <= KEPT_BYTES:
+                    return
 
     def stand(self, out: Outbox, call_id: str | None) -> None:
         """Somebody is asked about it, so it is as it will be done."""
@@ -70,12 +88,17 @@ class Calls:
         """The turn is over; what still ran has no end that anybody will tell."""
         for call in self._calls.values():
             _abandon(out, call)
-        self._calls = {}
+        self._calls, self._held = {}, 0
 
     def _forget_oldest(self, out: Outbox) -> None:
         """All that are open end with their turn, at once: so many that nobody is held up by it."""
         if len(self._calls) >= KEPT:
-            _abandon(out, self._calls.pop(next(iter(self._calls))))
+            self._forget(out, next(iter(self._calls)))
+
+    def _forget(self, out: Outbox, name: str) -> None:
+        call = self._calls.pop(name)
+        self._held -= call.size
+        _abandon(out, call)
 
 
 def _abandon(out: Outbox, call: _Call) -> None:
