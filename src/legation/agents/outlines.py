@@ -153,18 +153,17 @@ async def as_text(line: bytes) -> bytes:
 
 
 class OutlineReader:
-    """One for all agents of a process. Its thread only waits: for the kernel to copy, and for the other process."""
+    """One for all agents of a process."""
 
     def __init__(self) -> None:
         self._users = 0
-        self._thread: ThreadPoolExecutor | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._worker: _Worker | None = None
         self._guard = threading.Lock()
 
     @property
     def pid(self) -> int | None:
-        process = self._process
+        worker = self._worker
+        process = None if worker is None else worker.process
         return None if process is None else process.pid
 
     @contextmanager
@@ -177,23 +176,37 @@ class OutlineReader:
         finally:
             with self._guard:
                 self._users -= 1
-                if not self._users and self._thread is not None:
-                    self._thread.submit(self._end)
-                    self._thread.shutdown(wait=False)
-                    self._thread = None
+                if not self._users and self._worker is not None:
+                    self._worker.end_soon()
+                    self._worker = None
 
     async def read(self, line: bytes, *, native: bool = False) -> Outline | None:
         """None for what is no message; of a `native` line, which is none of ACP, for what no parser takes. One line at a
         time: whoever writes many of them waits for himself."""
         with self._guard:
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "legation-outlines")
-            coming = self._thread.submit(self._read, line, native)
+            if self._worker is None:
+                self._worker = _Worker()
+            coming = self._worker.thread.submit(self._worker.read, line, native)
         return await asyncio.wrap_future(coming)
 
-    def _read(self, line: bytes, native: bool) -> Outline | None:
+
+class _Worker:
+    """A thread with a process of its own, from the first line to the end of the last user: whoever comes after that gets
+    another, for this one may still be at a line of one who is gone, and its answer is not for him. The thread only waits:
+    for the kernel to copy, and for the other process."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "legation-outlines")
+        self.process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def end_soon(self) -> None:
+        self.thread.submit(self._end)
+        self.thread.shutdown(wait=False)
+
+    def read(self, line: bytes, native: bool) -> Outline | None:
         for fresh in (False, True):  # one that was idle may end just when it is asked
-            fresh |= self._process is None
+            fresh |= self.process is None
             try:
                 return self._ask(line, native)
             except (OSError, EOFError, msgspec.MsgspecError) as error:
@@ -215,7 +228,7 @@ class OutlineReader:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, *_MAIN], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 env=_environment(), cwd="/", start_new_session=True,
             )  # fmt: skip
@@ -226,7 +239,7 @@ class OutlineReader:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             process.kill()  # it has nothing that is worth a word
             with suppress(subprocess.TimeoutExpired):
