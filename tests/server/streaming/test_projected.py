@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.server.streaming.session_events import FACTS, drafts, whole_fold
@@ -11,7 +12,7 @@ from tests.wire.universal.logs import ACTIVE, Entry, asked, call, change, chunk,
 from legation.clock import SystemClock
 from legation.server.streaming.hub import Hub
 from legation.server.streaming.projected import Projected, project
-from legation.server.streaming.projected_checkpoints import Checkpoints
+from legation.server.streaming.projected_checkpoints import MOST_HELD, Checkpoints
 from legation.server.streaming.projected_fold import Schema
 from legation.server.streaming.projected_reading import STEP, STEP_BYTES, Wanted, steps
 from legation.store.log import EventLog
@@ -179,3 +180,21 @@ def test_a_reading_has_few_events_at_a_time_or_few_bytes(sizes: list[int]) -> No
     for step in found:
         assert 0 < len(step) <= STEP
         assert sum(len(event.raw) for event in step[:-1]) < STEP_BYTES
+
+
+@pytest.mark.parametrize("schema", ["sandbox-agent", "universal"])
+async def test_checkpoints_do_not_keep_all_that_calls_said(schema: Schema) -> None:
+    """INV-P2: each would keep those that were open when it was laid."""
+    calls = [call(f"c{number}", rawInput={"content": "x" * 100_000}) for number in range(400)]
+    async with EventLog(MemoryBackend()) as log:
+        stream = await log.stream("demo")
+        await stream.append(drafts(ACTIVE, *turn(*calls)))
+        checkpoints = Checkpoints(apart=1)
+        hub = Hub(log, SystemClock())
+        hub.checkpoints = checkpoints
+        source = await project(hub, log, "local", FACTS, schema, include_raw=False)
+        whole = await whole_fold(stream, schema, include_raw=False)
+        found = await source.projection.read(Wanted(0, stream.visible, rows=10_000, room=10**9))
+        assert [(row.seq, row.raw) for row in found.rows] == whole
+        assert sum(checkpoints._used.values()) <= MOST_HELD
+        assert 0 < len(checkpoints) < 100

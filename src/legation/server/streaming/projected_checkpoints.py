@@ -1,8 +1,8 @@
 """Where readings of sessions' logs can begin: states of folds, the least used of which give way.
 
 INV-P1  A checkpoint changes no number: a reading from it gives what a reading from the beginning gives.
-INV-P2  What is kept does not grow with the sessions, nor with their logs: `MOST_CHECKPOINTS` states and `MOST_BLOCKS`
-        blocks of the log.
+INV-P2  What is kept does not grow with the sessions, nor with their logs: `MOST_CHECKPOINTS` states, those that together
+        hold no more than `MOST_HELD`, and `MOST_BLOCKS` blocks of the log.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from legation.wire.universal.facts import SessionFacts
 
 APART: Final = 1000  # events of the log between two checkpoints of a reading that passes by
 MOST_CHECKPOINTS: Final = 4096  # about 1.5 kB each: of four million events
+MOST_HELD: Final = (
+    16 * 1024 * 1024
+)  # bytes of agents' text in them: as objects it may be thirty times as much
 MOST_BLOCKS: Final = 8  # of at most half a megabyte of the log each, see `store.log.READ_BYTES`
 
 _seq = attrgetter("seq")
@@ -67,7 +70,8 @@ class Checkpoints:
         self._limit = limit
         # Tracks live as long as somebody reads them or a checkpoint of theirs is kept.
         self._tracks: weakref.WeakValueDictionary[object, Track] = weakref.WeakValueDictionary()
-        self._used: OrderedDict[tuple[Track, int], None] = OrderedDict()
+        self._used: OrderedDict[tuple[Track, int], int] = OrderedDict()  # with what each holds
+        self._held = 0
         self._blocks: OrderedDict[str, list[Event]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -95,16 +99,18 @@ class Checkpoints:
         if (track, log_seq) in self._used:
             return
         insort(track.points, Checkpoint(log_seq, fold.copy()), key=_log_seq)
-        self._used[track, log_seq] = None
-        if len(self._used) > self._limit:
-            (other, oldest), _ = self._used.popitem(last=False)
+        self._used[track, log_seq] = fold.held
+        self._held += fold.held
+        while len(self._used) > self._limit or (self._held > MOST_HELD and len(self._used) > 1):
+            (other, oldest), held = self._used.popitem(last=False)
+            self._held -= held
             del other.points[_index(other, oldest)]
 
     def _forget_below(self, track: Track, floor: int) -> None:
         """The history was replaced: what only led up to it leads nowhere."""
         gone = bisect_right(track.points, floor - 1, key=_log_seq)
         for each in track.points[:gone]:
-            del self._used[track, each.log_seq]
+            self._held -= self._used.pop((track, each.log_seq))
         del track.points[:gone]
 
     # The log's own events that were read and not needed yet: whoever reads pages needs them next.

@@ -30,6 +30,10 @@ class Fold(Protocol):
     def sequence(self) -> int:
         """The last one that was given out."""
 
+    @property
+    def held(self) -> int:
+        """Bytes, about, of what it remembers besides its numbers."""
+
     def copy(self) -> Self: ...
     def feed(self, event: Event) -> Sequence[Emitted]: ...
     def go_on(self, events: Sequence[Event], start: int) -> list[Row]:

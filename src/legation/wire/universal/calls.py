@@ -43,6 +43,11 @@ class Calls:
         self._calls: dict[str, _Call] = {}
         self._held = 0  # the sizes of all
 
+    @property
+    def held(self) -> int:
+        """Bytes of what those that are open said."""
+        return self._held
+
     def copy(self) -> "Calls":
         other = Calls()
         other._calls, other._held = dict(self._calls), self._held

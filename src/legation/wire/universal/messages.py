@@ -26,6 +26,9 @@ _RESET: Final = lifecycle.SessionReset.event_type()
 _encode = msgspec.json.Encoder().encode
 
 
+_NAME_BYTES = 256  # of a call and its name, in a dictionary
+
+
 class ProjectedMessage(msgspec.Struct, frozen=True):
     sequence: int
     data: message_shapes.EventData
@@ -74,6 +77,11 @@ class MessageProjector:
     def sequence(self) -> int:
         """The last one that was given out."""
         return self._sequence
+
+    @property
+    def held(self) -> int:
+        """Bytes, about, of what it remembers of calls."""
+        return self._items.held + _NAME_BYTES * len(self._tools)
 
     def go_on(self, events: Sequence[Event], start: int) -> list[Row]:  # noqa: ARG002 - there are no deltas
         return []

@@ -99,6 +99,11 @@ class Projector:
         """The last one that was given out."""
         return self._out.sequence
 
+    @property
+    def held(self) -> int:
+        """Bytes, about, of what it remembers of open calls."""
+        return self._calls.held
+
     def feed(self, event: Event) -> list[Projected]:
         """The events of one stream, in order, from its first readable one."""
         found = self._out.begin(event)
