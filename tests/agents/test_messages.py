@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from legation.agents import messages
 from legation.agents.messages import (
     UpdateReader,
     id_key,
@@ -12,6 +13,8 @@ from legation.agents.messages import (
     read_message,
     read_odd_update,
 )
+from legation.agents.outlines import ODD_BYTES
+from legation.wire.members import members
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
 
@@ -227,3 +230,30 @@ def test_a_cancelled_id_is_read_as_written(params: bytes, expected: bytes) -> No
 )
 def test_an_id_has_one_key_however_it_is_written(raw: bytes, key: bytes) -> None:
     assert id_key(raw) == key
+
+
+@pytest.mark.parametrize(
+    ("params", "found"),
+    [
+        (b'{"requestId": "a"}', b'"a"'),
+        (b'{"x":[1,2],"requestId":7}', b"7"),
+        (b'{"requestId":"\\ud800"}', b'"\\ud800"'),
+        (b'{"x":"\\ud800","requestId":7}', b"7"),
+        (b"{}", b""),
+        (b"[]", b""),
+        (b"", b""),
+        (b'{"x":[%b],"requestId":7}' % b",".join([b"1"] * 30_000), b"7"),
+    ],
+)
+def test_a_cancelled_request_is_found_and_long_params_are_not_walked_through(
+    params: bytes, found: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[int] = []
+
+    def watched(text: bytes) -> dict[str, bytes]:
+        walked.append(len(text))
+        return members(text)
+
+    monkeypatch.setattr(messages, "members", watched)
+    assert read_cancelled_id(params) == found
+    assert max(walked, default=0) <= ODD_BYTES

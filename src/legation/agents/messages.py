@@ -6,6 +6,7 @@ INV-M1  Nobody can tell a line that was read by its beginning from one that was 
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import msgspec
@@ -66,9 +67,14 @@ class Message(msgspec.Struct, gc=False):
             self.error = NONE
 
 
+class _Cancel(msgspec.Struct, gc=False):
+    requestId: msgspec.Raw = NONE  # noqa: N815
+
+
 _decode_update_line = msgspec.json.Decoder(_UpdateLine).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
 _decode_message = msgspec.json.Decoder(Message).decode
+_decode_cancel = msgspec.json.Decoder(_Cancel).decode
 _decode_error = msgspec.json.Decoder(RpcError).decode
 
 
@@ -234,6 +240,10 @@ def read_error(raw: bytes) -> RpcError:
 
 def read_cancelled_id(params: bytes) -> bytes:
     """The id, as it was written, of the request that `$/cancel_request` is about; empty if unreadable."""
+    with suppress(ValueError, RecursionError):
+        return bytes(_decode_cancel(params).requestId)
+    if len(params) > LONGEST_BEGINNING:  # what no parser takes is walked through, token by token
+        return b""
     try:
         return members(params).get("requestId", b"")
     except jsontext.READ_ERRORS:

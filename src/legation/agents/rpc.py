@@ -253,13 +253,13 @@ class RpcPeer:
             self._refuse(message, len(line))
         elif found.id:
             self._take_request(message)
-        elif found.method == CANCEL_REQUEST:
-            self._take_cancel(message)
         elif outlines.is_heavy(line):
             self._inbox.trouble(
                 DiagnosticCode.AGENT_LINE_TOO_LONG,
                 f"skipped a notification, {found.method[:SHOWN_BYTES]!r}: {_too_much(len(line))}",
             )
+        elif found.method == CANCEL_REQUEST:
+            self._take_cancel(message)
         else:
             self._inbox.notification(found.method, part)
 
