@@ -1,7 +1,7 @@
 from typing import Any
 
 from tests.wire.samples import UPDATES, tagged
-from tests.wire.universal.laws import check, messages_of
+from tests.wire.universal.laws import FACTS, check, messages_of
 from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, log, output, turn
 
 from legation.wire.acp.rpc import RpcError
@@ -13,6 +13,8 @@ from legation.wire.lifecycle import (
     SessionReset,
     SessionStatus,
 )
+from legation.wire.universal.calls import KEPT
+from legation.wire.universal.messages import MessageProjector
 
 
 def data_of(*entries: Entry) -> list[dict[str, Any]]:
@@ -220,3 +222,11 @@ def test_every_update_of_the_protocol_is_shown_here_too() -> None:
     for tag in UPDATES:
         found = data_of(ACTIVE, tagged(tag), SessionReset(reason="loaded"))
         assert len(found) > 3
+
+
+def test_the_names_of_very_many_calls_are_not_all_kept() -> None:
+    projector = MessageProjector(FACTS)
+    for event in log(*turn(*[call(f"c{number}", status="in_progress") for number in range(3 * KEPT)])[:-2]):
+        projector.feed(event)
+    assert projector.held < 1024 * 1024
+    assert KEPT <= len(projector._tools) <= 2 * KEPT

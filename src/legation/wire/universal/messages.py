@@ -11,6 +11,7 @@ import msgspec
 from legation.wire import codec, lifecycle
 from legation.wire.events import Event
 from legation.wire.universal import message_shapes, shapes
+from legation.wire.universal.calls import KEPT
 from legation.wire.universal.embedded import json_bytes, json_value
 from legation.wire.universal.facts import SessionFacts, floor
 from legation.wire.universal.message_parts import message_part
@@ -146,6 +147,8 @@ class MessageProjector:
         for part in item.content:
             if isinstance(part, shapes.ToolCall):
                 self._tools[part.call_id] = part.name
+                if len(self._tools) > 2 * KEPT:  # of those before, the fold itself has forgotten the calls
+                    del self._tools[next(iter(self._tools))]
 
 
 def _question(asked: lifecycle.QuestionAsked) -> message_shapes.QuestionAsked:
