@@ -199,13 +199,20 @@ class _Worker:
         self.thread = ThreadPoolExecutor(1, "legation-outlines")
         self.process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._unwanted = False
 
     def end_soon(self) -> None:
+        """Also in the middle of a line: nobody wants to know it any more, and whoever ends does not wait for it."""
+        self._unwanted = True
+        if (process := self.process) is not None:
+            process.kill()
         self.thread.submit(self._end)
         self.thread.shutdown(wait=False)
 
     def read(self, line: bytes, native: bool) -> Outline | None:
         for fresh in (False, True):  # one that was idle may end just when it is asked
+            if self._unwanted:
+                return None
             fresh |= self.process is None
             try:
                 return self._ask(line, native)
