@@ -326,6 +326,41 @@ async def test_a_request_of_an_agents_own_ends_with_its_session(tmp_path: Path) 
         assert [each["error"]["code"] for each in ends] == [-32800]
 
 
+async def test_a_request_of_an_agents_own_ends_with_its_turn(tmp_path: Path) -> None:
+    source = """
+hello(); session(); prompt = prompted()
+send(id=77, method="_v/ask", params={"sessionId": "s1"})
+done(prompt)  # and nothing is taken back
+update(str(answer(77)["error"]["code"])); stay()
+"""
+    async with asyncio.timeout(60), rig(tmp_path, extensions=Later()) as made:
+        session = await made.script(source)
+        await go(session)
+        said = await until(session, lambda event: event.type == "agent-message-chunk")
+        assert json.loads(said.payload)["content"]["text"] == "-32800"
+        (end,) = await of_type(session, "extension-answered")
+        assert json.loads(end.payload)["error"]["code"] == -32800
+
+
+async def test_a_request_of_an_agents_own_ends_where_its_turn_is_cancelled(tmp_path: Path) -> None:
+    source = """
+hello(); session(); prompt = prompted()
+send(id=77, method="_v/ask", params={"sessionId": "s1"})
+code = answer(77)["error"]["code"]  # an agent that does nothing before it has its answer
+update(str(code)); done(prompt, "cancelled"); stay()
+"""
+    later = Later()
+    async with asyncio.timeout(60), rig(tmp_path, extensions=later) as made:
+        session = await made.script(source)
+        turn = asyncio.create_task(go(session))
+        await later.asked
+        await session.cancel()
+        await later.ended.wait()
+        await turn
+        (said,) = await of_type(session, "agent-message-chunk")
+        assert json.loads(said.payload)["content"]["text"] == "-32800"
+
+
 @pytest.mark.parametrize("method", ["_adapter/agent_exited", "_legation/note"])
 async def test_no_agent_speaks_in_our_name(tmp_path: Path, method: str) -> None:
     source = f"""

@@ -121,6 +121,7 @@ class Conversation:
         self._questions = self._questions_for(questions)
         self._turn: Turn | None = None
         self._running: asyncio.Task[None] | None = None
+        self._own_requests: set[asyncio.Task[object]] = set()  # of the agent, which end with the turn
 
     def _questions_for(self, handler: QuestionHandler | None) -> Questions | None:
         if handler is None:
@@ -327,6 +328,17 @@ class Conversation:
         self._permissions.cancel_all(why)
         if self._questions is not None:
             self._questions.cancel_all(why)
+        for each in self._own_requests:
+            each.cancel()
+
+    def ends_with_turn(self, asking: asyncio.Task[object]) -> None:
+        """What the agent has asked by a method of its own, for as long as the turn that runs."""
+        if self._turn is None:
+            return
+        self._own_requests.add(asking)
+        asking.add_done_callback(self._own_requests.discard)
+        if self._turn.cancelled:
+            asking.cancel()
 
     def _ask(self, request: RequestPermissionRequest) -> Ask:
         call = self.tool_calls.whole(request.tool_call)

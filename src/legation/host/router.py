@@ -322,31 +322,15 @@ class Router:
         first.heard()
         first.note_extension(method, params, request=True)
         asking: asyncio.Task[object] = asyncio.create_task(
-            self._asked(extensions, sessions, method, params), name=f"legation-extension-{first.id}"
+            _asked(extensions, [each.id for each in sessions], method, params),
+            name=f"legation-extension-{first.id}",
         )
         self._own_requests[asking] = sessions
         asking.add_done_callback(self._own_requests.pop)
+        asking.add_done_callback(lambda ended: first.note(_answered(method, ended)))
+        if len(sessions) == 1:
+            first.talk.ends_with_turn(asking)
         return asking
-
-    async def _asked(
-        self, extensions: ExtensionHandler, sessions: list[Session], method: str, params: bytes
-    ) -> object:
-        cancelled = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
-        answered = ExtensionAnswered(method=method, error=cancelled)
-        try:
-            async with asyncio.timeout(EXTENSION_LIMIT):
-                result = await extensions.request([each.id for each in sessions], method, params)
-            answered = ExtensionAnswered(method=method, result=result)
-            return result
-        except TimeoutError:
-            fault = RpcFault(ErrorCode.INTERNAL_ERROR, f"nobody answered {method} in time")
-            answered = ExtensionAnswered(method=method, error=fault.error)
-            raise fault from None
-        except RpcFault as fault:
-            answered = ExtensionAnswered(method=method, error=fault.error)
-            raise
-        finally:
-            sessions[0].note(answered)
 
     def _permission(self, params: bytes) -> Awaitable[object]:
         """Never an error: some agents hang after one. What nobody could be asked about, nobody has allowed."""
@@ -410,6 +394,26 @@ class Router:
 
 def _is_extension(method: str) -> bool:
     return method.startswith(EXTENSION) and not method.startswith(OUR_OWN)
+
+
+async def _asked(extensions: ExtensionHandler, session_ids: list[str], method: str, params: bytes) -> object:
+    try:
+        async with asyncio.timeout(EXTENSION_LIMIT):
+            return await extensions.request(session_ids, method, params)
+    except TimeoutError:
+        raise RpcFault(ErrorCode.INTERNAL_ERROR, f"nobody answered {method} in time") from None
+
+
+def _answered(method: str, ended: asyncio.Task[object]) -> ExtensionAnswered:
+    """Also of one that was taken back before anybody was asked."""
+    if ended.cancelled():
+        taken_back = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
+        return ExtensionAnswered(method=method, error=taken_back)
+    error = ended.exception()
+    if error is None:
+        return ExtensionAnswered(method=method, result=ended.result())
+    failed = RpcError(ErrorCode.INTERNAL_ERROR, f"{method} could not be put to anybody")
+    return ExtensionAnswered(method=method, error=error.error if isinstance(error, RpcFault) else failed)
 
 
 def _shown(name: str) -> str:
