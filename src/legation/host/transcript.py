@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -25,6 +26,7 @@ from legation.wire.lifecycle import PromptStarted
 LONGEST: Final = 1024 * 1024  # bytes of an event that is looked into
 STEP: Final = 500  # events that are folded before others have their turn,
 STEP_BYTES: Final = 256 * 1024  # or so many bytes of them: a few milliseconds
+MOST_ESCAPED: Final = 8  # bytes of JSON for one of a text, and what stands around that
 CUT: Final = "[what came before is left out]"
 
 _PROMPT: Final = PromptStarted.event_type()
@@ -34,6 +36,9 @@ _CALLS: Final = frozenset(("tool-call", "tool-call-update"))
 _OTHERS: Final = frozenset(("compaction-summary-chunk", UNRECOGNIZED))
 # All else is our own, or says how the agent is set up, what it thinks or what it costs: that is no history.
 _COUNTED: Final = _CALLS | _OTHERS | _PLANS | {_PROMPT, _USER, _AGENT}
+_OF_ITS_OWN: Final = frozenset((_PROMPT, "tool-call"))  # never a piece of what was said before
+_MARKS: Final = re.compile(r"\[(?=(?:user|agent|tool)\])|<(?=/?transcript>)", re.IGNORECASE)
+_HEADED: Final = len("[agent]\n\n\n")  # characters around what somebody said
 _NOT_OF_A_CALL: Final = frozenset(("sessionUpdate", "toolCallId", "_meta"))
 
 Row = Event | Draft
@@ -64,7 +69,8 @@ class Account:
     def __init__(self) -> None:
         self.updates = 0
         self._prompts = 0  # messages of the user, one after the other
-        self._agent_size = 0
+        self._agent_size = 0  # at least: of what is not looked into it is not known
+        self._others = 0
         self._user, self._agent, self._other = blake2b(), blake2b(), blake2b()
         self._calls: dict[str, dict[str, bytes]] = {}
         self._plan: bytes | None = None
@@ -99,6 +105,10 @@ class Account:
     def _add_said(self, row: Row, update: Mapping[str, object] | None) -> None:
         if update is None or row.type in _OTHERS:
             self._other.update(_digest(update if update is not None else row.payload))
+            if row.type == _AGENT:
+                self._agent_size += len(row.raw) // MOST_ESCAPED
+            else:
+                self._others += 1
         elif row.type == _AGENT:
             text = _text_of(update.get("content"))
             self._agent_size += len(text)
@@ -130,7 +140,11 @@ class Account:
             self._agent_size > told._agent_size
             or len(self._calls) > len(told._calls)
             or self._prompts > told._prompts > 0
+            or (self._says_as_much_as(told) and self._others > told._others)
         )
+
+    def _says_as_much_as(self, told: Account) -> bool:
+        return self._agent_size == told._agent_size and len(self._calls) == len(told._calls)
 
 
 async def account_of(rows: AsyncIterator[Sequence[Row]]) -> Account:
@@ -166,23 +180,34 @@ async def account_of_stream(stream: Stream) -> Account:
 
 
 async def transcript_of(stream: Stream, limit: int) -> str:
-    """The last of it as text, at most so many characters: who said what, and which tools were used."""
-    pieces: deque[str] = deque()
-    size, speaker, cut = 0, "", False
+    """The last of it as text, about so many characters at most: who said what, and which tools were used."""
+    told: deque[tuple[str, deque[str]]] = deque()
+    size, cut = 0, False
     async for row in _in_turn(stream.subscribe(follow=False).batches()):
         who, text = _words_of(row)
         if not text:
             continue
-        pieces.append(text if who == speaker and who != "tool" else f"\n\n[{who}]\n{text}")
-        speaker = who
-        size += len(pieces[-1])
-        while size > limit and len(pieces) > 1:
-            size -= len(pieces.popleft())
+        if row.type in _OF_ITS_OWN or not told or told[-1][0] != who:
+            told.append((who, deque()))
+            size += _HEADED
+        told[-1][1].append(text)
+        size += len(text)
+        while size > limit and (len(told) > 1 or len(told[0][1]) > 1):
+            size -= len(told[0][1].popleft())
             cut = True
-    text = "".join(pieces)
-    if len(text) > limit:
-        text, cut = text[len(text) - limit :], True
-    return f"{CUT}{'' if text.startswith(chr(10)) else ' '}{text}" if cut else text.strip("\n")
+            if not told[0][1]:
+                told.popleft()
+                size -= _HEADED
+    if size > limit:
+        [(who, [text])] = told
+        told, cut = deque([(who, deque((text[len(text) - limit + _HEADED :],)))]), True
+    said = "\n\n".join(f"[{who}]\n{_quoted(''.join(pieces))}" for who, pieces in told)
+    return f"{CUT}\n\n{said}" if cut else said
+
+
+def _quoted(text: str) -> str:
+    """No word of anybody's can be taken for another's, or for the end of what is told."""
+    return _MARKS.sub(r"\\\g<0>", text)
 
 
 def _words_of(row: Row) -> tuple[str, str]:
