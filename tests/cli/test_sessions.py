@@ -13,6 +13,7 @@ from tests.client.canned_door import TOKEN
 from tests.client.canned_sessions import CannedSessions, Steps, canned_sessions, info
 
 from legation.errors import STATUS, Code
+from legation.host.takeup import WAYS_OUT
 from legation.wire.acp.content import Text
 from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.sessions import StopReason
@@ -224,6 +225,17 @@ def test_a_prompt_is_followed_to_the_end_of_its_turn(run: Command, server: Canne
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[:3] == ["s", "> fix it", "on it, done"]
     assert "legation sessions send s" in done.stdout
+
+
+def test_a_session_that_is_lost_says_by_which_command_it_goes_on(
+    run: Command, server: CannedSessions
+) -> None:
+    lost = RpcError(code=-32603, message=f"cannot complete session/load: no such thing; {WAYS_OUT}")
+    server.desk.on_message = [starts("x"), stops("cancelled", error=lost)]
+    done = run("sessions", "send", "ses_1", "x")
+    assert done.stdout.splitlines()[-1].endswith("legation sessions continue ses_1 ...")
+    server.desk.on_message = [starts("x"), SessionStatus(status="closed")]
+    assert "to go on: legation sessions continue ses_1" in run("sessions", "send", "ses_1", "x").stdout
 
 
 def test_json_is_the_session_and_then_its_events(run: Command, server: CannedSessions) -> None:

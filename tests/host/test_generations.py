@@ -16,7 +16,7 @@ from tests.host.told import until_code
 from tests.store.backends import ALL, make_backend
 
 from legation.agents.rpc import AgentRefused
-from legation.errors import CapabilityUnsupported, SessionClosed, StorageFailed
+from legation.errors import AgentExited, CapabilityUnsupported, SessionClosed, StorageFailed
 from legation.host.meta import read_meta
 from legation.host.options import Backoff
 from legation.host.session import Session
@@ -299,3 +299,25 @@ async def test_a_refused_load_says_all_that_the_agent_said_and_what_can_be_done(
         assert await texts(session.stream) == ["one"]
         await made.host.close_session(session.id)
         assert session.stream.info().state == "closed"
+
+
+@pytest.mark.parametrize("can", [LOADS, RESUMES, {**LOADS, **RESUMES}])
+async def test_an_agent_that_ends_at_a_load_leaves_a_way_out_too(
+    tmp_path: Path, can: dict[str, object]
+) -> None:
+    source = (
+        LIVES
+        + able(can)
+        + "if life == 1: session(); prompt = prompted(); update('one'); done(prompt); stay()\n"
+    )
+    async with rig(tmp_path) as made:
+        session = await made.script(source + "read(); os._exit(3)")
+        await go(session)
+        assert session.agent_id
+        await made.host.dispose_agent(session.agent_id)
+        agent = await made.host.spawn_agent(made.scripted(source + "read(); os._exit(3)"))
+        with pytest.raises(AgentExited) as ended:
+            await made.host.resume_or_load(agent.agent_id, session.id)
+        assert "exit code 3" in str(ended.value)
+        assert str(ended.value).endswith("or go on in a new session that continues this one")
+        assert session.status == "disconnected"

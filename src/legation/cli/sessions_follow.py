@@ -29,14 +29,24 @@ if TYPE_CHECKING:
     from legation.client.session import Session
 
 _GONE = ("closed", "deleted")
+CONTINUED = "in a new session that continues this one"  # ends what the host says of a session that cannot be taken up
 
 
 def follow_turn(flags: PlaceFlags | None, session: str, text: str, *, json: bool) -> int:
     """The exit code: 0 only when the agent ended its turn by itself."""
     finished = asyncio.run(_turn(flags, session, text, view_of(json=json)))
     if not json:
-        Terminal().say(f"to go on: legation sessions send {line(session)} ...", "dim")
+        Terminal().say(f"to go on: {_ways_on(line(session), finished)}", "dim")
     return exit_code(finished)
+
+
+def _ways_on(session: str, finished: PromptFinished | None) -> str:
+    """One that was terminated, or that its agent has lost, goes on in another."""
+    again, anew = f"legation sessions send {session} ...", f"legation sessions continue {session} ..."
+    if finished is None:
+        return anew
+    lost = finished.error is not None and finished.error.message.endswith(CONTINUED)
+    return f"{again}, or {anew}" if lost else again
 
 
 def follow_session(flags: PlaceFlags | None, session: str, after: int, *, json: bool) -> int:

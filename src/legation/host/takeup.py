@@ -18,7 +18,15 @@ from msgspec import UNSET
 from legation.agents.driver import Driver
 from legation.agents.output import printable
 from legation.agents.rpc import AgentRefused
-from legation.errors import AgentExited, CapabilityUnsupported, LegationError, SessionClosed, TransportClosed
+from legation.errors import (
+    AgentError,
+    AgentExited,
+    CapabilityUnsupported,
+    LegationError,
+    SessionClosed,
+    TimedOut,
+    TransportClosed,
+)
 from legation.host.agent import Agent
 from legation.host.leftover import left_open
 from legation.host.meta import SessionMeta
@@ -49,7 +57,8 @@ _STATE = frozenset(
 )
 
 
-WAYS_OUT: Final = "try again, or go on in a new session that continues this one"
+IN_A_NEW_ONE: Final = "go on in a new session that continues this one"
+WAYS_OUT: Final = f"try again, or {IN_A_NEW_ONE}"
 SHOWN: Final = 500  # characters of what an agent adds to an error
 
 
@@ -83,26 +92,29 @@ class TakeUp:
         if resumes and live.can_resume:
             try:
                 return await self.resume()
-            except (SessionClosed, AgentExited):
+            except SessionClosed:
                 raise
+            except AgentExited as exited:
+                raise self._not_taken_up(exited) from None
             except LegationError as refused:
                 if not live.can_load:
                     raise self._not_taken_up(refused) from None
         if live.can_load:
             try:
                 return await self.load(keeps_longer=True)
-            except AgentRefused as refused:
+            except (AgentError, TimedOut) as refused:
                 raise self._not_taken_up(refused) from None
         name = self._agent.definition.name or "its agent"
         why = "can neither resume nor load one" if resumes else "cannot load one"
         how = "" if resumes or self._known is None else "it was closed, and "
-        raise CapabilityUnsupported(
-            f"cannot take up session {self._name}: {how}{name} {why}; start another, which may continue it"
-        )
+        another = "start another" if self._known is None else IN_A_NEW_ONE
+        raise CapabilityUnsupported(f"cannot take up session {self._name}: {how}{name} {why}; {another}")
 
     def _not_taken_up(self, refused: LegationError) -> LegationError:
         """What the agent said, all of it, and what can be done."""
         if not isinstance(refused, AgentRefused):
+            if isinstance(refused, AgentError | TimedOut):  # it may do the same each time
+                refused.message += f", or {IN_A_NEW_ONE}" if ";" in refused.message else f"; {WAYS_OUT}"
             return refused
         said = refused.error
         message = f"{said.message}{_details(said.data)}; {WAYS_OUT}"

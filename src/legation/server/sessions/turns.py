@@ -210,9 +210,10 @@ class Turns:
 
         former = record.details.continues if record.details.untold else None
         stream = await self._log.find(former, record.workspace) if former else None
-        if stream is None or stream.deleted:
+        told = await transcript_of(stream, MOST_CONTEXT) if stream is not None else ""
+        if not told:  # it was deleted, or nothing was said in it
             return blocks_of(message)
-        return (Text(text=CONTEXT.format(await transcript_of(stream, MOST_CONTEXT))), *blocks_of(message))
+        return (Text(text=CONTEXT.format(told)), *blocks_of(message))
 
     def _tell_begun(self, record: Record, message: Message) -> None:
         begins = self._begins.pop(_key(record, message), None)
