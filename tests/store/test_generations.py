@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from tests.store.backends import ALL, DURABLE, make_backend
 
 from legation.errors import Conflict, NotFound, StorageFailed
-from legation.store import linefile
+from legation.store import codec, linefile
 from legation.store.backend import Op, Replace
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend
-from legation.store.stream import TAIL_EVENTS, Span, Stream
+from legation.store.stream import SLICE_EVENTS, TAIL_EVENTS, Span, Stream
 from legation.store.subscription import Subscription
 from legation.wire.events import Draft
 
@@ -48,6 +48,34 @@ async def three_generations(log: EventLog) -> Stream:
     await stream.append(drafts(9, 9))
     await stream.replace(drafts(10, 10))
     return stream
+
+
+async def test_a_long_history_is_numbered_in_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    check = codec.check
+
+    def checked(some: Sequence[Draft]) -> None:
+        looked_at.append(len(some))
+        check(some)
+
+    async with EventLog(MemoryBackend()) as log:
+        stream = await log.stream("ses_a")
+        await stream.append(drafts(1, 5))
+        monkeypatch.setattr(codec, "check", checked)
+        replacing = asyncio.create_task(stream.replace(drafts(6, 20_000), meta=b"{}"))
+        await asyncio.sleep(0)
+        with pytest.raises(Conflict):  # its numbers are taken
+            stream.append(drafts(6, 6))
+        await stream.set_meta(b'{"meanwhile":1}')
+        await replacing
+        assert max(looked_at) <= SLICE_EVENTS
+        assert await numbers(stream) == list(range(6, 20_001))
+        replacing = asyncio.create_task(stream.replace(drafts(20_001, 30_000)))
+        await asyncio.sleep(0)
+        replacing.cancel()
+        await asyncio.wait({replacing})
+        await stream.append(drafts(20_001, 20_001))
+        assert (await numbers(stream))[-1] == 20_001
 
 
 @pytest.fixture(params=ALL)

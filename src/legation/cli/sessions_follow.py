@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from legation.client.session import Session
 
 _GONE = ("closed", "deleted")
-CONTINUED = "in a new session that continues this one"  # ends what the host says of a session that cannot be taken up
+# How the host ends what it says of a session that cannot be taken up.
+CONTINUED = "in a new session that continues this one"
 
 
 def follow_turn(flags: PlaceFlags | None, session: str, text: str, *, json: bool) -> int:

@@ -317,7 +317,8 @@ class Session:
     async def begin_generation(self, meta: SessionMeta, replay: Sequence[Draft]) -> None:
         """Strict, and one commit: what the agent tells takes the place of what is shown, and `meta` holds."""
         drafts = [codec.draft(SessionReset(reason="loaded")), *replay]
-        await self._in_commit(partial(self.stream.replace, drafts), meta.noted_as(self.meta))
+        numbered = await self.stream.number(drafts)
+        await self._in_commit(partial(self.stream.replace, numbered), meta.noted_as(self.meta))
         self.folders = meta.folders()
 
     async def _in_commit(self, change: Callable[..., Awaitable[object]], meta: SessionMeta) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Generator, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
 TAIL_BYTES = 8 * 1024 * 1024
+SLICE_EVENTS, SLICE_BYTES = 2_000, 4 * 1024 * 1024  # that are numbered before others have their turn
 
 
 NO_META = b"{}"  # of a stream of which nothing was noted, or nothing is left
@@ -77,6 +78,12 @@ class Place:
             self._event = Event(event.seq, event.at, draft.type, draft.raw, draft.native)
         self.filled.set()
         self._stream.advance()
+
+
+class Numbered(NamedTuple):
+    """What takes the place of what a stream shows, with its numbers; made by `Stream.number`."""
+
+    events: list[Event]
 
 
 class Stream:
@@ -161,12 +168,12 @@ class Stream:
             self._line.popleft()
             self._log.send(self, first.op if isinstance(first, Place) else first)
 
-    def _number(self, drafts: Sequence[Draft]) -> list[Event]:
+    def _number(self, drafts: Sequence[Draft], behind: int = 0) -> list[Event]:
         codec.check(drafts)
         now = self._log.clock.now_ms()
         return [
             Event(seq, now, draft.type, draft.raw, draft.native, draft.span, draft.digest, draft.blob)
-            for seq, draft in enumerate(drafts, self._head + 1)
+            for seq, draft in enumerate(drafts, self._head + behind + 1)
         ]
 
     def _must_be_open(self) -> None:
@@ -201,14 +208,36 @@ class Stream:
         """Where each generation begins."""
         return (*self._earlier, self._floor)
 
+    async def number(self, drafts: Sequence[Draft]) -> Numbered:
+        """For `replace`, which is to follow at once: of a long history it takes turns with others. Meanwhile nothing is
+        written to the stream."""
+        if not drafts:
+            raise InvalidParams(f"cannot replace stream {self.name} by nothing; give at least one event")
+        self._must_be_changeable()
+        self._changing = True
+        events: list[Event] = []
+        try:
+            for some in _in_slices(drafts):
+                events += self._number(some, len(events))
+                await asyncio.sleep(0)
+            self._log.must_be_writable(self.name)
+        except BaseException:
+            self._changing = False
+            raise
+        return Numbered(events)
+
     async def replace(
-        self, drafts: Sequence[Draft], *, meta: bytes | None = None, replaces: bytes | None = None
+        self,
+        drafts: Sequence[Draft] | Numbered,
+        *,
+        meta: bytes | None = None,
+        replaces: bytes | None = None,
     ) -> Receipt:
         """Strict: what readers see becomes these events, with fresh numbers; a closed stream reopens. What there was is
         an earlier generation. `meta`, as for `set_meta`, is in the same commit."""
-        if not drafts:
-            raise InvalidParams(f"cannot replace stream {self.name} by nothing; give at least one event")
-        events = self._number(drafts)
+        numbered = drafts if isinstance(drafts, Numbered) else await self.number(drafts)
+        events = numbered.events
+        self._changing = False  # as it was for its numbers: nothing has come between
         await self._change(Replace(self.key, events, meta), meta, replaces)
         return Receipt(self, events[0].seq, events[-1].seq)
 
@@ -242,12 +271,15 @@ class Stream:
             raise Conflict(f"cannot note that of stream {self.name}: it was changed meanwhile; read it again")
         self._metas_given.append(meta)
 
-    async def _change(self, op: Op, meta: bytes | None = None, replaces: bytes | None = None) -> None:
+    def _must_be_changeable(self) -> None:
         self._log.must_be_writable(self.name)
         if self._state == "deleted":
             raise SessionClosed(f"cannot change stream {self.name}: it is deleted; use another name")
         if self._changing:
             raise Conflict(f"cannot change stream {self.name}: another change is under way; wait for that")
+
+    async def _change(self, op: Op, meta: bytes | None = None, replaces: bytes | None = None) -> None:
+        self._must_be_changeable()
         if meta is not None:
             self._give_meta(meta, replaces)
         self._changing = True
@@ -511,6 +543,16 @@ class Span:
 
     async def news(self, *, ahead: bool = False) -> None:
         await self._stream.news(ahead=ahead)
+
+
+def _in_slices(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    begin = size = 0
+    for end, draft in enumerate(drafts):
+        if end - begin >= SLICE_EVENTS or size >= SLICE_BYTES:
+            yield drafts[begin:end]
+            begin, size = end, 0
+        size += len(draft.raw)
+    yield drafts[begin:]
 
 
 def _must_be_position(after: int) -> None:
