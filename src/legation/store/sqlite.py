@@ -33,13 +33,16 @@ from legation.store.backend import (
     merge_appends,
 )
 from legation.store.lock import FolderLock
-from legation.store.sqlitefile import connect
+from legation.store.sqlitefile import BUSY_LIMIT, connect
 from legation.wire.events import Event
 
 VERSION = 3
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
 AT_ONCE = 100  # pages in one statement
 KNOWN_STREAMS = 10_000  # whose heads are remembered
+SCRUB_LIMIT = (
+    200  # milliseconds that a deletion waits for readers, so that it leaves nothing in the write-ahead log
+)
 PAGE_BYTES = 128 * 1024  # a reader that starts in the middle of a page decodes at most this much in vain
 
 _SCHEMA = """
@@ -191,6 +194,17 @@ class SqliteBackend:
         for op in ops:
             self._apply(op)
         run("commit")
+        if any(isinstance(op, SetState) and op.state == "deleted" for op in ops):
+            self._scrub()
+
+    def _scrub(self) -> None:
+        """The write-ahead log has all that was deleted. Best effort: whoever reads at this moment is not waited for long,
+        and what is left then goes with the next that is deleted, or when the log is merged."""
+        with suppress(sqlite3.Error):
+            self._writer.execute(f"pragma busy_timeout = {SCRUB_LIMIT}")
+            self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+        with suppress(sqlite3.Error):
+            self._writer.execute(f"pragma busy_timeout = {int(BUSY_LIMIT * 1000)}")
 
     def _apply(self, op: Op) -> None:
         run = self._writer.execute
