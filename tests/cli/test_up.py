@@ -322,6 +322,7 @@ def test_backup_and_restore(tmp_path: Path) -> None:
         up.line()
         secret = legation(tmp_path, "tokens", "new", "of the backup").stdout.strip()
         done = legation(tmp_path, "backup", "copy.tar")
+        assert "keys in agents.toml can be read in it" in done.stdout + done.stderr
         assert done.returncode == 0, done.stderr
         assert "keys are not in it" in done.stdout
         assert (tmp_path / "copy.tar").stat().st_mode & 0o777 == 0o600

@@ -43,8 +43,8 @@ def backup(
     policies and tools files that it goes by, wherever they are.
 
     Whoever gets the file can read in it what was said to agents and what they answered, of all workspaces, who did what,
-    and the files of runs. The vault's secrets and the sealed contents of traces open only with the keys, which are not in
-    it unless you say --with-keys: keep `keys.json` of the data folder, or the LEGATION_VAULT_KEY,
+    the files of runs, and what stands in agents.toml, keys in its `env` included. The vault's secrets and the sealed
+    contents of traces open only with the keys, which are not in it unless you say --with-keys: keep `keys.json` of the data folder, or the LEGATION_VAULT_KEY,
     LEGATION_TOKEN_PEPPER and LEGATION_COOKIE_KEY that you set, in another place. The settings file may hold keys and
     passwords: it goes with them.
 
@@ -72,7 +72,8 @@ def backup(
         out.say("it is sealed: without the passphrase nobody can read it, nor can you", "dim")
     else:
         out.say(
-            "not sealed: prompts, agents' answers and names can be read in it; seal it with --passphrase-file",
+            "not sealed: prompts, agents' answers, names and keys in agents.toml can be read in it; seal it with"
+            " --passphrase-file",
             "yellow",
         )
     if not with_keys:
