@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shlex
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from legation.host.toolcalls import LONGEST_SPLIT, Decided, ToolCalls, command_l
 from legation.proc import ProcessLauncher, child_environment
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.action import Action
-from legation.wire.ask import ApproveAll, Ask, Decision
+from legation.wire.ask import ApproveAll, Ask, Decision, DenyAll, Unasked
 
 pytestmark = pytest.mark.heavy  # an agent's process each
 
@@ -515,3 +516,58 @@ def test_a_long_command_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> N
         command_line(command)
     assert split
     assert max(split) <= LONGEST_SPLIT
+
+
+class SlowRules(DenyAll):
+    """Says what the rules would have said once its gate is open."""
+
+    def __init__(self) -> None:
+        self.at_work = 0
+        self.gate = asyncio.Event()
+
+    async def unasked(self, ask: Ask) -> Unasked:
+        self.at_work += 1
+        await self.gate.wait()
+        return Unasked("allow", "p:any", ask.title)
+
+
+async def until_no_more(count: Callable[[], int]) -> int:
+    """How many there are when for a second there were no more; on a slow machine it may be fewer than there would be."""
+    last, quiet = 0, 0
+    while quiet < 50:
+        await asyncio.sleep(0.02)
+        quiet = quiet + 1 if last and count() == last else 0
+        last = count()
+    return last
+
+
+async def test_an_agent_is_read_no_further_while_much_of_what_it_did_is_judged(tmp_path: Path) -> None:
+    async with rig(tmp_path, approver=(rules := SlowRules())) as made:
+        session = await made.script(
+            HEAD + 'for n in range(5000): call(n, "execute", "completed")\ntell("all")' + END
+        )
+        prompting = asyncio.create_task(go(session))
+        assert await until_no_more(lambda: rules.at_work) < 1000
+        rules.gate.set()
+        await prompting
+        assert (rules.at_work, await heard(session)) == (5000, ["all"])
+
+
+async def test_an_agent_is_read_no_further_while_many_titles_are_noted(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.script(
+            HEAD + 'for n in range(5000): say("session_info_update", title=str(n))\ntell("all")' + END
+        )
+        noted: list[bytes] = []
+        gate, note = asyncio.Event(), session.stream.set_meta
+
+        def noting(meta: bytes, *, replaces: bytes | None = None) -> Awaitable[None]:
+            noted.append(meta)
+            return asyncio.gather(note(meta, replaces=replaces), gate.wait())  # type: ignore[return-value]
+
+        session.stream.set_meta = noting  # type: ignore[method-assign]
+        prompting = asyncio.create_task(go(session))
+        assert await until_no_more(lambda: len(noted)) < 1000
+        gate.set()
+        await prompting
+        assert (session.meta.title, await heard(session)) == ("4999", ["all"])

@@ -133,7 +133,7 @@ class RpcPeer:
             for block in blocks:
                 for piece in pieces(block, SLICE_BYTES):
                     await self._take(piece)
-            await self._inbox.room()
+                    await self._inbox.room()
             if self._child.unsent > OUTBOX_LIMIT:
                 await self._child.drain(WRITE_TIMEOUT)
 

@@ -104,7 +104,7 @@ class Conversation:
     ) -> None:
         self.tool_calls = ToolCalls()
         self._decided = Decided(self.tool_calls)
-        self._judging: set[asyncio.Task[None]] = set()  # of what was done unasked
+        self.judging: set[asyncio.Task[None]] = set()  # of what was done unasked
         self._approver = approver
         self._session = session
         self._clock = clock
@@ -266,8 +266,8 @@ class Conversation:
             await work
 
         task = asyncio.create_task(judge(), name=f"legation-judges-{self._session.id}")
-        self._judging.add(task)
-        task.add_done_callback(self._judging.discard)
+        self.judging.add(task)
+        task.add_done_callback(self.judging.discard)
 
     async def _judged(self, rules: RuledApprover, ask: Ask) -> Unasked:
         try:
@@ -488,8 +488,8 @@ class Conversation:
             self._answered(turn, error)
         finally:
             asking.cancel()
-            while self._judging and turn.end is None:
-                await asyncio.wait(self._judging)  # bounded by `JUDGE_LIMIT`
+            while self.judging and turn.end is None:
+                await asyncio.wait(self.judging)  # bounded by `JUDGE_LIMIT`
             if turn.end is None and turn.answer is not None:
                 self._conclude(turn, turn.answer)
             if self._turn is turn:
@@ -501,7 +501,7 @@ class Conversation:
         if turn.end or turn.answer is not None:
             return
         turn.answer = answer
-        if not self._judging:
+        if not self.judging:
             self._conclude(turn, answer)
 
     def _conclude(self, turn: Turn, answer: PromptResponse | LegationError) -> None:

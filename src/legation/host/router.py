@@ -377,10 +377,13 @@ class Router:
             return draft
 
     async def room(self) -> None:
-        """What stands behind a permission is not on its way to the disk, nor counted there: so no more of it is read."""
+        """What stands behind a permission is not on its way to the disk, nor counted there: so no more of it is read. Nor is
+        it while much of what it did is still being judged and noted."""
         await self._log.room()
         while self._asking:
             await self._asking.pop().filled()
+        for session in [*self._sessions.values()]:
+            await session.room()
 
     def _session(self, params: bytes) -> Session:
         return self._session_called(decode(params, SessionRequest).session_id)

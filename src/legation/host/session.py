@@ -60,6 +60,7 @@ PUT_BACK = (
 LOST_LIMIT = 10.0  # seconds from the end of an agent to that of its sessions with it: the host's time
 SAVE_LIMIT = 5.0  # seconds that a host which is disposed of waits for metadata: the store's time
 
+MOST_AT_WORK = 64  # judgements and notes of one session, before more of its agent is read
 _NOTED = TOOL_CALL_TYPES | OFFER_TYPES | {"session-info-update"}
 
 
@@ -138,6 +139,11 @@ class Session:
             saving = asyncio.create_task(_saved(self._set_meta(meta)))
             self._saving.add(saving)
             saving.add_done_callback(self._saving.discard)
+
+    async def room(self) -> None:
+        """Until what the agent has said and done is judged and noted, but for a little of it."""
+        while len(at_work := self._saving | self.talk.judging) > MOST_AT_WORK:
+            await asyncio.wait(at_work, return_when=asyncio.FIRST_COMPLETED)
 
     @property
     def status(self) -> Status:
