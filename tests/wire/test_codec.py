@@ -12,9 +12,9 @@ from legation.wire.acp.sessions import SessionSetup, Usage
 from legation.wire.acp.updates import Unrecognized
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision
-from legation.wire.codec import HOST_STREAM, SESSION_STREAM, decode, draft, is_setup_fact
+from legation.wire.codec import HOST_STREAM, SESSION_STREAM, decode, draft
 from legation.wire.diagnostic import MEANINGS, Diagnostic, DiagnosticCode
-from legation.wire.events import Draft, Event, params_draft
+from legation.wire.events import Draft, Event
 from legation.wire.hoststream import (
     AgentRemoved,
     AgentUpdated,
@@ -98,14 +98,6 @@ def test_an_option_of_an_unknown_form_does_not_hide_the_other_facts() -> None:
     (row,) = setup_facts(SessionSetup(modes=FACTS.modes, config_options=(Unread(value=odd),)))
     assert json.loads(row.payload)["configOptions"] == [odd]
     assert decode(row) == SetupFacts(modes=FACTS.modes, config_options=(Unread(value=odd),))
-
-
-def test_facts_of_the_set_up_are_told_from_what_an_agent_sent() -> None:
-    update = b'{"sessionUpdate":"current_mode_update","currentModeId":"plan"}'
-    assert is_setup_fact(draft(FACTS))
-    assert not is_setup_fact(params_draft("s", update))
-    assert is_setup_fact(Draft("current-mode-update", update))  # as it was written before version 4
-    assert not is_setup_fact(Draft("agent-message-chunk", b"{}"))
 
 
 def test_every_own_event_is_covered_above() -> None:

@@ -74,8 +74,10 @@ class Place:
             return
         if draft is not None:
             codec.check([draft])
-            event = self._event
-            self._event = Event(event.seq, event.at, draft.type, draft.raw, draft.native)
+            seq, at = self._event.seq, self._event.at
+            self._event = Event(
+                seq, at, draft.type, draft.raw, draft.native, draft.span, draft.digest, draft.blob
+            )
         self.filled.set()
         self._stream.advance()
 

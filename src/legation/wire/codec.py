@@ -10,7 +10,7 @@ from legation.wire.acp.salvage import salvaged
 from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_update
 from legation.wire.approvalstream import ApprovalChanged
 from legation.wire.diagnostic import Diagnostic
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, WHOLE, Draft, Event, params_draft
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, params_draft
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
 from legation.wire.lifecycle import (
     AgentExited,
@@ -63,8 +63,6 @@ UPDATES: tuple[type[SessionUpdate], ...] = get_args(SessionUpdate)
 
 Known: TypeAlias = Payload | SessionUpdate
 
-_SETUP = SetupFacts.event_type()
-_SETUP_ONCE = frozenset(("current-mode-update", "config-option-update"))
 _ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 _decoders = {
     cls.event_type(): msgspec.json.Decoder(cls)
@@ -105,12 +103,6 @@ def decode(event: Event | Draft) -> Known | Unrecognized:
         return decode_update(event.brief)
     decoder = _decoders.get(event.type)
     return Unrecognized(event.raw, _value(event.raw)) if decoder is None else _decode_own(decoder, event.raw)
-
-
-def is_setup_fact(event: Event | Draft) -> bool:
-    """Whether it says how an agent is set up, rather than what it said. Before version 4 such facts were written as
-    updates that no agent had sent, and cannot be told from those that one did send."""
-    return event.type == _SETUP or (event.span == WHOLE and event.type in _SETUP_ONCE)
 
 
 def _decode_own(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payload | Unrecognized:
