@@ -308,15 +308,12 @@ async def test_no_secret_of_a_header_is_answered_or_kept(embedded: Calls, status
         status, f"you sent {seen.headers['authorization']}".encode(), "text/plain"
     )
     answer = await embedded.call("keyed.read", NOTHING)
-    assert embedded.backend.seen[0].headers["authorization"] == "Bearer sk-4711-very-secret"
+    assert embedded.backend.seen[0].headers["authorization"] == "Bearer sk-KEPT-very-secret"
     assert "[redacted:TEST_TOOL_KEY]" in answer.text
     trace_id = answer.json().get("trace_id") or answer.json()["data"]["trace_id"]
     trace = await embedded.trace(trace_id)
     assert "[redacted:TEST_TOOL_KEY]" in f"{trace.result}{trace.error}"
-    shown = f"{answer.text}{trace}"
-    assert not [
-        part for part in ("sk-4711", "4711-very", "very-secret") if part in shown
-    ]  # ids have digits too
+    assert "KEPT" not in f"{answer.text}{trace}"
 
 
 # A caller that leaves.

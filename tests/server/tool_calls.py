@@ -47,7 +47,7 @@ tools:
   - {name: slow.read, url: "%(url)s/slow", timeout: 500ms}
   - {name: keyed.read, url: "%(url)s/keyed", headers: {Authorization: {env: TEST_TOOL_KEY}}}
 """
-KEY = "Bearer sk-4711-very-secret"
+KEY = "Bearer sk-KEPT-very-secret"  # no id has capitals
 
 
 @dataclass
