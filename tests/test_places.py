@@ -21,6 +21,7 @@ from tests.openers import openers
 
 from legation.agents.rpc import RpcFault
 from legation.errors import Forbidden, InvalidParams, LegationError
+from legation.host import skills
 from legation.host.changes import Snapshot
 from legation.host.files import SessionFiles
 from legation.host.fs import create_default_fs_handler
@@ -33,7 +34,6 @@ from legation.server.fs.reading import OpenFile
 from legation.server.fs.roots import Confinement, Roots
 from legation.server.fs.upload import Unpacking
 from legation.server.fs.writing import Draft
-from legation.server.sessions import skills
 from legation.server.sessions.attachments import links_to
 from legation.settings import load
 from legation.store.forbidden import ForbiddenPlaces
@@ -58,6 +58,10 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         ("reverse read", "reverse write"),
     ),
     "host/meta.py": ({"SessionMeta.wanted", "real_folder"}, ("session's folder",)),
+    "host/skills.py": (
+        {"_beneath", "_clone", "_copy", "_copy_file", "_made", "_opened", "_skills_in", "_tree"},
+        ("fs folder", "skill"),
+    ),
     "host/terminals.py": ({"DefaultTerminals._start", "_confined"}, ("terminal",)),
     "host/changes/foldercopy.py": ({"_Scan._content", "_Scan.files"}, ("capture",)),
     "host/changes/git.py": (
@@ -87,11 +91,6 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/sessions/making.py": (
         {"Making._place", "Making.create", "Making.remove_folder", "_remove"},
         ("fs folder",),
-    ),
-    "server/sessions/skill_sources.py": ({"_clone", "_opened"}, ("fs folder", "skill")),
-    "server/sessions/skills.py": (
-        {"_beneath", "_copy", "_copy_file", "_made", "_skills_in", "_tree"},
-        ("skill",),
     ),
 }
 

@@ -25,7 +25,7 @@ def add_to_catalogue(talk: Talk, way: Way) -> None:
     """The agent that is driven so, as `real`."""
     catalogue = _WithOne(talk.rig.services.settings.data_dir)
     catalogue.added = (Entry(name=NAME, title="The real one", way=way, needs_sign_in=False),)
-    talk.rig.services.launching.catalogue = catalogue
+    talk.rig.services.hosting.launcher.catalogue = catalogue
 
 
 @dataclass

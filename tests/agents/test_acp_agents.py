@@ -87,7 +87,7 @@ async def at_work(
             found = Catalogue(real_agents.INSTALLED).start(name)
             return replace(found, env={**found.env, **variables(model)})
 
-        monkeypatch.setattr(talk.rig.services.launching.catalogue, "start", start)
+        monkeypatch.setattr(talk.rig.services.hosting.launcher.catalogue, "start", start)
         yield At(kind, talk, model)
 
 

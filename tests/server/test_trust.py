@@ -103,23 +103,23 @@ async def test_a_list_that_cannot_be_read_is_told_where_it_is_used(rig: Rig, pro
     assert status >= 400
     assert "no list of trusted folders" in problem["detail"]
     with pytest.raises(ConfigInvalid, match="no list of trusted folders"):
-        await rig.services.launching.launch("local", "rehearsal", project)
+        await rig.services.hosting.launcher.launch("local", "rehearsal", project)
 
 
 async def test_a_launch_is_told_whether_its_folder_is_trusted(
     rig: Rig, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launching = rig.services.launching
-    plain = launching.catalogue.start
+    launcher = rig.services.hosting.launcher
+    plain = launcher.catalogue.start
     yes = Stance(args=("trusted", "{folder}"), env={"STANCE": "trusted"})
     no = Stance(args=("untrusted", "{folder}"), env={"STANCE": "untrusted"})
     monkeypatch.setattr(
-        launching.catalogue, "start", lambda name: replace(plain(name), trusted=yes, untrusted=no)
+        launcher.catalogue, "start", lambda name: replace(plain(name), trusted=yes, untrusted=no)
     )
-    before = await launching.launch("local", "rehearsal", project)
+    before = await launcher.launch("local", "rehearsal", project)
     owner = await rig.bearer(rig.people["owner"])
     await call(rig, "POST", "/v1/trust", owner, {"folder": str(project)})
-    after = await launching.launch("local", "rehearsal", project)
+    after = await launcher.launch("local", "rehearsal", project)
     assert [each.definition.env["STANCE"] for each in (before, after)] == ["untrusted", "trusted"]
     assert before.definition.args[-2:] == ("untrusted", f'"{project}"')
     assert after.definition.args[-2:] == ("trusted", f'"{project}"')

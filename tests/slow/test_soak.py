@@ -21,6 +21,7 @@ from legation.agents import catalogue
 from legation.cli.turn import Job, run_turn
 from legation.cli.view import Screen
 from legation.errors import AgentExited
+from legation.host.options import AgentDefinition
 from legation.proc.kernel import own_children
 from legation.settings import load
 from legation.store.log import EventLog
@@ -92,9 +93,9 @@ def test_turns_without_end_leave_no_process_descriptor_thread_or_memory(tmp_path
     chance = random.Random(seed())
 
     def turn() -> None:
-        job = Job(
-            "rehearsal", (*catalogue.command_of("rehearsal"), "--execute"), work, chance.choice(TURNS), {}
-        )
+        program, *args = catalogue.command_of("rehearsal")
+        agent = AgentDefinition(id="rehearsal", command=program, args=(*args, "--execute"), cwd=work)
+        job = Job(agent, work, chance.choice(TURNS))
         with suppress(AgentExited):
             run_turn(job, settings, Screen(Silence()), ApproveAll())
 

@@ -26,6 +26,7 @@ from legation.cli.render import Renderer
 from legation.cli.terminal import Terminal
 from legation.cli.turn import Done, Job, run_turn
 from legation.cli.view import Screen
+from legation.host.options import AgentDefinition
 from legation.proc.kernel import own_children
 from legation.settings import Settings, load
 from legation.store.reader import StreamReader
@@ -92,8 +93,10 @@ def _show(out: Terminal, settings: Settings, person: Approver | None, pace: floa
         repository = Path(place) / "pages"
         make_demo_repo(repository)
         # In a folder of its own, for whoever has a shell here.
-        argv = (*catalogue.command_of("rehearsal"), "--execute", "--pace", str(pace))
-        job = Job(agent="rehearsal", argv=argv, cwd=repository, prompt=PROMPT, env={})
+        program, *args = catalogue.command_of("rehearsal")
+        args += ["--execute", "--pace", str(pace)]
+        agent = AgentDefinition(id="rehearsal", command=program, args=tuple(args), cwd=repository)
+        job = Job(agent, repository, PROMPT)
         done = run_turn(job, replace(settings, policy=None), Screen(Renderer(out)), Autopilot(out, person))
     out.say()
     show_changes(out, done.changes)

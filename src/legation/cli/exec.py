@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TextIO
 
 from cyclopts import Parameter
 
-from legation.agents.catalogue import Catalogue, Start
+from legation.agents.catalogue import Catalogue
 from legation.agents.catalogue.home import LOCAL
 from legation.cli.approver import TerminalApprover, open_tty
 from legation.cli.flags import SettingsFlags, settings_of
@@ -22,8 +23,9 @@ from legation.cli.turn import Done, Job, run_turn
 from legation.cli.view import Screen, view_of
 from legation.errors import STATUS, Code, InvalidParams
 from legation.host.changes import Changes
+from legation.host.launch import Launch, hide, launch_of
+from legation.host.options import AgentDefinition
 from legation.redact import Redactor
-from legation.secret import Secret
 from legation.store.trust import TrustedFolders
 from legation.wire.ask import ApproveAll, Approver, DenyAll
 
@@ -68,31 +70,23 @@ def exec_(
         What to do. Without it, standard input is read.
     """
     name, chosen = _name(agent, command), settings_of(settings)
+    folder, trusts = _folder(cwd), _trusts(chosen.data_dir, this_time=trust)
     if agent is not None:
         catalogue = Catalogue(chosen.data_dir, custom_file=chosen.agents, executes=True)
-        entry, start, keys = catalogue.entry(agent), catalogue.start(agent), catalogue.keys(agent)
-        name, hidden = entry.name, [key for key in keys.values() if entry.is_key(key.name)]
+        entry, start = catalogue.entry(agent), catalogue.start(agent)
+        launch = launch_of(catalogue, entry, start, folder, trusted=trusts(str(folder)))
     else:
-        start, keys, hidden = Start(_split(command or "")), {}, []
-    folder, trusts = _folder(cwd), _trusts(chosen.data_dir, this_time=trust)
-    start = start.within(folder, trusted=trusts(str(folder)))
+        program, *args = _split(command or "")
+        launch = Launch(AgentDefinition(id=name, command=program, args=tuple(args), cwd=folder))
+    redactor = Redactor()
+    hide(launch.keys, redactor)
     job = Job(
-        agent=name,
-        argv=start.argv,
+        definition=replace(launch.definition, env={**launch.definition.env, **_passed(env, os.environ)}),
         cwd=folder,
         prompt=_prompt(prompt),
-        env={
-            **start.env,
-            **{variable: key.reveal() for variable, key in keys.items()},
-            **_passed(env, os.environ),
-        },
-        driver=start.driver,
-        beginning=start.beginning,
-        modes=start.modes,
-        fs=start.fs,
         mode=mode,
         trusts=trusts,
-        redact=_redactor(hidden).bytes,
+        redact=redactor.bytes,
     )
     if yes and unattended:
         raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
@@ -192,14 +186,6 @@ def _read_text(source: TextIO) -> str:
     except UnicodeError:
         raise InvalidParams("cannot read the prompt: it is not UTF-8 text; convert it") from None
     return text
-
-
-def _redactor(keys: Iterable[Secret]) -> Redactor:
-    redactor = Redactor()
-    for key in keys:
-        with suppress(InvalidParams):  # one so short keeps no agent from starting
-            redactor.add(key)
-    return redactor
 
 
 def _passed(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,14 +7,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from legation.agents.beginning import AskingModes, Beginning
-from legation.agents.driver import Driver, DriverName
+from legation.agents.driver import Driver
 from legation.approvals.policies import Policies
 from legation.cli.approver import TerminalApprover
 from legation.cli.door import TRACE, own_door
@@ -49,16 +48,10 @@ SHOW_LIMIT = 10.0  # seconds the screen has to show what is left when the turn i
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    agent: str
-    argv: tuple[str, ...]
+    definition: AgentDefinition
     cwd: Path
     prompt: str
-    env: Mapping[str, str]
-    driver: DriverName = "acp"
     trusts: Callable[[str], bool] = trusts_nothing
-    beginning: Beginning = field(default_factory=Beginning)
-    modes: AskingModes = field(default_factory=AskingModes)
-    fs: bool = True
     mode: str | None = None  # one of the agent's, to work in
     redact: Redact = unchanged
     session_id: str = field(default_factory=partial(new_id, "ses"))
@@ -192,18 +185,7 @@ def _raise_unseen(showing: asyncio.Task[None]) -> None:
 async def _prompt(
     host: AcpHost, job: Job, session_id: str, cancel: Canceller, show: Callable[[Subscription], None]
 ) -> PromptResult:
-    definition = AgentDefinition(
-        id=job.agent,
-        command=job.argv[0],
-        args=job.argv[1:],
-        cwd=job.cwd,
-        env=job.env,
-        driver=job.driver,
-        beginning=job.beginning,
-        modes=job.modes,
-        fs=job.fs,
-    )
-    agent = await host.spawn_agent(definition)
+    agent = await host.spawn_agent(job.definition)
     await host.create_session(
         agent.agent_id,
         cwd=job.cwd,
@@ -232,8 +214,8 @@ async def _prompt(
 
 async def _in_mode(job: Job, limit: float, agent: Driver, opened: NewSessionResponse) -> NewSessionResponse:
     """In the mode that was asked for, or there is no session."""
-    opening = Opening(agent, opened.session_id, Offers.of(opened), limit, job.modes)
-    await choose_mode(opening, job.mode or "", job.modes)
+    opening = Opening(agent, opened.session_id, Offers.of(opened), limit, job.definition.modes)
+    await choose_mode(opening, job.mode or "", job.definition.modes)
     return opening.offers.told_in(opened)
 
 

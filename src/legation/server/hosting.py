@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -29,6 +30,7 @@ from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
     from legation.host.host import AcpHost
+    from legation.host.launch import AgentLauncher
 
 CHILDREN: Final = "children"  # of the data folder: one small file for each agent that runs
 LATER: Final = 60.0  # seconds beyond the longest that an approval may wait: the door's time to say so
@@ -82,6 +84,20 @@ class Hosting:
         self._hurried = True
         for host in self._hosts.values():
             host.hurry()
+
+    @cached_property
+    def launcher(self) -> AgentLauncher:
+        """How agents are found, installed and started. Nothing of agents is loaded before somebody asks for one."""
+        from legation.host.launch import AgentLauncher
+
+        settings = self._settings
+        return AgentLauncher(
+            settings.data_dir,
+            settings.agents,
+            self.first,
+            self._redactor,
+            executes=settings.rehearsal_executes,
+        )
 
     async def host(self, workspace: str | None = None) -> AcpHost:
         """Of the first workspace, unless another is named."""

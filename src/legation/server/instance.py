@@ -32,7 +32,6 @@ from legation.server.processes.auditing import recording
 from legation.server.processes.processes import Means, Processes
 from legation.server.services import Mode, Services
 from legation.server.sessions.desk import Desk
-from legation.server.sessions.launching import Launching
 from legation.server.streaming.hub import Hub
 from legation.server.sweeper import sweeping
 from legation.settings import Settings
@@ -93,13 +92,6 @@ async def open_instance(
             Hosting(settings, log, door.door, installed.workspace, redactor, forbidden, clients)
         )
         vault = Vault(database, sealer, clock)
-        launching = Launching(
-            settings.data_dir,
-            settings.agents,
-            installed.workspace,
-            redactor,
-            executes=settings.rehearsal_executes,
-        )
         roots = Roots(settings.folders or [Path.home()], forbidden)
         files = Files(
             roots,
@@ -109,7 +101,6 @@ async def open_instance(
         sessions = await stack.enter_async_context(
             Desk(
                 hosting=hosting,
-                launching=launching,
                 log=log,
                 database=database,
                 vault=vault,
@@ -138,7 +129,6 @@ async def open_instance(
                 settings,
                 log=log,
                 hosting=hosting,
-                launching=launching,
                 folder_of=files.folder,
                 clients=clients,
                 opened=sessions.adopt,
@@ -181,7 +171,6 @@ async def open_instance(
             door=door.door,
             toolbox=toolbox,
             hosting=hosting,
-            launching=launching,
             sessions=sessions,
             acp=acp,
             files=files,

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from legation.server.identity.token_uses import TokenUses
     from legation.server.processes.processes import Processes
     from legation.server.sessions.desk import Desk
-    from legation.server.sessions.launching import Launching
     from legation.server.streaming.hub import Hub
     from legation.settings import Settings
     from legation.store.blobs.blobs import Blobs
@@ -80,7 +79,6 @@ class Services:
     door: Door
     toolbox: Toolbox
     hosting: Hosting  # agents and their sessions
-    launching: Launching  # how agents are found, installed and started
     sessions: Desk
     acp: AcpService  # clients that take us for an agent
     files: Files

@@ -5,8 +5,8 @@ import pytest
 
 from legation.errors import Unavailable
 from legation.host.host import AcpHost
+from legation.host.launch import Launch
 from legation.host.options import AgentDefinition
-from legation.server.sessions.launching import Launch
 from legation.server.sessions.starting import start
 
 pytestmark = pytest.mark.heavy

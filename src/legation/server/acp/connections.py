@@ -23,6 +23,7 @@ from legation.approvals.inbox import Inbox
 from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
 from legation.host.host import AcpHost
+from legation.host.launch import AgentLauncher
 from legation.host.session import Session
 from legation.server.acp.asking import Answers
 from legation.server.acp.clients import Clients
@@ -34,7 +35,6 @@ from legation.server.acp.resting import rest_idle
 from legation.server.acp.seat import Seat
 from legation.server.acp.unanswered import last_words
 from legation.server.acp.waiting import Waiting
-from legation.server.sessions.launching import Launching
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.events import Draft
@@ -75,7 +75,7 @@ class Connections:
         log: EventLog,
         clock: Clock,
         host: Callable[[str], Awaitable[AcpHost]],
-        launching: Launching,
+        launcher: AgentLauncher,
         folder_of: FolderOf,
         work: Path,
         clients: Clients,
@@ -89,7 +89,7 @@ class Connections:
         self._log = log
         self._clock = clock
         self._host = host
-        self._launching = launching
+        self._launcher = launcher
         self._folder_of = folder_of
         self._work = work
         self._clients = clients
@@ -144,7 +144,7 @@ class Connections:
             if found is None:
                 with self._room(key):
                     found = await self._kept(key) or await self._new(key, agent)
-            if agent is not None and (await self._launching.entry(agent)).name != found.agent:
+            if agent is not None and (await self._launcher.entry(agent)).name != found.agent:
                 raise Conflict(
                     f"cannot use {server_id} with {agent}: it belongs to {found.agent}; use another server id"
                 )
@@ -246,7 +246,7 @@ class Connections:
         workspace, server_id = key
         if agent is None:
             raise InvalidParams(f"cannot open {server_id}: the first message names the agent, as ?agent=NAME")
-        name = (await self._launching.entry(agent)).name
+        name = (await self._launcher.entry(agent)).name
         stream = await self._log.stream(stream_name(server_id), workspace)
         kept = Kept(agent=name, created_at_ms=self._clock.now_ms(), since=stream.head)
         if stream.info().state != "open":
@@ -261,7 +261,7 @@ class Connections:
         def seat(terminals: Callable[[], bool]) -> Seat:
             return Seat(
                 lambda: self._host(workspace),
-                lambda: self._launching.launch(workspace, kept.agent, self._work),
+                lambda: self._launcher.launch(workspace, kept.agent, self._work),
                 terminals,
             )
 

@@ -10,7 +10,6 @@ from legation.server.acp.clients import Clients
 from legation.server.acp.connection import SessionDeleted
 from legation.server.acp.connections import Connections, SessionOpened
 from legation.server.acp.facade import FolderOf
-from legation.server.sessions.launching import Launching
 from legation.store.datafolder import WORK, make_folder
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ async def open_connections(
     *,
     log: EventLog,
     hosting: Hosting,
-    launching: Launching,
     folder_of: FolderOf,
     clients: Clients,
     opened: SessionOpened,
@@ -42,7 +40,7 @@ async def open_connections(
         log=log,
         clock=log.clock,
         host=hosting.host,
-        launching=launching,
+        launcher=hosting.launcher,
         folder_of=folder_of,
         work=work,
         clients=clients,

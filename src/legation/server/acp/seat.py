@@ -8,7 +8,7 @@ from typing import Final
 
 from legation.errors import TimedOut
 from legation.host.host import AcpHost
-from legation.server.sessions.launching import Launch
+from legation.host.launch import Launch
 from legation.server.sessions.starting import start
 from legation.wire.hoststream import AgentUpdated
 

@@ -20,14 +20,13 @@ from legation.agents.driver import Driver
 from legation.errors import LegationError, RateLimited
 from legation.host.ending import Settle
 from legation.host.host import AcpHost
+from legation.host.mcp import unseal
 from legation.host.modes import Opening, current_mode
 from legation.host.offers import Offers
 from legation.host.session import Session
 from legation.server.hosting import Hosting
-from legation.server.sessions import mcp
 from legation.server.sessions.choosing import Running, Wanted, choose
 from legation.server.sessions.details import Details
-from legation.server.sessions.launching import Launching
 from legation.server.sessions.record import Record, must_be_open
 from legation.server.sessions.records import Records
 from legation.server.sessions.resting import may_rest
@@ -43,12 +42,9 @@ logger = logging.getLogger("legation.sessions")
 
 
 class Attaching:
-    def __init__(
-        self, hosting: Hosting, launching: Launching, vault: Vault, records: Records, ended: Ended
-    ) -> None:
+    def __init__(self, hosting: Hosting, vault: Vault, records: Records, ended: Ended) -> None:
         """`ended` is called with a session that a client of ACP has ended."""
         self._hosting = hosting
-        self._launching = launching
         self._vault = vault
         self._records = records
         # By workspace and agent: after one ended by itself.
@@ -150,7 +146,7 @@ class Attaching:
     async def _spawned(
         self, host: AcpHost, workspace: str, agent: str, cwd: Path, version: str | None = None
     ) -> str:
-        launch = await self._launching.launch(workspace, agent, cwd, version)
+        launch = await self._hosting.launcher.launch(workspace, agent, cwd, version)
         started = await start(host, launch)
         self._own.add((workspace, started.agent_id))
         return started.agent_id
@@ -220,7 +216,7 @@ class Attaching:
         sealed = record.details.sealed
         if sealed is None:
             return ()
-        return mcp.unseal(await self._vault.open_bytes(record.workspace, sealed.owner, sealed.bundle))
+        return unseal(await self._vault.open_bytes(record.workspace, sealed.owner, sealed.bundle))
 
     async def _set_again(self, host: AcpHost, session: Session, record: Record) -> None:
         """An agent may not remember; what it no longer offers must not keep the session from going on."""

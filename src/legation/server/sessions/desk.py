@@ -26,7 +26,6 @@ from legation.server.hosting import Hosting
 from legation.server.sessions.answering import Answering
 from legation.server.sessions.attachments import links_to
 from legation.server.sessions.details import Cut, Deletion, Message, foreign, read_details
-from legation.server.sessions.launching import Launching
 from legation.server.sessions.liveness import liveness
 from legation.server.sessions.making import FolderOf, Making
 from legation.server.sessions.mending import mend
@@ -81,7 +80,6 @@ class Desk:
         self,
         *,
         hosting: Hosting,
-        launching: Launching,
         log: EventLog,
         database: Database,
         vault: Vault,
@@ -99,14 +97,13 @@ class Desk:
         self._database = database
         self._vault = vault
         self._clock = clock
-        self._launching = launching
         self._sealing = Sealing(vault, Unsettled(data_dir / UNSETTLED), clock)
         self._records = Records(log)
         self._hosting = hosting
         self._attached = False
         self._turns = Turns(self._records, lambda record: self._attaching.ensure(record), log, clock)
         self._making = Making(
-            launching=launching,
+            hosting=hosting,
             attaching=lambda: self._attaching,
             records=self._records,
             sealing=self._sealing,
@@ -127,7 +124,7 @@ class Desk:
         from legation.server.sessions.attaching import Attaching
 
         self._attached = True
-        return Attaching(self._hosting, self._launching, self._vault, self._records, self._ended_elsewhere)
+        return Attaching(self._hosting, self._vault, self._records, self._ended_elsewhere)
 
     async def __aenter__(self) -> Self:
         await self.load()

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from legation.clock import Clock
 from legation.errors import InvalidParams, StorageFailed
-from legation.server.sessions import mcp, skill_sources
+from legation.server.hosting import Hosting
 from legation.server.sessions.details import Details
-from legation.server.sessions.launching import Launching
 from legation.server.sessions.mode_grants import until_granted
 from legation.server.sessions.names import must_be_session_id
 from legation.server.sessions.record import Record
@@ -44,7 +43,7 @@ class Making:
     def __init__(
         self,
         *,
-        launching: Launching,
+        hosting: Hosting,
         attaching: Callable[[], Attaching],
         records: Records,
         sealing: Sealing,
@@ -54,7 +53,7 @@ class Making:
         forbidden: ForbiddenPlaces,
     ) -> None:
         """`forbidden` is never read for anybody, wherever it lies."""
-        self._launching = launching
+        self._hosting = hosting
         self._attaching = attaching
         self._records = records
         self._sealing = sealing
@@ -64,15 +63,18 @@ class Making:
         self._forbidden = forbidden
 
     async def create(self, workspace: str, session_id: str, new: NewSession) -> Record:
+        from legation.host.mcp import servers_of
+        from legation.host.skills import put_in_place
+
         must_be_session_id(session_id)
         if new.fork is not None and new.continues is not None:
             raise InvalidParams(
                 "cannot fork one session and continue another; give `fork` or `continues`",
                 {"path": "$.continues"},
             )
-        servers = mcp.servers_of(new.mcp)
+        servers = servers_of(new.mcp)
         with self._records.claim(workspace, session_id):
-            agent = (await self._launching.entry(new.agent)).name
+            agent = (await self._hosting.launcher.entry(new.agent)).name
             former = self._forked(workspace, agent, new.fork)
             continued = None if new.continues is None else self._records.get(workspace, new.continues)
             if continued is not None and continued.details.agent == agent:
@@ -81,7 +83,7 @@ class Making:
                     servers = await self._attaching().servers(continued)
             cwd, own = await self._place(workspace, session_id, new.directory, former or continued)
             try:
-                skills = await skill_sources.put_in_place(new.skills, cwd, self._folder_of, self._forbidden)
+                skills = await put_in_place(new.skills, cwd, self._folder_of, self._forbidden)
                 details = self._details(new, agent, skills, servers)
                 record = await self._create(workspace, session_id, new, details, cwd, servers, former)
             except BaseException:

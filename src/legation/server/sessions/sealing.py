@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 
 from legation.clock import Clock
 from legation.ids import new_id
-from legation.server.sessions import mcp
 from legation.server.sessions.details import Sealed
 from legation.server.sessions.unsettled import Owner, Unsettled
 from legation.store.vault import Vault
@@ -32,10 +31,12 @@ class Sealing:
         if not servers:
             yield None
             return
+        from legation.host.mcp import seal
+
         owner = Owner(workspace, new_id("ssn", now_ms=self._clock.now_ms()))
         await asyncio.to_thread(self._unsettled.note, owner)
         try:
-            bundle = await self._vault.put(workspace, owner.name, mcp.seal(servers))
+            bundle = await self._vault.put(workspace, owner.name, seal(servers))
             yield Sealed(owner=owner.name, bundle=bundle)
         except BaseException:
             if not is_made():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from legation.host.host import AcpHost
-from legation.server.sessions.launching import Launch
+from legation.host.launch import Launch
 from legation.wire.hoststream import AgentUpdated
 
 

@@ -50,14 +50,14 @@ async def list_agents(call: Call, *, config: bool = False, no_cache: NoCache = F
     """Every agent that Legation knows, installed or not, and the owner's own.
 
     With `config` each says what can be chosen, which starts those that were never asked."""
-    agents = await call.services.launching.agents()
+    agents = await call.services.hosting.launcher.agents()
     return AgentList(agents=[await _info(call, each, config=config, again=no_cache) for each in agents])
 
 
 @routes.get("/v1/agents/{agent}", access=needs("read"), errors=(NotFound,))
 async def read_agent(call: Call, agent: str, *, config: bool = False, no_cache: NoCache = False) -> AgentInfo:
     """One agent, by name or alias."""
-    return await _info(call, await call.services.launching.agent(agent), config=config, again=no_cache)
+    return await _info(call, await call.services.hosting.launcher.agent(agent), config=config, again=no_cache)
 
 
 @routes.post(
@@ -69,22 +69,22 @@ async def install_agent(call: Call, agent: str, body: AgentInstall = _NO_INSTALL
     """Install an agent, in the version that this Legation's lock names; one that is there stays.
 
     Answers when it is done, which may take minutes."""
-    launching = call.services.launching
-    before = await launching.agent(agent)
+    launcher = call.services.hosting.launcher
+    before = await launcher.agent(agent)
     there = before.ready and not before.outdated and body.agent_version in (None, before.version)
     if before.how in ("built in", "custom") and body.agent_version not in (None, before.version):
         raise InvalidParams(f"cannot install a version of {before.name}: it has none; leave agentVersion out")
     if body.reinstall or not there:
-        await launching.install(agent, body.agent_version, again=bool(body.reinstall))
-    return _installed(await launching.agent(agent), already=there and not body.reinstall)
+        await launcher.install(agent, body.agent_version, again=bool(body.reinstall))
+    return _installed(await launcher.agent(agent), already=there and not body.reinstall)
 
 
 @routes.get("/v1/agents/{agent}/modes", access=needs("read"), errors=(NotFound,))
 async def list_agent_modes(call: Call, agent: str) -> ModeList:
     """What `agentMode` may be: `build`, `plan` where the agent can, and the agent's own."""
-    launching = call.services.launching
-    options = await launching.options(agent)
-    return ModeList(modes=_modes(options, (await launching.entry(agent)).modes))
+    launcher = call.services.hosting.launcher
+    options = await launcher.options(agent)
+    return ModeList(modes=_modes(options, (await launcher.entry(agent)).modes))
 
 
 @routes.get("/v1/agents/{agent}/models", access=needs("read"), errors=(NotFound,))
@@ -92,7 +92,7 @@ async def list_agent_models(call: Call, agent: str) -> ModelList:
     """What `model` may be, and `variant` with the default model; others may have other variants.
 
     An account may have more of them, or fewer."""
-    options = await call.services.launching.options(agent)
+    options = await call.services.hosting.launcher.options(agent)
     models = [_model(each, options) for each in options.models]
     return ModelList(models=models, default_model=options.default_model)
 
@@ -105,8 +105,8 @@ def _model(model: Choice, options: Options) -> ModelInfo:
 
 
 async def _info(call: Call, agent: Agent, *, config: bool, again: bool) -> AgentInfo:
-    options = await call.services.launching.options(agent.name, again=again) if config else None
-    known = (await call.services.launching.entry(agent.name)).modes
+    options = await call.services.hosting.launcher.options(agent.name, again=again) if config else None
+    known = (await call.services.hosting.launcher.entry(agent.name)).modes
     return AgentInfo(
         id=agent.name,
         installed=agent.how is not None,

@@ -32,7 +32,7 @@ class LocalMcp(Request, tag_field="type", tag="local", kw_only=True):
 
 
 class RemoteMcp(Request, tag_field="type", tag="remote", kw_only=True):
-    """An MCP server at an address. The last three are sandbox-agent's: none may say anything, see `mcp.servers_of`."""
+    """An MCP server at an address. The last three are sandbox-agent's: none may say anything, see `host/mcp.py`."""
 
     url: str
     transport: Literal["http", "sse"] | None = None

@@ -1,43 +1,156 @@
-"""Skills of a session: folders with a `SKILL.md`, copied to where agents look for them in the session's folder.
+"""Skills of a session: folders with a `SKILL.md`, copied to where agents look for them in the session's folder. They come
+from a folder of this machine, or from a git repository, fetched once and bounded.
 
 INV-K1  Nothing outside the named source is copied: links are left out, and whatever is no regular file.
 INV-K2  What stands in the session's folder already is left as it is.
 INV-K3  Nothing is copied that Legation opens for nobody (store/forbidden.py): what was opened is looked at, whatever
         took the place of a skill's file meanwhile. A folder above the data folder is no skill.
 
-Every function blocks for as long as the disk does: call it off the loop.
+Every function that is not async blocks for as long as the disk does: call it off the loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
+import signal
 import stat
-from collections.abc import Iterator, Sequence
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from legation.errors import InvalidParams, StorageFailed, TooLarge
+from legation.errors import InvalidParams, StorageFailed, TooLarge, Unavailable
 from legation.store.datafolder import new_mode
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.action import MAX_PATH
+from legation.wire.api.sessions import Skills, SkillSource
 
 MARK: Final = "SKILL.md"
 # Where Claude, OpenCode and the others look.
 PLACES: Final = (".agents/skills", ".claude/skills", ".opencode/skill")
 MOST_FILES: Final = 2_000  # of all skills of a session
 MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_SOURCES: Final = 32  # of one session
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
-
+FETCH_LIMIT: Final = 120.0  # seconds that a repository may take to arrive: the network's time
+_GITHUB: Final = re.compile(r"[A-Za-z0-9-]{1,64}/[A-Za-z0-9_.-]{1,128}", re.ASCII)
+_URL: Final = re.compile(r"https://[A-Za-z0-9.-]+(:\d{1,5})?/[A-Za-z0-9_./~%+-]+", re.ASCII)
+_REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us up
+
+Folder: TypeAlias = Callable[[str], Awaitable[Path]]
+"""A path that somebody named, if it is a folder that is served."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
     name: str
     folder: Path
+
+
+async def put_in_place(
+    given: Skills | None, work: Path, folder: Folder, forbidden: ForbiddenPlaces
+) -> tuple[str, ...]:
+    """The names of the skills that the session has then."""
+    if given is None or not given.sources:
+        return ()
+    if len(given.sources) > MOST_SOURCES:
+        raise InvalidParams(f"cannot take skills from more than {MOST_SOURCES} sources; leave some out")
+    names: list[str] = []
+    for source in given.sources:
+        async with _opened(source, folder) as root:
+            found = await asyncio.to_thread(find, root, source.subpath, source.skills)
+            for skill in found if source.type == "local" else ():
+                await folder(str(skill.folder))  # a subpath may lead to what is not served
+            await asyncio.to_thread(place, found, work, forbidden)
+        names += [skill.name for skill in found]
+    return tuple(dict.fromkeys(names))
+
+
+@asynccontextmanager
+async def _opened(source: SkillSource, folder: Folder) -> AsyncIterator[Path]:
+    match source.type:
+        case "local":
+            yield await folder(source.source)
+        case "git" | "github":
+            url = _url(source)
+            with tempfile.TemporaryDirectory(prefix="legation-skills-", ignore_cleanup_errors=True) as place:
+                yield await asyncio.to_thread(_clone, url, source.ref, Path(place))
+        case _:
+            raise InvalidParams("cannot take skills from there: the type is local, git or github")
+
+
+def _url(source: SkillSource) -> str:
+    if source.ref is not None and not _REF.fullmatch(source.ref):
+        raise InvalidParams("cannot use that `ref` of a skill's source; give a branch or a tag")
+    if source.type == "github" and _GITHUB.fullmatch(source.source):
+        return f"https://github.com/{source.source}"
+    if _URL.fullmatch(source.source):
+        return source.source
+    raise InvalidParams("cannot take skills from there: give an https address, or owner/name of GitHub")
+
+
+def _clone(url: str, ref: str | None, place: Path) -> Path:
+    """The newest commit alone, without a question and without a hook."""
+    git = shutil.which("git")
+    if git is None:
+        raise InvalidParams("cannot take skills from a repository: there is no git here; use a local source")
+    branch = ("--branch", ref) if ref else ()
+    target = place / (url.rstrip("/").rpartition("/")[2].removesuffix(".git") or "skills")
+    argv = [
+        git,
+        "clone",
+        "--quiet",
+        "--depth=1",
+        "--no-tags",
+        "--single-branch",
+        *branch,
+        "--",
+        url,
+        str(target),
+    ]
+    process = subprocess.Popen(
+        argv,
+        cwd=place,
+        env=_environment(place),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait(FETCH_LIMIT)
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if code != 0:
+        why = f"it took more than {FETCH_LIMIT:g} s" if code is None else f"git ended with {code}"
+        raise Unavailable(
+            f"cannot fetch the repository of skills: {why}; check its address, or use a local source"
+        )
+    return target
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """No credentials of ours, no configuration of the user's, https alone."""
+    proxies = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
+    return {
+        **{name: os.environ[name] for name in proxies if name in os.environ},
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(home),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ALLOW_PROTOCOL": "https",
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
 
 
 def find(source: Path, subpath: str | None, names: Sequence[str] | None) -> list[Skill]:

@@ -1,4 +1,4 @@
-"""How the agent of a session is started: found in the catalogue, installed if it is locked and missing.
+"""How an agent is started: found in the catalogue, installed if it is locked and missing.
 
 Keys and whatever else of the server's environment go to agents of the first workspace alone: they are its owner's. What
 an agent says of its keys is hidden before anybody sees it.
@@ -15,17 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from legation.agents.catalogue.catalogue import Catalogue
 from legation.errors import Cancelled, InvalidParams, NotFound, TimedOut, Unavailable
+from legation.host.options import AgentDefinition
 from legation.redact import Redactor
 from legation.store.trust import TrustedFolders
 
 if TYPE_CHECKING:
     from legation.agents.catalogue.agent import Agent
-    from legation.agents.catalogue.catalogue import Catalogue
     from legation.agents.catalogue.entry import Entry
     from legation.agents.catalogue.found import Start
     from legation.agents.catalogue.options import Options
-    from legation.host.options import AgentDefinition
     from legation.secret import Secret
 
 INSTALL_LIMIT: Final = 900.0  # seconds for an agent to arrive from its registry: the network's time
@@ -35,14 +35,48 @@ logger = logging.getLogger("legation.sessions")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`key_method`: what the agent must be told by ACP's `authenticate` before it takes its key."""
+    """`key_method`: what the agent must be told by ACP's `authenticate` before it takes its key. `keys` are to be hidden
+    in what it says."""
 
     definition: AgentDefinition
-    key_method: str | None
+    key_method: str | None = None
+    keys: tuple[Secret, ...] = ()
 
 
-class Launching:
-    """`custom_file` has the owner's own agents. Nothing of agents is loaded before somebody asks."""
+def launch_of(
+    catalogue: Catalogue, entry: Entry, start: Start, cwd: Path, *, trusted: bool, owners: bool = True
+) -> Launch:
+    """Start an agent that is here in this folder. `owners`: with what is passed on to it, and its keys. Blocks."""
+    start = start.within(cwd, trusted=trusted)
+    env, keys = dict(start.env), catalogue.keys(entry.name)
+    if not owners:
+        env, keys = {name: env[name] for name in env.keys() - set(entry.passes)}, {}
+    definition = AgentDefinition(
+        id=entry.name,
+        command=start.argv[0],
+        args=start.argv[1:],
+        cwd=cwd,
+        env={**env, **{name: key.reveal() for name, key in keys.items()}},
+        driver=start.driver,
+        beginning=start.beginning,
+        modes=start.modes,
+        fs=start.fs,
+    )
+    methods = (method for name, method in entry.key_methods.items() if name in keys)
+    hidden = tuple(key for key in keys.values() if entry.is_key(key.name))
+    return Launch(definition, next(methods, None), hidden)
+
+
+def hide(keys: Iterable[Secret], redactor: Redactor) -> None:
+    for key in keys:
+        try:
+            redactor.add(key)
+        except InvalidParams as error:  # one so short keeps no agent from starting
+            logger.warning("a key of an agent is not hidden in what it says: %s", error.message)
+
+
+class AgentLauncher:
+    """`custom_file` has the owner's own agents."""
 
     def __init__(
         self,
@@ -63,8 +97,6 @@ class Launching:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        from legation.agents.catalogue.catalogue import Catalogue
-
         return Catalogue(self._data_dir, custom_file=self._custom_file, executes=self._executes)
 
     async def agents(self) -> tuple[Agent, ...]:
@@ -87,41 +119,17 @@ class Launching:
             raise InvalidParams(error.message, {"type": "unsupported_agent"}) from None
 
     async def launch(self, workspace: str, agent: str, cwd: Path, version: str | None = None) -> Launch:
-        from legation.host.options import AgentDefinition
-
         entry = await self.entry(agent)
         start = await self._start(entry)
-        start = await asyncio.to_thread(self._within, start, workspace, cwd)
+        launch = await asyncio.to_thread(self._launch, workspace, entry, start, cwd)
         if version is not None:
             await self._must_be_version(entry, version)
-        env, keys = dict(start.env), self.catalogue.keys(entry.name)
-        if workspace != self._first:
-            env, keys = {name: env[name] for name in env.keys() - set(entry.passes)}, {}
-        self._hide(key for key in keys.values() if entry.is_key(key.name))
-        definition = AgentDefinition(
-            id=entry.name,
-            command=start.argv[0],
-            args=start.argv[1:],
-            cwd=cwd,
-            env={**env, **{name: key.reveal() for name, key in keys.items()}},
-            driver=start.driver,
-            beginning=start.beginning,
-            modes=start.modes,
-            fs=start.fs,
-        )
-        methods = (method for name, method in entry.key_methods.items() if name in keys)
-        return Launch(definition, next(methods, None))
+        hide(launch.keys, self._redactor)
+        return launch
 
-    def _hide(self, keys: Iterable[Secret]) -> None:
-        for key in keys:
-            try:
-                self._redactor.add(key)
-            except InvalidParams as error:  # one so short keeps no agent from starting
-                logger.warning("a key of an agent is not hidden in what it says: %s", error.message)
-
-    def _within(self, start: Start, workspace: str, cwd: Path) -> Start:
+    def _launch(self, workspace: str, entry: Entry, start: Start, cwd: Path) -> Launch:
         trusted = TrustedFolders(self._data_dir, workspace).trusts(str(cwd))
-        return start.within(cwd, trusted=trusted)
+        return launch_of(self.catalogue, entry, start, cwd, trusted=trusted, owners=workspace == self._first)
 
     async def _start(self, entry: Entry) -> Start:
         try:

@@ -9,10 +9,10 @@ import pytest
 
 from legation.agents.catalogue.entry import Packaged
 from legation.agents.catalogue.known import KNOWN
+from legation.host.launch import AgentLauncher
 from legation.host.places import Places
 from legation.proc.environment import INHERITED
 from legation.redact import Redactor
-from legation.server.sessions.launching import Launching
 
 # The keys that the seeds name, and who is given each.
 KEYS = {
@@ -57,7 +57,7 @@ STARTED = KNOWN
 
 
 @pytest.fixture
-def launching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launching:
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AgentLauncher:
     """With every agent's program on PATH, as far as finding it goes."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -69,13 +69,13 @@ def launching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launching:
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     for name in (*GIVEN, *OURS):
         monkeypatch.setenv(name, f"value-of-{name}")
-    return Launching(tmp_path / "data", None, "local", Redactor())
+    return AgentLauncher(tmp_path / "data", None, "local", Redactor())
 
 
-async def environment(launching: Launching, agent: str, workspace: str, place: Path) -> dict[str, str]:
+async def environment(launcher: AgentLauncher, agent: str, workspace: str, place: Path) -> dict[str, str]:
     work = place / "work"
     work.mkdir(exist_ok=True)
-    launch = await launching.launch(workspace, agent, work)
+    launch = await launcher.launch(workspace, agent, work)
     command, _ = Places(place / "data", temporary=False, workspace=workspace).command(launch.definition)
     return dict(command.env)
 
@@ -97,9 +97,9 @@ def beyond_the_ordinary(found: dict[str, str]) -> set[str]:
 
 @pytest.mark.parametrize("agent", [entry.name for entry in STARTED])
 async def test_an_agent_has_its_own_keys_and_nothing_else_of_ours(
-    agent: str, launching: Launching, tmp_path: Path
+    agent: str, launcher: AgentLauncher, tmp_path: Path
 ) -> None:
-    found = await environment(launching, agent, "local", tmp_path)
+    found = await environment(launcher, agent, "local", tmp_path)
     assert beyond_the_ordinary(found) == own(agent)
     assert {name for name in OURS if name in found} == set()
     assert [name for name in OURS if f"value-of-{name}" in found.values()] == []
@@ -109,9 +109,9 @@ async def test_an_agent_has_its_own_keys_and_nothing_else_of_ours(
 
 @pytest.mark.parametrize("agent", [entry.name for entry in STARTED])
 async def test_an_agent_of_another_workspace_has_no_key_of_ours(
-    agent: str, launching: Launching, tmp_path: Path
+    agent: str, launcher: AgentLauncher, tmp_path: Path
 ) -> None:
-    found = await environment(launching, agent, "wsp_other", tmp_path)
+    found = await environment(launcher, agent, "wsp_other", tmp_path)
     assert beyond_the_ordinary(found) == set()
     assert [name for name in (*GIVEN, *OURS) if f"value-of-{name}" in found.values()] == []
 
@@ -122,7 +122,7 @@ def test_every_key_that_an_agent_takes_is_one_of_these() -> None:
 
 @pytest.mark.parametrize("agent", ["codex", "codex-acp"])
 async def test_what_codex_complains_of_has_no_colours(
-    agent: str, launching: Launching, tmp_path: Path
+    agent: str, launcher: AgentLauncher, tmp_path: Path
 ) -> None:
     """It is shown where a session ends, and kept: 0.166.0 writes its log with escape sequences otherwise."""
-    assert (await environment(launching, agent, "local", tmp_path))["NO_COLOR"] == "1"
+    assert (await environment(launcher, agent, "local", tmp_path))["NO_COLOR"] == "1"
