@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.host.rig import Hand, events, of_type, play, rig, until_type
+from tests.host.rig import Hand, events, go, of_type, play, rig, until_type
 from tests.host.told import codes, told, until_agent, until_code
 
 import legation
@@ -14,6 +14,7 @@ from legation.errors import AgentError, AgentExited, CapabilityUnsupported, Conf
 from legation.host.host import AcpHost, create_acp_host
 from legation.host.options import HostOptions
 from legation.proc.kernel import process
+from legation.testing.clock import FakeClock
 from legation.wire.acp.content import Text
 from legation.wire.diagnostic import Diagnostic
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
@@ -306,3 +307,56 @@ async def test_what_an_agent_declared_is_served(tmp_path: Path) -> None:
         assert (chosen["configOptions"][0]["currentValue"], "modes" in chosen) == ("rehearsal-terse", False)
         # Nothing stands in the log as an update of the agent's that it did not send.
         assert not {each.type for each in later} & {"current-mode-update", "config-option-update"}
+
+
+# How an agent ends, told to who waits for it.
+
+
+async def test_who_waits_for_the_end_of_an_agent_hears_how_it_ended_when_its_sessions_are_free(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        assert session.agent_id
+        ended = asyncio.create_task(made.host.until_ended(session.agent_id))
+        with pytest.raises(AgentExited):
+            await play(session, "crash 3")
+        found = await ended
+        assert (found.status, found.reason, found.exit and found.exit.code) == ("exited", "crashed", 3)
+        assert session.status == "disconnected"
+        assert await made.host.until_ended(session.agent_id) == found
+
+
+async def test_who_waits_for_the_end_of_an_agent_hears_that_it_was_disposed_of(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        agent = await made.host.spawn_agent(made.rehearsal())
+        ended = asyncio.create_task(made.host.until_ended(agent.agent_id))
+        await asyncio.sleep(0)
+        await made.host.dispose_agent(agent.agent_id)
+        assert (await ended).status == "disposed"
+        with pytest.raises(NotFound):
+            await made.host.until_ended(agent.agent_id)
+
+
+async def test_an_agent_that_is_started_again_has_not_ended(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with rig(tmp_path, clock=clock, restart="on-crash", restart_limit=1) as made:
+        session = await made.script("hello(); session(); read(); os._exit(3)")
+        assert session.agent_id
+        ended = asyncio.create_task(made.host.until_ended(session.agent_id))
+        with pytest.raises(AgentExited):
+            await go(session)
+        await until_code(made.host, "agent/restart-scheduled")
+        await clock.until_sleeping()
+        assert not ended.done()
+        await made.host.dispose_agent(session.agent_id)
+        assert (await ended).status == "disposed"
+
+
+async def test_an_agent_that_never_started_has_ended(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        with pytest.raises(AgentExited):
+            await made.host.spawn_agent(made.scripted("os._exit(3)"))
+        (agent,) = made.host.get_agents()
+        found = await made.host.until_ended(agent.agent_id)
+        assert (found.status, found.reason) == ("exited", "initialize-failed")

@@ -184,3 +184,96 @@ async def test_a_session_that_is_forgotten_while_its_folder_is_looked_up_is_take
         made.host.forget_session(session.id)
         await resuming
         assert made.host.session(session.id).meta.agent_session_id == name
+
+
+async def test_a_session_that_is_closed_while_its_agent_refuses_to_resume_it_is_not_loaded(
+    tmp_path: Path,
+) -> None:
+    source = """
+session(); resume = serve("session/resume"); read()
+send(id=resume, error={"code": -32603, "message": "no"}); send(id=serve("session/load"), result={}); stay()
+"""
+    async with rig(tmp_path) as made:
+        session = await made.script(ABLE + source)
+        assert session.agent_id
+        taking_up = asyncio.create_task(made.host.resume_or_load(session.agent_id, session.id))
+        while session.status != "resuming":
+            await asyncio.sleep(0)
+        await made.host.close_session(session.id, reopens=True)
+        await made.host.tell_agent(session.agent_id, "_go", {})
+        with pytest.raises(SessionClosed, match="closed meanwhile"):
+            await taking_up
+        assert (session.status, session.stream.info().state) == ("closed", "closed")
+
+
+# Waiting until it is decided whose it is.
+
+
+async def test_a_session_is_settled_when_an_agent_that_leaves_has_left(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        assert session.agent_id
+        assert (await made.host.until_settled(session.id)).status == "active"
+        made.host.retire_agent(session.agent_id)
+        settled = await made.host.until_settled(session.id)
+        assert (settled is session, settled.status) == (True, "disconnected")
+
+
+async def test_a_session_is_settled_when_whoever_takes_it_up_has_done_so(tmp_path: Path) -> None:
+    source = 'session(); resume = serve("session/resume"); read(); send(id=resume, result={}); stay()'
+    async with rig(tmp_path) as made:
+        session = await made.script(ABLE + source)
+        assert session.agent_id
+        taking_up = asyncio.create_task(made.host.resume_or_load(session.agent_id, session.id))
+        while session.status != "resuming":
+            await asyncio.sleep(0)
+        settled = asyncio.create_task(made.host.until_settled(session.id))
+        await made.host.tell_agent(session.agent_id, "_go", {})
+        assert not settled.done()
+        await taking_up
+        assert (await settled).status == "active"
+
+
+async def test_a_session_whose_agent_has_crashed_is_settled_without_it(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        with pytest.raises(AgentExited):
+            await play(session, "kill-self KILL")
+        assert (await made.host.until_settled(session.id)).status == "disconnected"
+
+
+async def test_a_session_that_is_closed_while_somebody_waits_is_settled_closed(tmp_path: Path) -> None:
+    source = 'session(); resume = serve("session/resume"); read(); send(id=resume, result={}); stay()'
+    async with rig(tmp_path) as made:
+        session = await made.script(ABLE + source)
+        assert session.agent_id
+        taking_up = asyncio.create_task(made.host.resume_or_load(session.agent_id, session.id))
+        while session.status != "resuming":
+            await asyncio.sleep(0)
+        settled = asyncio.create_task(made.host.until_settled(session.id))
+        await asyncio.sleep(0)
+        await made.host.close_session(session.id)
+        made.host.forget_session(session.id)
+        assert (await settled).status == "closed"
+        await made.host.tell_agent(session.agent_id, "_go", {})
+        with pytest.raises(SessionClosed):
+            await taking_up
+
+
+async def test_who_waits_for_a_session_that_is_forgotten_gets_the_one_that_the_host_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as made:
+        session = await made.rehearse()
+        assert session.agent_id
+        await made.host.dispose_agent(session.agent_id)
+        decided = session.decided
+
+        async def forgotten_meanwhile() -> None:
+            await decided()
+            made.host.forget_session(session.id)
+
+        monkeypatch.setattr(session, "decided", forgotten_meanwhile)
+        settled = await made.host.until_settled(session.id)
+        assert settled is not session
+        assert settled is made.host.session(session.id)

@@ -93,6 +93,7 @@ class Agent:
         self._starting: asyncio.Task[None] | None = None
         self._pause: asyncio.Future[None] | None = None
         self._life: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()  # no process of it runs, and none follows
 
     def snapshot(self) -> AgentUpdated:
         methods = self._announced.get("authMethods")
@@ -143,6 +144,15 @@ class Agent:
         finally:
             if self.live is not None:
                 self._life = asyncio.create_task(self._live(), name=f"legation-{self.id}")
+                self._life.add_done_callback(lambda _: self._over.set())
+            else:
+                self._over.set()
+
+    async def until_ended(self) -> AgentUpdated:
+        await self._over.wait()
+        if self._disposed:  # in the pause before a restart, perhaps, and that is told next
+            await self.dispose()
+        return self.snapshot()
 
     async def restart(self, why: str) -> None:
         """Stop the process, which no longer obeys; a new one takes its place, whatever the restart policy."""

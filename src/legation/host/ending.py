@@ -11,6 +11,7 @@ from legation.errors import LegationError
 from legation.host.agent import Agent
 from legation.host.ownership import OwnedTerminals
 from legation.host.session import Session
+from legation.host.sessions import Sessions
 from legation.host.stream import HostStream
 from legation.wire.diagnostic import DiagnosticCode
 
@@ -23,7 +24,10 @@ _log = logging.getLogger(__name__)
 class Ending:
     """`limit` is the seconds an agent has to answer."""
 
-    def __init__(self, terminals: OwnedTerminals | None, limit: float, host: HostStream) -> None:
+    def __init__(
+        self, sessions: Sessions, terminals: OwnedTerminals | None, limit: float, host: HostStream
+    ) -> None:
+        self._sessions = sessions
         self._terminals = terminals
         self._limit = limit
         self._host = host
@@ -55,6 +59,12 @@ class Ending:
             await part()
         else:
             await session.end("deleted", last=last)
+
+    async def lost(self, agent: Agent) -> None:
+        """Its process has ended: its sessions are disconnected, at once."""
+        for session in self._sessions.of(agent.id):
+            await session.lose_agent(agent.how_it_ended())
+            await self._free(session, agent)
 
     async def _free(self, session: Session, agent: Agent | None) -> None:
         await self.release_terminals(session)

@@ -40,7 +40,6 @@ from legation.host.options import (
 )
 from legation.host.pending import Pending
 from legation.host.places import Places, Where
-from legation.host.recovery import Recovery
 from legation.host.reverse import Reverse
 from legation.host.router import Router
 from legation.host.session import Session
@@ -98,11 +97,10 @@ class AcpHost:
         self._stream.open(await self._log_stream(HOST_STREAM))
         self._launcher = self.options.launcher or ProcessLauncher(registry=self._places.registry)
         self._reverse = Reverse(self._fs(), self.options.terminal, self.options.questions)
-        self._ending = Ending(self._reverse.terminal, self.limits.start, self._stream)
+        self._ending = Ending(self._sessions, self._reverse.terminal, self.limits.start, self._stream)
         self._openings = Openings(
             self._sessions, self.log, self.options.workspace, self._around_sessions(), self._forbidden
         )
-        self._recovery = Recovery(self._sessions, self._ending, self._openings.again, self._stream)
         self._entered = True
         return self
 
@@ -156,8 +154,8 @@ class AcpHost:
             new_router=lambda agent_id: Router(
                 agent_id, self.log, self._stream, self._reverse, self.options.extensions
             ),
-            lost=self._recovery.lost,
-            ready_again=self._recovery.ready_again,
+            lost=self._ending.lost,
+            ready_again=self._openings.ready_again,
         )
 
     def get_agent(self, agent_id: str) -> AgentUpdated | None:
@@ -197,6 +195,11 @@ class AcpHost:
         agent = self._agents.get(agent_id or "")
         if agent is not None and agent.is_leaving:
             await agent.dispose()
+
+    async def until_ended(self, agent_id: str) -> AgentUpdated:
+        """The agent as it is when no process of it runs any more and none follows; its sessions are without it by then. Also
+        one that is disposed of while this waits."""
+        return await self._agent(agent_id).until_ended()
 
     async def authenticate(self, agent_id: str, method_id: str) -> None:
         """Somebody may have to do something for that, so it takes a person's time."""
@@ -387,6 +390,21 @@ class AcpHost:
         """One of them; the one that is known already."""
         self._must_be_open()
         return await self._openings.restore(session_id)
+
+    async def until_settled(self, session_id: str) -> Session:
+        """The session, restored if need be, when nobody takes it up and no agent that leaves, or has ended, still has it:
+        what is asked of it before ends with that agent. What ended meanwhile is returned as it is."""
+        while True:
+            session = await self.restore_session(session_id)
+            await self.until_left(session.agent_id)
+            await session.decided()
+            if session.status in ("closed", "deleted"):
+                return session
+            agent = self._agents.get(session.agent_id or "")
+            leaves = agent is not None and agent.is_leaving and session.status == "active"
+            # Forgotten meanwhile, another is restored: what happens to this one nobody would hear of.
+            if not leaves and self._sessions.find(session_id) is session:
+                return session
 
     def forget_session(self, session_id: str) -> None:
         """Of one that no agent has: its record stays, and `restore_session` knows it again while it is open, or was

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from legation.agents.driver import Driver
-from legation.errors import InvalidParams, NotFound
+from legation.errors import InvalidParams, LegationError, NotFound
 from legation.host.agent import Agent
 from legation.host.meta import SessionMeta, read_meta, real_folder
 from legation.host.modes import Opening, put_into_asking
@@ -37,6 +37,7 @@ from legation.store.log import EventLog
 from legation.store.stream import Receipt, Stream
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import NewSessionResponse
+from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.hoststream import SessionUpdated
 
 T = TypeVar("T")
@@ -192,9 +193,22 @@ class Openings:
             if stream is not None:
                 must_not_have_ended(stream, to_load=to_load)
 
-    def again(self, agent: Agent, session: Session) -> TakeUp:
-        """By the next process of its agent."""
-        return self._take_up(agent, session.id, session.meta, session.mcp)
+    async def ready_again(self, agent: Agent) -> None:
+        """Its next process takes up what the last one had. One after the other: an agent that was just restarted is not
+        flooded."""
+        for session in self._sessions.of(agent.id):
+            if session.status != "disconnected":
+                continue
+            try:
+                as_it_was = Place(None, session.mcp, ())
+                await self.resume_or_load(agent, session.id, as_it_was, reopen=False)
+            except LegationError as error:
+                self._around.host.diagnose(
+                    DiagnosticCode.SESSION_RECOVERY_SKIPPED,
+                    f"not taken up again: {error.message}",
+                    agent_id=agent.id,
+                    session_id=session.id,
+                )
 
     @contextmanager
     def _free(self, agent: Agent, session_id: str, *, to_load: bool) -> Iterator[None]:
@@ -215,18 +229,13 @@ class Openings:
             name = known.meta.agent_session_id
             meta = place.meta(agent, known.meta).noted_as(known.meta)
             meta = msgspec.structs.replace(meta, agent_session_id=name)
-        return self._take_up(agent, session_id, meta, place.mcp)
-
-    def _take_up(
-        self, agent: Agent, session_id: str, meta: SessionMeta, mcp: tuple[McpServer, ...]
-    ) -> TakeUp:
         return TakeUp(
             agent=agent,
-            known=self._sessions.find(session_id),
+            known=known,
             make=partial(self._made, session_id, meta),
             add=self._sessions.add,
             meta=meta,
-            mcp=mcp,
+            mcp=place.mcp,
             limit=self._around.limits.start,
             host=self._around.host,
         )

@@ -97,6 +97,7 @@ class TakeUp:
             except AgentExited as exited:
                 raise self._not_taken_up(exited) from None
             except LegationError as refused:
+                self._must_not_have_ended(refused)
                 if not live.can_load:
                     raise self._not_taken_up(refused) from None
         if live.can_load:
@@ -109,6 +110,11 @@ class TakeUp:
         how = "" if resumes or self._known is None else "it was closed, and "
         another = "start another" if self._known is None else IN_A_NEW_ONE
         raise CapabilityUnsupported(f"cannot take up session {self._name}: {how}{name} {why}; {another}")
+
+    def _must_not_have_ended(self, refused: LegationError) -> None:
+        """A load would open again what was closed while the agent refused to resume it."""
+        if self._known is not None and (self._known.ending or self._known.status in ("closed", "deleted")):
+            raise _closed_meanwhile(self._known) from refused
 
     def _not_taken_up(self, refused: LegationError) -> LegationError:
         """What the agent said, all of it, and what can be done."""
@@ -235,9 +241,7 @@ class TakeUp:
     def _must_be_wanted(self, session: Session) -> None:
         """Whoever has ended it meanwhile, or does so now, comes first."""
         if session.status != "resuming" or session.ending:
-            raise SessionClosed(
-                f"cannot take up session {session.id}: it was closed meanwhile; start another"
-            )
+            raise _closed_meanwhile(session)
 
     async def _commit(
         self,
@@ -275,6 +279,10 @@ class TakeUp:
         code = DiagnosticCode.SESSION_REPLAY_SHORTER
         self._host.diagnose(code, what, agent_id=self._agent.id, session_id=session.id)
         session.note(Diagnostic(code=code, message=what, agent_id=self._agent.id))
+
+
+def _closed_meanwhile(session: Session) -> SessionClosed:
+    return SessionClosed(f"cannot take up session {session.id}: it was closed meanwhile; start another")
 
 
 def _details(data: object) -> str:
