@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from legation.agents.claude import asking, lines, messages, offers, questions
+from legation.agents.claude import lines, messages, questions
+from legation.agents.claude import options as offers
+from legation.agents.claude import permissions as asking
 from legation.agents.schemas import Published, committed, fit
 
 PUBLISHED = committed("claude")

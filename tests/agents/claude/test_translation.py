@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from legation.agents.claude.lines import SILENT
 from legation.agents.claude.messages import Result
-from legation.agents.claude.translation import Heard, Translator
+from legation.agents.claude.translate import Heard, Translator
 from legation.wire.acp.content import Text
 from legation.wire.acp.plan import Plan
 from legation.wire.acp.toolcall import Content, Diff, ToolCall, ToolCallUpdate

@@ -15,7 +15,7 @@ from tests.agents.codex.scenarios import RECORDINGS, SCENARIOS
 from tests.host.rig import Hand, modes_told, of_type, rig, until
 
 from legation.agents.codex.peer import Heard
-from legation.agents.codex.translation import Translation
+from legation.agents.codex.translate import Translation
 from legation.host.options import AgentDefinition
 from legation.host.session import Session
 from legation.testing.model import ScriptedModel

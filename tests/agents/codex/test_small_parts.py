@@ -9,10 +9,10 @@ import pytest
 from legation.agents.codex import changes
 from legation.agents.codex.failures import failure
 from legation.agents.codex.items import ChangeKind, FileUpdate
+from legation.agents.codex.launch import overrides, thread_settings
 from legation.agents.codex.messages import Effort, Model, TokenCount, TokenUsage, TurnError
-from legation.agents.codex.offers import Choice
+from legation.agents.codex.options import Choice
 from legation.agents.codex.prompting import user_input
-from legation.agents.codex.settings import overrides, thread_settings
 from legation.agents.codex.shellwords import inner_command
 from legation.agents.codex.tokens import Tokens
 from legation.errors import InvalidParams

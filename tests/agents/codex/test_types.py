@@ -10,7 +10,7 @@ from legation.agents.codex import items, messages, requests, sent
 from legation.agents.codex.declined import ANSWERS
 from legation.agents.codex.questions import SHAPES
 from legation.agents.codex.sent import Sent
-from legation.agents.codex.translation import READERS, SILENT
+from legation.agents.codex.translate import READERS, SILENT
 from legation.agents.schemas import Published, committed, fit
 
 STABLE = committed("codex")

@@ -13,7 +13,7 @@ import msgspec
 from legation.agents.native import Permission
 from legation.agents.opencode.answers import AgentInfo, ModelInfo, ModelLimit, ProviderInfo, Providers, Rule
 from legation.agents.opencode.events import SessionCreated, read_event
-from legation.agents.opencode.offers import Offers
+from legation.agents.opencode.options import Offers
 from legation.agents.opencode.server import OpenCodeServer
 from legation.agents.opencode.session import OpenCodeSession
 from legation.agents.opencode.states import SessionInfo, SessionTime

@@ -11,9 +11,9 @@ import pytest
 from legation.agents.native import Reply
 from legation.agents.opencode import turn as turns
 from legation.agents.opencode.answers import Rule
-from legation.agents.opencode.config import CONTENT, PASSWORD, serve, settings
+from legation.agents.opencode.launch import CONTENT, PASSWORD, serve, settings
 from legation.agents.opencode.messages import CacheTokens, StepFinishPart, Tokens
-from legation.agents.opencode.offers import asks
+from legation.agents.opencode.options import asks
 from legation.agents.opencode.patches import diffs
 from legation.agents.opencode.prompts import parts
 from legation.agents.opencode.states import Retry

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from legation.agents.amp import tools
-from legation.agents.amp.flags import Flags
-from legation.agents.amp.gate import Gate, Question
+from legation.agents.amp.options import Flags
+from legation.agents.amp.permissions import Gate, Question
 from legation.agents.claude.messages import UserBody
 from legation.agents.native import NativeAgent, Permission
 from legation.errors import AgentError

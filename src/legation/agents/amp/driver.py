@@ -12,13 +12,13 @@ from typing import Final
 import msgspec
 
 from legation.agents.amp.asking import must_be_gated
-from legation.agents.amp.flags import Flags
-from legation.agents.amp.gate import install_plugin
+from legation.agents.amp.options import Flags
+from legation.agents.amp.permissions import install_plugin
 from legation.agents.amp.probe import probe
 from legation.agents.amp.prompts import text_of
+from legation.agents.amp.session import AmpTurn, Place
 from legation.agents.amp.threads import Threads
 from legation.agents.amp.trust import refuse_untrusted
-from legation.agents.amp.turn import AmpTurn, Place
 from legation.agents.native import Equipment, NativeAgent, Reply
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, InvalidParams, Unavailable

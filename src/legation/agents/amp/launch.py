@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from legation.agents.amp import flags as option
-from legation.agents.amp.flags import Flags
-from legation.agents.amp.gate import VARIABLE
+from legation.agents.amp import options as option
+from legation.agents.amp.options import Flags
+from legation.agents.amp.permissions import VARIABLE
 from legation.proc import Command
 
 PLUGIN_SECONDS: Final = "30"  # Amp's own time to get its plugins ready before it begins

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from legation.agents.amp.flags import Flags, read_flags
+from legation.agents.amp.options import Flags, read_flags
 from legation.agents.native import Equipment
 from legation.agents.process import all_said
 from legation.errors import AgentExited, TimedOut

@@ -12,14 +12,14 @@ from typing import Final
 from uuid import uuid4
 
 from legation.agents.claude import messages as native
-from legation.agents.claude.asking import HOOKS, Asking
 from legation.agents.claude.control import Control
 from legation.agents.claude.launch import Launch, command_for, write_servers
-from legation.agents.claude.offers import Offers, read_greeting
+from legation.agents.claude.options import Offers, read_greeting
 from legation.agents.claude.outcome import error_of
+from legation.agents.claude.permissions import HOOKS, Asking
 from legation.agents.claude.process import ClaudeProcess
 from legation.agents.claude.prompts import blocks_of
-from legation.agents.claude.translation import Translator, available
+from legation.agents.claude.translate import Translator, available
 from legation.agents.claude.turns import Turns
 from legation.agents.native import Equipment, NativeAgent, Reply
 from legation.agents.rpc import SHOWN_BYTES, AgentRefused

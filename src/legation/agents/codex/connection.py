@@ -15,11 +15,11 @@ import msgspec
 
 from legation.agents.codex.declined import declined
 from legation.agents.codex.home import refuse_orders
+from legation.agents.codex.launch import overrides
 from legation.agents.codex.messages import ThreadNews
 from legation.agents.codex.peer import Asked, Heard
 from legation.agents.codex.server import CodexServer
-from legation.agents.codex.settings import overrides
-from legation.agents.codex.thread import CodexThread
+from legation.agents.codex.session import CodexThread
 from legation.agents.native import Equipment, NativeAgent
 from legation.agents.pool import Lease, pool_key
 from legation.errors import AgentExited, InvalidParams, LegationError

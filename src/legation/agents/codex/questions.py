@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from legation.agents.codex import asks
+from legation.agents.codex import permissions as asks
 from legation.agents.codex.declined import NOBODY, declined
 from legation.agents.codex.peer import Asked
 from legation.agents.codex.requests import (
@@ -23,7 +23,7 @@ from legation.agents.codex.requests import (
     PermissionsAsked,
     UserInputAsked,
 )
-from legation.agents.codex.translation import Translation
+from legation.agents.codex.translate import Translation
 from legation.agents.messages import id_key
 from legation.agents.native import Permission
 from legation.agents.rpc import REQUESTS_AT_ONCE

@@ -18,10 +18,10 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from legation.agents.codex.declined import declined
+from legation.agents.codex.launch import overrides
 from legation.agents.codex.messages import Addressed, Model, ModelPage, ThreadRead
 from legation.agents.codex.peer import Asked, Heard, Peer
 from legation.agents.codex.sent import ThreadOf
-from legation.agents.codex.settings import overrides
 from legation.agents.native import TOO_LONG, Equipment, read_lines
 from legation.agents.output import Output
 from legation.agents.rpc import OUTBOX_LIMIT, REQUESTS_AT_ONCE, SHOWN_BYTES, WRITE_TIMEOUT

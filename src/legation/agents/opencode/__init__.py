@@ -1,5 +1,5 @@
 """The driver of OpenCode: `opencode serve`, one server for many sessions, spoken to over HTTP and an event stream."""
 
-from legation.agents.opencode.agent import OpenCodeAgent
+from legation.agents.opencode.driver import OpenCodeAgent
 
 __all__ = ["OpenCodeAgent"]

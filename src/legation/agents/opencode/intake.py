@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from legation.agents.opencode import asks, refusals
+from legation.agents.opencode import permissions as asks
+from legation.agents.opencode import refusals
 from legation.agents.opencode.events import PermissionReplied
 from legation.agents.opencode.messages import ToolPart, ToolPending
 from legation.agents.opencode.remote import Remote
 from legation.agents.opencode.requests import PermissionRequest, QuestionRequest
 from legation.agents.opencode.tasks import Tasks
 from legation.agents.opencode.tools import asked
-from legation.agents.opencode.transcript import Transcript
+from legation.agents.opencode.translate import Transcript
 from legation.agents.opencode.turns import Turns
 from legation.wire.diagnostic import DiagnosticCode
 

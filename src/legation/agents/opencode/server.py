@@ -22,8 +22,8 @@ from legation.agents import outlines
 from legation.agents.native import Trouble, brief_of
 from legation.agents.opencode.answers import Health
 from legation.agents.opencode.api import Api
-from legation.agents.opencode.config import serve
 from legation.agents.opencode.events import Event, InstanceDisposed, SessionUpdated, read_event
+from legation.agents.opencode.launch import serve
 from legation.agents.opencode.mcp import McpStatus, mcp_config
 from legation.agents.opencode.output import address, drain, said
 from legation.agents.opencode.sse import EventSplitter

@@ -17,13 +17,13 @@ from legation.agents.opencode.messages import (
     ToolPart,
     UserMessage,
 )
-from legation.agents.opencode.offers import Offers
+from legation.agents.opencode.options import Offers
 from legation.agents.opencode.prompts import parts
 from legation.agents.opencode.remote import Remote
 from legation.agents.opencode.server import OpenCodeServer
 from legation.agents.opencode.states import Busy, Retry, SessionInfo
 from legation.agents.opencode.tools import Names
-from legation.agents.opencode.transcript import Transcript, plan
+from legation.agents.opencode.translate import Transcript, plan
 from legation.agents.opencode.turns import Turns
 from legation.errors import AgentError, LegationError
 from legation.wire import jsontext

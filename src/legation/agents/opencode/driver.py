@@ -10,7 +10,7 @@ from typing import ClassVar, Final, TypeVar
 
 from legation.agents.opencode.connection import OpenCodeConnection
 from legation.agents.opencode.hello import HELLO
-from legation.agents.opencode.offers import offered
+from legation.agents.opencode.options import offered
 from legation.agents.opencode.server import OpenCodeServer
 from legation.agents.opencode.session import OpenCodeSession
 from legation.agents.opencode.states import SessionInfo

@@ -15,17 +15,17 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from legation.agents.codex import asks
+from legation.agents.codex import permissions as asks
 from legation.agents.codex.failures import failure
 from legation.agents.codex.items import ProposedPlan
 from legation.agents.codex.messages import ItemNews, ResolvedNews, TurnNews, TurnOpened, UsageNews
-from legation.agents.codex.offers import DEFAULT, PLAN, Choice
+from legation.agents.codex.options import DEFAULT, PLAN, Choice
 from legation.agents.codex.peer import Asked, Heard
 from legation.agents.codex.questions import Host, Questions
 from legation.agents.codex.sent import ThreadOf, TurnInterrupt, TurnStart, TurnSteer, UserInput
 from legation.agents.codex.server import CodexServer
 from legation.agents.codex.tokens import Tokens
-from legation.agents.codex.translation import Translation
+from legation.agents.codex.translate import Translation
 from legation.agents.native import Permission, Reply
 from legation.errors import AgentError, Conflict, LegationError
 from legation.wire.acp.sessions import PromptResponse

@@ -21,7 +21,7 @@ from legation.agents.codex.requests import (
     Question,
 )
 from legation.agents.codex.shellwords import inner_command
-from legation.agents.codex.toolcalls import EXEC, PATCH, mcp_name, read_locations, tool_call
+from legation.agents.codex.tools import EXEC, PATCH, mcp_name, read_locations, tool_call
 from legation.agents.native import Permission
 from legation.wire.acp.content import Text
 from legation.wire.acp.elicitation import CreateElicitationResponse

@@ -20,12 +20,12 @@ from typing import Final, Protocol
 
 from legation.agents.amp import outcome
 from legation.agents.amp.asking import Asking, must_be_gated
-from legation.agents.amp.flags import STREAM, Flags, refused_option
-from legation.agents.amp.gate import Gate, write_delegate
 from legation.agents.amp.launch import Launch, command_for, takes_json
+from legation.agents.amp.options import STREAM, Flags, refused_option
+from legation.agents.amp.permissions import Gate, write_delegate
 from legation.agents.amp.prompts import line_of
 from legation.agents.amp.settings import write_settings
-from legation.agents.amp.translation import AmpTranslator
+from legation.agents.amp.translate import AmpTranslator
 from legation.agents.amp.trust import refuse_untrusted
 from legation.agents.claude import messages as native
 from legation.agents.claude.outcome import outcome as outcome_of

@@ -33,7 +33,7 @@ from legation.agents.codex.messages import (
 )
 from legation.agents.codex.notices import NOTICES, Updates
 from legation.agents.codex.peer import Heard
-from legation.agents.codex.toolcalls import tool_call, tool_end
+from legation.agents.codex.tools import tool_call, tool_end
 from legation.agents.native import META
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import Content, ToolCall, ToolCallUpdate

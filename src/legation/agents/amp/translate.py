@@ -11,7 +11,7 @@ import msgspec
 from legation.agents.amp import tools
 from legation.agents.answers import READ_ERRORS, fit
 from legation.agents.claude import messages as native
-from legation.agents.claude.translation import Heard, Translator
+from legation.agents.claude.translate import Heard, Translator
 from legation.ids import new_id
 from legation.wire import jsontext
 from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallUpdate

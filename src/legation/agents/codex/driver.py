@@ -12,12 +12,12 @@ import msgspec
 from legation.agents.codex.connection import LEAVE_LIMIT, CodexConnection
 from legation.agents.codex.home import refuse_orders
 from legation.agents.codex.items import ThreadItem
+from legation.agents.codex.launch import thread_settings
 from legation.agents.codex.messages import ItemPage, Opened, Thread, ThreadPage, ThreadRead
-from legation.agents.codex.offers import Choice
+from legation.agents.codex.options import Choice
 from legation.agents.codex.prompting import user_input
 from legation.agents.codex.sent import ItemList, OldThread, ThreadList, ThreadOf, ThreadSettings
-from legation.agents.codex.settings import thread_settings
-from legation.agents.codex.thread import CodexThread
+from legation.agents.codex.session import CodexThread
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, SessionClosed, TimedOut
 from legation.wire.acp.capabilities import (
