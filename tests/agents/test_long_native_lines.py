@@ -18,7 +18,7 @@ from tests.agents.opencode.bench import Bench, make_session
 from tests.host.rig import Rig, events, of_type, rig
 
 from legation.agents import messages, outlines
-from legation.agents.claude import lines
+from legation.agents.claude import messages as claude_messages
 from legation.agents.codex import server as codex_server
 from legation.agents.native import read_lines
 from legation.agents.opencode import events as opencode_events
@@ -127,12 +127,12 @@ class Decoded:
         ):
             monkeypatch.setattr(module, name, self._watched(getattr(module, name)))
         for module, names in (
-            (lines, ("_head",)),
+            (claude_messages, ("_head",)),
             (opencode_events, ("_envelopes", "_payloads", "_sessions")),
         ):
             for name in names:
                 monkeypatch.setattr(module, name, self._decoder(getattr(module, name)))
-        for held in (lines._DECODERS, opencode_events._bodies):
+        for held in (claude_messages._DECODERS, opencode_events._bodies):
             for key, decoder in cast(Mapping[str, Any], held).items():
                 monkeypatch.setitem(cast(dict[str, Any], held), key, self._decoder(decoder))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from legation.agents.claude import lines, messages, questions
+from legation.agents.claude import messages
 from legation.agents.claude import options as offers
 from legation.agents.claude import permissions as asking
+from legation.agents.claude.messages import SILENT
+from legation.agents.claude.permissions import Asked
 from legation.agents.schemas import Published, committed, fit
 
 PUBLISHED = committed("claude")
@@ -39,7 +41,7 @@ PAIRS: tuple[tuple[type, str], ...] = (
     (messages.ControlCancel, "SDKControlCancelRequest"),
     (asking.ToolRequest, "SDKControlPermissionRequest"),
     (asking.Elicitation, "SDKControlElicitationRequest"),
-    (questions.Asked, "AskUserQuestionInput"),
+    (Asked, "AskUserQuestionInput"),
     (offers.Greeting, "SDKControlInitializeResponse"),
 )
 ONLY_READ = "is required, and ours does not write it"
@@ -62,7 +64,7 @@ def test_our_types_fit_what_is_published() -> None:
 
 def test_what_is_silent_is_published_or_known_not_to_be() -> None:
     texts = [str(each) for each in PUBLISHED.definitions.values()]
-    for name in lines.SILENT:
+    for name in SILENT:
         word = name.rpartition("/")[2]
         assert any(f"'{word}'" in text for text in texts), name
 
@@ -73,7 +75,7 @@ def test_the_modes_that_we_offer_are_its_own(mode: str) -> None:
 
 
 def test_each_control_request_of_ours_is_its_own() -> None:
-    chosen = offers.Offers(
+    chosen = offers.ClaudeOptions(
         (offers.Model(value="haiku", supportedEffortLevels=("high",)),),
         {"model": "haiku", "effort": "default"},
     )

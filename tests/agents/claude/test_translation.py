@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.agents.claude.lines import SILENT
-from legation.agents.claude.messages import Result
-from legation.agents.claude.translate import Heard, Translator
+from legation.agents.claude.messages import SILENT, Result
+from legation.agents.claude.translate import ClaudeTranslator, Heard
 from legation.wire.acp.content import Text
 from legation.wire.acp.plan import Plan
 from legation.wire.acp.toolcall import Content, Diff, ToolCall, ToolCallUpdate
@@ -39,7 +38,7 @@ def said(name: str) -> Iterator[bytes]:
 
 
 def heard(name: str) -> list[Heard]:
-    translator = Translator()
+    translator = ClaudeTranslator()
     return [translator.take(line) for line in said(name)]
 
 
@@ -48,7 +47,7 @@ def updates(name: str) -> list[SessionUpdate]:
 
 
 def take(*lines: Mapping[str, object]) -> list[SessionUpdate]:
-    translator = Translator()
+    translator = ClaudeTranslator()
     return [update for line in lines for update in translator.take(json.dumps(line).encode()).updates]
 
 
@@ -162,7 +161,7 @@ def test_a_compaction_is_told_with_its_summary() -> None:
 
 
 def test_errors_are_the_programs_words_and_name_their_kind() -> None:
-    translator = Translator()
+    translator = ClaudeTranslator()
     lines = [translator.take(line) for line in said("errors")]
     results = [each for each in lines if isinstance(each.message, Result)]
     assert [each.failure for each in results] == ["rate_limit", None]
@@ -189,7 +188,7 @@ def test_slash_commands_that_change_are_told() -> None:
 def test_silent_lines_are_named_with_a_reason_each() -> None:
     for name, reason in SILENT.items():
         kind, _, subtype = name.partition("/")
-        found = Translator().take(json.dumps({"type": kind, "subtype": subtype}).encode())
+        found = ClaudeTranslator().take(json.dumps({"type": kind, "subtype": subtype}).encode())
         assert (found.known, found.updates, bool(reason)) == (True, (), True)
 
 
@@ -204,14 +203,14 @@ def test_silent_lines_are_named_with_a_reason_each() -> None:
     ],
 )
 def test_what_is_not_known_is_told_so(line: dict[str, object]) -> None:
-    found = Translator().take(json.dumps(line).encode())
+    found = ClaudeTranslator().take(json.dumps(line).encode())
     assert found.message is not None
     assert not found.known
 
 
 def test_what_is_known_of_a_line_is_told_though_a_part_is_not() -> None:
     line = assistant({"type": "hologram"}, {"type": "text", "text": "Hello"})
-    found = Translator().take(json.dumps(line).encode())
+    found = ClaudeTranslator().take(json.dumps(line).encode())
     assert (found.known, texts(AgentMessageChunk, list(found.updates))) == (False, ["Hello"])
 
 
@@ -219,12 +218,12 @@ def test_what_is_known_of_a_line_is_told_though_a_part_is_not() -> None:
     "text", [b"Hello", b"[1]", b'"x"', b"{}", b'{"type": 3}', b"\xff\xfe", b"[" * 100_000]
 )
 def test_what_is_no_line_is_no_message(text: bytes) -> None:
-    assert Translator().take(text).message is None
+    assert ClaudeTranslator().take(text).message is None
 
 
 def test_a_lone_surrogate_is_read() -> None:
     line = rb'{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a\ud800b"}]}}'
-    found = Translator().take(line)
+    found = ClaudeTranslator().take(line)
     assert found.known
     assert texts(AgentMessageChunk, list(found.updates)) == ["a\ud800b"]
 
@@ -258,7 +257,7 @@ _MEMBERS = st.sampled_from(
 
 @given(type_=_TYPES, subtype=_SUBTYPES, members=st.dictionaries(_MEMBERS, _JSON, max_size=5))
 def test_no_line_raises(type_: str, subtype: str, members: dict[str, object]) -> None:
-    Translator().take(json.dumps({"type": type_, "subtype": subtype, **members}).encode())
+    ClaudeTranslator().take(json.dumps({"type": type_, "subtype": subtype, **members}).encode())
 
 
 @given(
@@ -269,4 +268,4 @@ def test_no_line_raises(type_: str, subtype: str, members: dict[str, object]) ->
 )
 def test_no_block_raises(blocks: list[dict[str, object]]) -> None:
     for type_ in ("assistant", "user"):
-        Translator().take(json.dumps({"type": type_, "message": {"content": blocks}}).encode())
+        ClaudeTranslator().take(json.dumps({"type": type_, "message": {"content": blocks}}).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from legation.agents.claude.messages import Origin, Result
-from legation.agents.claude.turns import Turns
+from legation.agents.claude.session import ClaudeTurns
 from legation.agents.native import Reply
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited
@@ -15,7 +15,7 @@ from legation.wire.acp.sessions import PromptResponse
 TASK = Origin(kind="task-notification")
 
 
-def begin(turns: Turns, *uuids: str) -> list[Reply[PromptResponse]]:
+def begin(turns: ClaudeTurns, *uuids: str) -> list[Reply[PromptResponse]]:
     replies: list[Reply[PromptResponse]] = [Reply() for _ in uuids]
     for uuid, reply in zip(uuids, replies, strict=True):
         turns.begin(uuid, reply)
@@ -27,14 +27,14 @@ def result(*uuids: str, **members: object) -> Result:
 
 
 async def test_a_result_ends_the_prompt_that_it_names() -> None:
-    turns = Turns()
+    turns = ClaudeTurns()
     first, second = begin(turns, "a", "b")
     assert turns.ended(result("b"), None)
     assert (first.given, second.given) == (False, True)
 
 
 async def test_a_turn_that_nobody_asked_for_ends_none() -> None:
-    turns = Turns()
+    turns = ClaudeTurns()
     [reply] = begin(turns, "a")
     assert not turns.ended(result(origin=TASK), None)
     assert not reply.given
@@ -43,7 +43,7 @@ async def test_a_turn_that_nobody_asked_for_ends_none() -> None:
 
 
 async def test_what_was_said_meanwhile_keeps_the_turn_open_until_it_is_answered() -> None:
-    turns = Turns()
+    turns = ClaudeTurns()
     [reply] = begin(turns, "a")
     taken = turns.add("steer")
     turns.moved("steer", "queued")
@@ -56,7 +56,7 @@ async def test_what_was_said_meanwhile_keeps_the_turn_open_until_it_is_answered(
 
 
 async def test_a_prompt_that_was_taken_back_is_cancelled() -> None:
-    turns = Turns()
+    turns = ClaudeTurns()
     [reply] = begin(turns, "a")
     turns.cancel()
     turns.moved("a", "cancelled")
@@ -76,7 +76,7 @@ async def test_a_prompt_that_was_taken_back_is_cancelled() -> None:
     ],
 )
 async def test_how_a_turn_stopped(members: dict[str, object], cancelled: bool, stop: str) -> None:
-    turns = Turns()
+    turns = ClaudeTurns()
     [reply] = begin(turns, "a")
     if cancelled:
         turns.cancel()
@@ -86,7 +86,7 @@ async def test_how_a_turn_stopped(members: dict[str, object], cancelled: bool, s
 
 
 async def test_who_is_not_signed_in_is_told_so() -> None:
-    turns = Turns()
+    turns = ClaudeTurns()
     [reply] = begin(turns, "a")
     turns.ended(result("a", is_error=True, result="Not logged in · Please run /login"), None)
     with pytest.raises(AgentRefused) as caught:
@@ -98,7 +98,7 @@ async def test_who_is_not_signed_in_is_told_so() -> None:
 
 
 async def test_with_the_process_every_prompt_is_lost() -> None:
-    turns = Turns()
+    turns = ClaudeTurns()
     [reply] = begin(turns, "a")
     taken = turns.add("steer")
     turns.lose(AgentExited("gone"))

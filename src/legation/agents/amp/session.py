@@ -28,8 +28,8 @@ from legation.agents.amp.settings import write_settings
 from legation.agents.amp.translate import AmpTranslator
 from legation.agents.amp.trust import refuse_untrusted
 from legation.agents.claude import messages as native
-from legation.agents.claude.outcome import outcome as outcome_of
-from legation.agents.claude.usage import usage_of
+from legation.agents.claude.translate import outcome as outcome_of
+from legation.agents.claude.translate import usage_of
 from legation.agents.native import Equipment, NativeAgent, Reply, read_lines
 from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
 from legation.errors import AgentError, LegationError, TimedOut

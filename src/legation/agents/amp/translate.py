@@ -11,7 +11,7 @@ import msgspec
 from legation.agents.amp import tools
 from legation.agents.answers import READ_ERRORS, fit
 from legation.agents.claude import messages as native
-from legation.agents.claude.translate import Heard, Translator
+from legation.agents.claude.translate import ClaudeTranslator, Heard
 from legation.ids import new_id
 from legation.wire import jsontext
 from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallUpdate
@@ -32,7 +32,7 @@ class AmpTranslator:
     """One turn's. `take` never raises. `calls` are the name and the arguments of each, by its id."""
 
     def __init__(self) -> None:
-        self._claude = Translator()
+        self._claude = ClaudeTranslator()
         self._diffs: dict[str, tuple[Diff, ...]] = {}
         self.calls: dict[str, tuple[str, object]] = {}
 

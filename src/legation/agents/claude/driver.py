@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import msgspec
 
-from legation.agents.claude.launch import Launch, foreign_servers
+from legation.agents.claude.launch import Launch, ask_version, foreign_servers
 from legation.agents.claude.session import ClaudeSession, Opening
-from legation.agents.claude.version import ask_version
 from legation.agents.native import Equipment, NativeAgent, Reply
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, LegationError

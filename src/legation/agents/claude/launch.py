@@ -1,4 +1,4 @@
-"""How a session's process of Claude Code is started.
+"""How a session's process of Claude Code is started, and which program it is.
 
 INV-1  Nothing secret is in the arguments: MCP servers, which may hold keys, are in a file that only the agent can read.
 INV-2  In a folder that is not trusted the repository's settings, hooks, allow rules, agents, commands and MCP servers
@@ -9,6 +9,7 @@ INV-3  Nor have settings of the agent's own home, ever: whatever it was once all
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Callable
@@ -17,7 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from legation.agents.claude.tools import ASK
-from legation.proc import Command
+from legation.agents.native import Equipment
+from legation.agents.process import all_said
+from legation.errors import AgentError, AgentExited, TimedOut
+from legation.proc import Child, Command, Exit
 from legation.wire import jsontext
 from legation.wire.acp.mcp import McpServer
 
@@ -97,3 +101,39 @@ def _described(server: McpServer) -> dict[str, object]:
         return {"type": server.type, "url": server.url, "headers": headers}
     variables = {each.name: each.value for each in server.env or ()}
     return {"type": "stdio", "command": server.command, "args": list(server.args or ()), "env": variables}
+
+
+# Which Claude Code it is.
+
+
+_PROGRAM: Final = "(Claude Code)"
+
+
+async def ask_version(equipment: Equipment, timeout: float) -> tuple[str, str]:
+    """The version, and what it said on its standard error. The time is the program's to start."""
+    base, name = equipment.command, equipment.command.name
+    command = replace(base, argv=(*base.argv, "--version"))
+    async with await equipment.launcher.spawn(command, equipment.pipes) as child:
+        child.close_stdin()
+        try:
+            async with asyncio.timeout(timeout):
+                text, found = await _version_said(child)
+        except TimeoutError:
+            raise TimedOut(
+                f"cannot start {name!r}: it did not tell its version within {timeout} s; run it by hand"
+            ) from None
+        complained = child.stderr_tail()
+    if found.code != 0:
+        raise AgentExited(
+            f"cannot start {name!r}: it ended with {found} when asked for its version; run it by hand",
+            {"exitCode": found.code, "signal": found.signal},
+        )
+    if _PROGRAM not in text:
+        raise AgentError(
+            f"cannot use {name!r} as Claude Code: it calls itself something else; check what it is"
+        )
+    return text.split()[0], complained
+
+
+async def _version_said(child: Child) -> tuple[str, Exit]:
+    return (await all_said(child)).decode(errors="replace"), await child.wait()

@@ -1,14 +1,20 @@
-"""The lines of Claude Code's stream, as far as they are acted on.
+"""The lines of Claude Code's stream, as far as they are acted on, and how one is read.
 
 Members that we do not name are ignored. tests/agents/claude/test_messages.py compares them with what is published.
+
+INV-1  Reading is lenient: an optional member that does not fit counts as absent.
+INV-2  Every line is a message or `None`: nothing raises, and what is not understood is for the caller to keep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import dataclass_transform
+from typing import Final, dataclass_transform
 
 import msgspec
+
+from legation.agents.answers import READ_ERRORS, fit
+from legation.wire import jsontext
 
 
 # Type checkers do not let options of a Struct pass to its children, as msgspec does.
@@ -255,8 +261,95 @@ class ControlCancel(Native):
 
 
 class Silent(Native):
-    """A line that says nothing to a reader: `lines.SILENT` gives the reason."""
+    """A line that says nothing to a reader: `SILENT` gives the reason."""
 
 
 class Unknown(Native):
     """JSON, and no line that we know."""
+
+
+# Lines read as messages.
+
+
+SILENT: Final[Mapping[str, str]] = {
+    "keep_alive": "a sign of life of the connection",
+    "system/thinking_tokens": "an estimate that the usage at the end makes good",
+    "system/task_progress": "a sub-agent's own calls are told as they come",
+    "system/task_updated": "the notification that follows tells the end",
+    "system/background_tasks_changed": "each task tells its beginning and end",
+    "system/session_state_changed": "the turn's own messages tell it",
+    "system/hook_started": "the hook's response tells what came of it",
+    "system/hook_progress": "the hook's response tells what came of it",
+    "system/files_persisted": "of the maker's own file store",
+    "tool_use_summary": "a shorter text for what was told already",
+}
+
+_KINDS: Final[Mapping[str, type[Native]]] = {
+    "assistant": Assistant,
+    "user": User,
+    "stream_event": StreamEvent,
+    "result": Result,
+    "system/init": Init,
+    "system/status": Status,
+    "system/compact_boundary": CompactBoundary,
+    "system/api_retry": ApiRetry,
+    "system/informational": Informational,
+    "system/notification": Notification,
+    "system/local_command_output": CommandOutput,
+    "system/permission_denied": PermissionDenied,
+    "system/model_refusal_fallback": Refusal,
+    "system/model_refusal_no_fallback": Refusal,
+    "system/task_started": TaskStarted,
+    "system/task_notification": TaskNotification,
+    "system/hook_response": HookResponse,
+    "system/commands_changed": CommandsChanged,
+    "tool_progress": ToolProgress,
+    "rate_limit_event": RateLimitEvent,
+    "command_lifecycle": CommandLifecycle,
+    "control_request": ControlRequest,
+    "control_response": ControlResponse,
+    "control_cancel_request": ControlCancel,
+    **dict.fromkeys(SILENT, Silent),
+}
+_DECODERS: Final = {key: msgspec.json.Decoder(kind) for key, kind in _KINDS.items()}
+
+
+class _Head(msgspec.Struct):
+    type: str
+    subtype: str | None = None
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+def read_line(line: bytes) -> Native | None:
+    """None for what is no JSON object with a type."""
+    try:
+        head = _head.decode(line)
+    except READ_ERRORS:
+        return _read_leniently(line)
+    key = _key(head)
+    decoder = _DECODERS.get(key)
+    if decoder is None:
+        return Unknown()
+    try:
+        return decoder.decode(line)
+    except READ_ERRORS:
+        return _read_leniently(line)
+
+
+def _key(head: _Head) -> str:
+    return f"system/{head.subtype}" if head.type == "system" else head.type
+
+
+def _read_leniently(line: bytes) -> Native | None:
+    """Lone surrogates, huge numbers, members of another type than they should be."""
+    try:
+        value = jsontext.read(line)
+        key = _key(fit(value, _Head))
+    except READ_ERRORS:
+        return None
+    try:
+        return fit(value, _KINDS[key]) if key in _KINDS else Unknown()
+    except READ_ERRORS:
+        return Unknown()

@@ -44,7 +44,7 @@ def read_greeting(given: Mapping[str, object]) -> Greeting:
 
 
 @dataclass(slots=True)
-class Offers:
+class ClaudeOptions:
     models: tuple[Model, ...] = ()
     chosen: dict[str, str] = field(default_factory=lambda: {MODEL: DEFAULT, EFFORT: DEFAULT})
 

@@ -4,6 +4,7 @@ INV-1  Asking is total. A hook on every tool says `ask`, whatever rules, modes a
        follows goes to the host; that of a sub-agent too. Nothing is asked twice.
 INV-2  Every request is answered, unless the program took it back. Only "this once" is ever answered.
 INV-3  A request of which only a digest is known is refused (INV-N2).
+INV-4  Only what was encoded here is written: one bad line would end the process.
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from legation.agents.answers import READ_ERRORS, fit
-from legation.agents.claude import questions, tools
-from legation.agents.claude.control import Control
-from legation.agents.claude.messages import ControlRequest, Native
+from legation.agents.claude import tools
+from legation.agents.claude.messages import ControlAnswer, ControlRequest, Native
 from legation.agents.native import NativeAgent, Permission
-from legation.agents.rpc import REQUESTS_AT_ONCE
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused
+from legation.errors import LegationError, TimedOut
+from legation.proc import Child
+from legation.wire import jsontext
+from legation.wire.acp.elicitation import (
+    CreateElicitationRequest,
+    CreateElicitationResponse,
+    ElicitationValue,
+)
+from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.toolcall import ToolCallPatch, ToolCallUpdate
 
 HOOKS: Final = {"PreToolUse": [{"hookCallbackIds": ["legation"]}]}  # no matcher: on every tool
@@ -51,14 +61,14 @@ class Elicitation(Native):
     elicitation_id: str | None = None
 
 
-class Asking:
+class ClaudePermissions:
     """`stopping` says whether the turn is being cancelled, `ends` how many turns have ended."""
 
     def __init__(
         self,
         session_id: str,
         agent: NativeAgent,
-        control: Control,
+        control: ControlProtocol,
         *,
         can_ask: bool,
         stopping: Callable[[], bool],
@@ -179,23 +189,23 @@ class Asking:
     # Questions.
 
     def _question(self, number: str, request: ToolRequest) -> None:
-        asked = questions.read_questions(request.input)
+        asked = read_questions(request.input)
         if not asked or not self._can_ask:
             self._control.answer(number, _deny(_NOBODY))
             return
-        coming = self._agent.ask_question(questions.form(asked, self._session_id, request.tool_use_id))
+        coming = self._agent.ask_question(question_form(asked, self._session_id, request.tool_use_id))
         self._begin(number, self._answered(number, request, asked, coming))
 
     async def _answered(
         self,
         number: str,
         request: ToolRequest,
-        asked: tuple[questions.Question, ...],
+        asked: tuple[Question, ...],
         coming: asyncio.Task[CreateElicitationResponse],
     ) -> None:
         answer = await coming
         if answer.action == "accept":
-            given = questions.answers(asked, answer.content)
+            given = question_answers(asked, answer.content)
             self._control.answer(number, _allow({**request.input, "answers": given}))
         else:
             self._control.answer(number, _deny(_DECLINED))
@@ -226,3 +236,152 @@ def _allow(given: Mapping[str, object]) -> Mapping[str, object]:
 
 def _deny(message: str) -> Mapping[str, object]:
     return {"behavior": "deny", "message": message}
+
+
+# `AskUserQuestion` as an ACP form, and the filled-in form as the tool's answers.
+
+
+class Option(Native):
+    label: str
+    description: str = ""
+
+
+class Question(Native):
+    question: str
+    header: str = ""
+    options: tuple[Option, ...] = ()
+    multiSelect: bool = False  # noqa: N815 - spelt as on the wire
+
+
+class Asked(Native):
+    questions: tuple[Question, ...]
+
+
+def read_questions(given: object) -> tuple[Question, ...]:
+    """Empty where the call asks nothing that can be shown."""
+    try:
+        return fit(given, Asked).questions
+    except READ_ERRORS:
+        return ()
+
+
+def question_form(questions: tuple[Question, ...], session_id: str, call_id: str) -> CreateElicitationRequest:
+    """One field for each question; an answer in one's own words fits as well."""
+    alone = questions[0].question if len(questions) == 1 else "Claude Code has some questions."
+    properties = {_field_name(number): _field(each) for number, each in enumerate(questions)}
+    return CreateElicitationRequest(
+        mode="form",
+        message=alone,
+        requested_schema={"type": "object", "properties": properties, "required": list(properties)},
+        session_id=session_id,
+        tool_call_id=call_id,
+    )
+
+
+def question_answers(
+    questions: tuple[Question, ...], content: Mapping[str, ElicitationValue] | None
+) -> dict[str, str]:
+    """By the question's own text, as the tool wants them."""
+    given = content or {}
+    return {
+        each.question: _answer_text(given[_field_name(number)])
+        for number, each in enumerate(questions)
+        if _field_name(number) in given
+    }
+
+
+def _field_name(number: int) -> str:
+    return f"question_{number}"
+
+
+def _field(question: Question) -> dict[str, object]:
+    choices = [
+        {"const": each.label, "title": each.label, "description": each.description}
+        for each in question.options
+    ]
+    about = {"title": question.header or question.question, "description": question.question}
+    if question.multiSelect:
+        return {"type": "array", **about, "items": {"anyOf": choices}}
+    return {"type": "string", **about, **({"oneOf": choices} if choices else {})}
+
+
+def _answer_text(value: ElicitationValue) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(each) for each in value)
+    return str(value)
+
+
+# The control protocol: requests of ours and of the program's, beside the conversation on the same pipes.
+
+
+_Answered = Callable[[ControlAnswer], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    answer: asyncio.Future[ControlAnswer]
+    on_answer: _Answered | None
+
+
+class ControlProtocol:
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._count = 0
+        self._pending: dict[str, _Pending] = {}
+
+    def write(self, message: Mapping[str, object]) -> None:
+        self._child.write(jsontext.write(message) + b"\n")
+
+    # Ours.
+
+    def send(
+        self, request: Mapping[str, object], on_answer: _Answered | None = None
+    ) -> asyncio.Future[ControlAnswer]:
+        """`on_answer` is called in the answer's place among the lines."""
+        self._count += 1
+        request_id = f"legation_{self._count}"
+        answer: asyncio.Future[ControlAnswer] = asyncio.get_running_loop().create_future()
+        self._pending[request_id] = _Pending(answer, on_answer)
+        self.write({"type": "control_request", "request_id": request_id, "request": request})
+        return answer
+
+    async def call(self, method: str, request: Mapping[str, object], timeout: float) -> Mapping[str, object]:
+        """What it answers; `method` is ours, for what is told of a refusal. The time is the program's."""
+        answer = self.send(request)
+        try:
+            async with asyncio.timeout(timeout):
+                found = await answer
+        except TimeoutError:
+            raise TimedOut(f"cannot complete {method}: the agent did not answer within {timeout} s") from None
+        if found.subtype != "success":
+            raise AgentRefused(method, RpcError(ErrorCode.INTERNAL_ERROR, found.error or "it gave no reason"))
+        return found.response
+
+    def take(self, answer: ControlAnswer) -> None:
+        """Our own answers come back too, and count for nothing."""
+        pending = self._pending.pop(answer.request_id, None)
+        if pending is None or pending.answer.done():
+            return
+        if pending.on_answer is not None:
+            pending.on_answer(answer)
+        pending.answer.set_result(answer)
+
+    def abandon(self, error: LegationError) -> None:
+        """There will be no answers any more."""
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(error)
+                pending.answer.exception()  # nobody need wait for it
+        self._pending.clear()
+
+    # The program's.
+
+    def answer(self, request_id: str, response: Mapping[str, object]) -> None:
+        self._respond({"subtype": "success", "request_id": request_id, "response": response})
+
+    def refuse(self, request_id: str, error: str) -> None:
+        self._respond({"subtype": "error", "request_id": request_id, "error": error})
+
+    def _respond(self, response: Mapping[str, object]) -> None:
+        with suppress(LegationError):  # it went away with its question
+            self.write({"type": "control_response", "response": response})

@@ -1,4 +1,10 @@
-"""One session with Claude Code: a process of its own, for as long as the session is open."""
+"""One session with Claude Code: a process of its own, for as long as the session is open.
+
+INV-1  A result ends the prompts that it names, and no other: the end of a turn that nobody asked for (a background task
+       came home, a timer went off) ends none.
+INV-2  A prompt that was folded into a running turn ends with that turn.
+INV-3  What was said to a running turn belongs to it: where the program answers it on its own, the turn ends with that.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +12,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 from legation.agents.claude import messages as native
-from legation.agents.claude.control import Control
 from legation.agents.claude.launch import Launch, command_for, write_servers
-from legation.agents.claude.options import Offers, read_greeting
-from legation.agents.claude.outcome import error_of
-from legation.agents.claude.permissions import HOOKS, Asking
-from legation.agents.claude.process import ClaudeProcess
-from legation.agents.claude.prompts import blocks_of
-from legation.agents.claude.translate import Translator, available
-from legation.agents.claude.turns import Turns
-from legation.agents.native import Equipment, NativeAgent, Reply
-from legation.agents.rpc import SHOWN_BYTES, AgentRefused
+from legation.agents.claude.messages import Result
+from legation.agents.claude.options import ClaudeOptions, read_greeting
+from legation.agents.claude.permissions import HOOKS, ClaudePermissions, ControlProtocol
+from legation.agents.claude.translate import ClaudeTranslator, available, blocks_of, error_of, outcome
+from legation.agents.native import Equipment, NativeAgent, Reply, read_lines
+from legation.agents.output import Output
+from legation.agents.rpc import OUTBOX_LIMIT, SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused, Inbox
 from legation.errors import AgentError, Conflict, LegationError, TimedOut
 from legation.proc import Child, Exit
 from legation.wire.acp.config import ConfigOption
@@ -50,19 +53,19 @@ class ClaudeSession:
     def __init__(self, agent: NativeAgent, equipment: Equipment, opening: Opening, child: Child) -> None:
         launch = opening.launch
         self.id = launch.session_id
-        self.offers = Offers()
+        self.offers = ClaudeOptions()
         self._agent = agent
         self._inbox = equipment.inbox
         self._opening = opening
-        self._translator = Translator()
-        self._turns = Turns()
+        self._translator = ClaudeTranslator()
+        self._turns = ClaudeTurns()
         self._stopping = False  # the turn is being cancelled
         self._leaving = False  # the process is being stopped
         self._over: LegationError | None = None
         self._refusal: RpcError | None = None  # why it would not start
         self._opened: Reply[SessionSetup] = Reply(opening.on_setup)
-        self._control = Control(child)
-        self._asking = Asking(
+        self._control = ControlProtocol(child)
+        self._asking = ClaudePermissions(
             self.id,
             agent,
             self._control,
@@ -112,7 +115,7 @@ class ClaudeSession:
             error = RpcError(ErrorCode.INTERNAL_ERROR, said)
             self._opened.give(AgentRefused(self._opening.method, error, "; update Claude Code"))
             return
-        self.offers = Offers(greeting.models)
+        self.offers = ClaudeOptions(greeting.models)
         self._opened.give(self.setup())
         self._agent.say(self.id, available(greeting.commands))
 
@@ -249,3 +252,115 @@ class ClaudeSession:
 
 def _remove(file: Path) -> None:
     file.unlink(missing_ok=True)
+
+
+class ClaudeProcess(Output):
+    """`take` gets each line with what is to be decoded of it, `over` is called when there will be no more."""
+
+    def __init__(
+        self,
+        child: Child,
+        inbox: Inbox,
+        take: Callable[[bytes, bytes], None],
+        over: Callable[[LegationError], None],
+    ) -> None:
+        super().__init__(child, self._read, trouble=inbox.trouble, over=over)
+        self.child = child
+        self._inbox = inbox
+        self._take = take
+
+    async def _read(self) -> None:
+        await read_lines(self.child, self._take, self._room, self._inbox.trouble)
+
+    async def _room(self) -> None:
+        await self._inbox.room()
+        if self.child.unsent > OUTBOX_LIMIT:
+            await self.child.drain(WRITE_TIMEOUT)
+
+
+# The prompts that are not answered yet.
+
+
+_HUMAN: Final = "human"
+_CANCELLED: Final = "cancelled"
+_TAKEN_BACK: Final = PromptResponse(stop_reason=_CANCELLED)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """`waits` are the messages that no result has named yet; `taken` tells which of them the program has."""
+
+    reply: Reply[PromptResponse]
+    waits: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    cancelled: bool = False
+    answer: PromptResponse | AgentError = _TAKEN_BACK
+
+
+class ClaudeTurns:
+    def __init__(self) -> None:
+        self.ends = 0  # how many have ended
+        self._open: list[_Turn] = []
+
+    @property
+    def running(self) -> bool:
+        return bool(self._open)
+
+    def begin(self, uuid: str, reply: Reply[PromptResponse]) -> None:
+        self._open.append(_Turn(reply))
+        self.add(uuid)
+
+    def add(self, uuid: str) -> asyncio.Future[None]:
+        """Said to the newest turn; done when the program has it."""
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open[-1].waits[uuid] = taken
+        return taken
+
+    def cancel(self) -> None:
+        for turn in self._open:
+            turn.cancelled = True
+
+    def moved(self, uuid: str, state: str) -> None:
+        """A message that is cancelled before it began has no result."""
+        turn = self._of(uuid)
+        if turn is None:
+            return
+        if not turn.waits[uuid].done():
+            turn.waits[uuid].set_result(None)
+        if state == _CANCELLED:
+            self._named(turn, uuid)
+
+    def ended(self, result: Result, failure: str | None) -> bool:
+        """False where it ended no prompt."""
+        named = [(turn, uuid) for uuid in self._answered(result) if (turn := self._of(uuid))]
+        for turn, uuid in named:
+            turn.answer = outcome(result, failure, cancelled=turn.cancelled)
+            self._named(turn, uuid)
+        return bool(named)
+
+    def lose(self, error: LegationError) -> None:
+        for turn in self._open:
+            turn.reply.lose(error)
+            for taken in turn.waits.values():
+                if not taken.done():
+                    taken.set_exception(error)
+                    taken.exception()  # nobody need wait for it
+        self._open.clear()
+
+    def _of(self, uuid: str) -> _Turn | None:
+        return next((turn for turn in self._open if uuid in turn.waits), None)
+
+    def _named(self, turn: _Turn, uuid: str) -> None:
+        del turn.waits[uuid]
+        if not turn.waits:
+            self._open.remove(turn)
+            self.ends += 1
+            turn.reply.give(turn.answer)
+
+    def _answered(self, result: Result) -> tuple[str, ...]:
+        if result.answered:
+            return result.answered
+        if result.origin is None or result.origin.kind == _HUMAN:
+            return tuple(
+                uuid for turn in self._open[:1] for uuid in turn.waits
+            )  # an older program names none
+        return ()

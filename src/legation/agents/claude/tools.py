@@ -1,11 +1,12 @@
-"""The tools of Claude Code as ACP shows them: what a call is called, what kind it is, what it touches."""
+"""The tools of Claude Code as ACP shows them: what a call is called, what kind it is, what it touches; and its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from legation.wire.acp.content import Image, Text
+from legation.wire.acp.plan import PLAN_STATUSES, Plan, PlanEntry
 from legation.wire.acp.toolcall import (
     Content,
     Diff,
@@ -15,6 +16,7 @@ from legation.wire.acp.toolcall import (
     ToolCallPatch,
     ToolKind,
 )
+from legation.wire.acp.updates import SessionUpdate
 
 AGENT: Final = "Agent"
 ASK: Final = "AskUserQuestion"
@@ -177,3 +179,64 @@ def _block(block: object) -> Content | None:
 
 def _text(text: str) -> Content:
     return Content(content=Text(text=text))
+
+
+# The model's list of what is to be done, as a plan: from `TodoWrite`, or from the task tools that replace it.
+
+
+_PRIORITY: Final = "medium"  # it has none, and a plan must name one
+_CREATE: Final = "TaskCreate"
+_UPDATE: Final = "TaskUpdate"
+
+
+def todo_plan(name: str, given: object) -> Iterator[SessionUpdate]:
+    """The whole list, where the call is one that sets it."""
+    todos = given.get("todos") if name == TODO and isinstance(given, Mapping) else None
+    if isinstance(todos, list | tuple):
+        entries = (
+            _plan_entry(each.get("content"), each.get("status"))
+            for each in todos
+            if isinstance(each, Mapping)
+        )
+        yield Plan(entries=tuple(entries))
+
+
+class TaskBoard:
+    """Tasks are made and changed one by one; a call counts once it has succeeded."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[str, Mapping[str, object]]] = {}
+        self._tasks: dict[str, PlanEntry] = {}
+
+    def called(self, call_id: str, name: str, given: object) -> None:
+        if name in (_CREATE, _UPDATE) and isinstance(given, Mapping):
+            self._calls[call_id] = (name, given)
+
+    def returned(self, call_id: str, details: object, *, failed: bool) -> Iterator[SessionUpdate]:
+        name, given = self._calls.pop(call_id, ("", {}))
+        if not name or failed or not isinstance(details, Mapping):
+            return
+        if name == _CREATE:
+            made = details.get("task")
+            task = str(made.get("id")) if isinstance(made, Mapping) else ""
+            self._tasks[task] = _plan_entry(given.get("subject"), "pending")
+        elif not self._change(str(given.get("taskId")), given):
+            return
+        yield Plan(entries=tuple(self._tasks.values()))
+
+    def _change(self, task: str, given: Mapping[str, object]) -> bool:
+        before = self._tasks.get(task)
+        if before is None:
+            return False
+        if given.get("status") == "deleted":
+            del self._tasks[task]
+        else:
+            self._tasks[task] = _plan_entry(
+                given.get("subject") or before.content, given.get("status") or before.status
+            )
+        return True
+
+
+def _plan_entry(content: object, status: object) -> PlanEntry:
+    known = status if isinstance(status, str) and status in PLAN_STATUSES else "pending"
+    return PlanEntry(content=str(content or ""), priority=_PRIORITY, status=known)

@@ -1,4 +1,5 @@
-"""Lines of Claude Code's stream as ACP session updates. It needs no control protocol: other agents print such lines too.
+"""Lines of Claude Code's stream as ACP session updates, prompts as what the model takes. No control protocol is needed: other
+agents print such lines too.
 
 INV-1  No text is said twice: a block that was streamed is not repeated by the whole message that follows.
 INV-2  A sub-agent's words stand under the call that started it, never in the session's own message.
@@ -7,18 +8,27 @@ INV-3  A line that is not understood is told as such (`Heard.known`), and text t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from legation.agents.claude import messages as native
 from legation.agents.claude import tools
-from legation.agents.claude.lines import read_line
-from legation.agents.claude.notices import notice_of
-from legation.agents.claude.todo import TaskBoard, todo_plan
-from legation.agents.claude.usage import Meter
+from legation.agents.claude.messages import AssistantBody, Result, Tokens, read_line
+from legation.agents.claude.tools import TaskBoard, todo_plan
+from legation.agents.rpc import AgentRefused
+from legation.errors import InvalidParams
 from legation.wire.acp.config import AvailableCommand, CommandInput
-from legation.wire.acp.content import Text
+from legation.wire.acp.content import (
+    ContentBlock,
+    EmbeddedResource,
+    Image,
+    ResourceContents,
+    ResourceLink,
+    Text,
+)
+from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.sessions import STOP_REASONS, PromptResponse, Usage
 from legation.wire.acp.toolcall import Content, Diff, ToolCallContent, ToolCallUpdate
 from legation.wire.acp.updates import (
     AgentMessageChunk,
@@ -26,9 +36,11 @@ from legation.wire.acp.updates import (
     AvailableCommandsUpdate,
     CompactionSummaryChunk,
     CompactionUpdate,
+    Cost,
     CurrentModeUpdate,
     Notice,
     SessionUpdate,
+    UsageUpdate,
 )
 
 KEPT: Final = 256  # streamed messages, and calls that are not over: what comes of them follows soon
@@ -59,7 +71,7 @@ class _NotKnown(Exception):
     """Part of a line that is not understood: the line is kept as it came."""
 
 
-class Translator:
+class ClaudeTranslator:
     """One session's. `take` never raises."""
 
     def __init__(self) -> None:
@@ -300,3 +312,206 @@ def _under(call: str, text: str) -> ToolCallUpdate:
     return ToolCallUpdate(
         tool_call_id=call, status="in_progress", content=(Content(content=Text(text=text)),)
     )
+
+
+# What a session has used: the context window, the tokens of a turn, the cost.
+
+
+SYNTHETIC = "<synthetic>"  # the model of messages that no model wrote
+
+
+class Meter:
+    """How full the context is: what the last request of the session's own model held, and what it answered."""
+
+    def __init__(self) -> None:
+        self._model = ""
+        self._held = 0
+        self._answered = 0
+
+    def spoke(self, message: AssistantBody) -> None:
+        if message.model == SYNTHETIC or message.usage is None:
+            return
+        self._model = message.model
+        self._held = _held(message.usage) or self._held
+        self._answered = max(self._answered, message.usage.output_tokens or 0)
+
+    def streams(self, usage: Tokens | None) -> None:
+        if usage is None:
+            return
+        if _held(usage):
+            self._held, self._answered = _held(usage), 0
+        self._answered = max(self._answered, usage.output_tokens or 0)
+
+    def update(self, result: Result) -> UsageUpdate | None:
+        """None where the agent does not say how large the window is."""
+        uses = result.modelUsage
+        known = uses.get(self._model)
+        size = (
+            known.contextWindow if known else max((each.contextWindow for each in uses.values()), default=0)
+        )
+        if size <= 0:
+            return None
+        cost = None if result.total_cost_usd is None else Cost(amount=result.total_cost_usd, currency="USD")
+        return UsageUpdate(used=self._held + self._answered, size=int(size), cost=cost)
+
+
+def usage_of(result: Result) -> Usage | None:
+    """The tokens of one turn."""
+    used = result.usage
+    if used is None:
+        return None
+    thought = (used.output_tokens_details or {}).get("thinking_tokens")
+    counts = (
+        used.input_tokens,
+        used.output_tokens,
+        used.cache_read_input_tokens,
+        used.cache_creation_input_tokens,
+    )
+    return Usage(
+        total_tokens=sum(count or 0 for count in counts),
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        thought_tokens=thought if isinstance(thought, int) else None,
+        cached_read_tokens=used.cache_read_input_tokens,
+        cached_write_tokens=used.cache_creation_input_tokens,
+    )
+
+
+def _held(usage: Tokens) -> int:
+    return (
+        (usage.input_tokens or 0)
+        + (usage.cache_creation_input_tokens or 0)
+        + (usage.cache_read_input_tokens or 0)
+    )
+
+
+# Remarks that stand outside the conversation: retries, limits, refusals, hooks that failed.
+
+
+_LEVELS: Final = {"warning": "warning"}
+
+
+def notice_of(line: native.Native) -> Iterator[SessionUpdate]:
+    """Nothing for a line that has nothing to remark."""
+    match line:
+        case native.ApiRetry():
+            yield _retry(line)
+        case native.Informational(content=content, level=level):
+            yield Notice(severity=_LEVELS.get(level, "info"), title=content)
+        case native.Notification(text=text):
+            yield Notice(severity="info", title=text)
+        case native.PermissionDenied(tool_name=tool, message=message):
+            yield Notice(
+                severity="warning",
+                title=f"Claude Code refused {tool} by a rule of its own",
+                description=message,
+            )
+        case native.Refusal(original_model=model):
+            said = line.content or line.api_refusal_explanation
+            yield Notice(severity="warning", title=f"{model} refused to answer", description=said or None)
+        case native.HookResponse(outcome="error"):
+            title = f"The {line.hook_event} hook {line.hook_name!r} failed"
+            yield Notice(severity="warning", title=title, description=line.output or None)
+        case native.RateLimitEvent(rate_limit_info=limit) if limit.status != "allowed":
+            yield _limited(limit)
+
+
+def _retry(line: native.ApiRetry) -> Notice:
+    status = f" ({line.error_status:.0f})" if line.error_status is not None else ""
+    return Notice(
+        severity="warning",
+        title=f"The model's endpoint failed: {line.error}{status}",
+        description=f"attempt {line.attempt:.0f} of {line.max_retries:.0f} follows in {line.retry_delay_ms / 1000:.1f} s",
+    )
+
+
+def _limited(limit: native.RateLimit) -> Notice:
+    rejected = limit.status == "rejected"
+    which = f" ({limit.rateLimitType})" if limit.rateLimitType else ""
+    return Notice(
+        severity="error" if rejected else "warning",
+        title=f"The account's rate limit{which} is {'reached' if rejected else 'near'}",
+    )
+
+
+# The end of a turn, as the answer to its prompt.
+
+
+UNAUTHENTICATED: Final = 401
+_SIGN_IN: Final = frozenset(("authentication_failed", "oauth_org_not_allowed"))
+_NOT_SIGNED_IN: Final = "/login"  # what it advises where it has no key at all: it names no kind of error then
+_REMEDY: Final = "; give it ANTHROPIC_API_KEY, or run `legation agents login claude`"
+_ABORTED: Final = "aborted_"
+_TURNS: Final = "error_max_turns"
+
+
+def outcome(result: Result, failure: str | None, *, cancelled: bool) -> PromptResponse | AgentRefused:
+    """`failure` is the kind of error that the program named before. `cancelled`: we asked it to stop."""
+    if (result.terminal_reason or "").startswith(_ABORTED) or (cancelled and result.is_error):
+        return PromptResponse(stop_reason="cancelled", usage=usage_of(result))
+    if result.stop_reason == "refusal":
+        return PromptResponse(stop_reason="refusal", usage=usage_of(result))
+    if result.subtype == _TURNS:
+        return PromptResponse(stop_reason="max_turn_requests", usage=usage_of(result))
+    if result.is_error:
+        return AgentRefused(AgentMethod.SESSION_PROMPT, error_of(result, failure))
+    known = result.stop_reason if result.stop_reason in STOP_REASONS else "end_turn"
+    return PromptResponse(stop_reason=known or "end_turn", usage=usage_of(result))
+
+
+def error_of(result: Result, failure: str | None) -> RpcError:
+    message = result.result or "; ".join(result.errors) or f"the turn ended with {result.subtype}"
+    status = result.api_error_status
+    data: dict[str, object] = {"errorKind": failure or result.subtype}
+    if status is not None:
+        data["status"] = int(status)
+    signed_out = status == UNAUTHENTICATED or failure in _SIGN_IN or _NOT_SIGNED_IN in message
+    code = ErrorCode.AUTH_REQUIRED if signed_out else ErrorCode.INTERNAL_ERROR
+    return RpcError(code, f"{message}{_REMEDY}" if signed_out else message, data)
+
+
+# Prompts.
+
+
+_PDF: Final = "application/pdf"
+
+
+def blocks_of(prompt: tuple[ContentBlock, ...]) -> list[Mapping[str, object]]:
+    return [_block(each) for each in prompt]
+
+
+def _block(block: ContentBlock) -> Mapping[str, object]:
+    match block:
+        case Text(text=text):
+            return _text_block(text)
+        case Image(data=data, mime_type=kind):
+            return _data_block("image", kind, data)
+        case ResourceLink(uri=uri, name=name):
+            return _text_block(f"[{name}]({uri})")
+        case EmbeddedResource(resource=resource):
+            return _resource(resource)
+    raise InvalidParams(
+        f"cannot send a block of type {type(block).__name__.lower()} to Claude Code: it takes text, images, links and"
+        " resources; leave it out"
+    )
+
+
+def _resource(resource: ResourceContents) -> Mapping[str, object]:
+    kind, blob = resource.mime_type or "", resource.blob
+    if resource.text is not None:
+        return _text_block(f'<context ref="{resource.uri}">\n{resource.text}\n</context>')
+    if blob is not None and kind.startswith("image/"):
+        return _data_block("image", kind, blob)
+    if blob is not None and kind == _PDF:
+        return _data_block("document", kind, blob)
+    raise InvalidParams(
+        f"cannot send a resource of type {kind or 'unknown'} to Claude Code: it takes text, images and PDF; send a link"
+    )
+
+
+def _text_block(text: str) -> Mapping[str, object]:
+    return {"type": "text", "text": text}
+
+
+def _data_block(block: str, kind: str, data: str) -> Mapping[str, object]:
+    return {"type": block, "source": {"type": "base64", "media_type": kind, "data": data}}
