@@ -6,15 +6,19 @@ import json
 
 import pytest
 
-from legation.agents.codex import changes
-from legation.agents.codex.failures import failure
-from legation.agents.codex.items import ChangeKind, FileUpdate
 from legation.agents.codex.launch import overrides, thread_settings
-from legation.agents.codex.messages import Effort, Model, TokenCount, TokenUsage, TurnError
-from legation.agents.codex.options import Choice
-from legation.agents.codex.prompting import user_input
-from legation.agents.codex.shellwords import inner_command
-from legation.agents.codex.tokens import Tokens
+from legation.agents.codex.messages import (
+    ChangeKind,
+    Effort,
+    FileUpdate,
+    Model,
+    TokenCount,
+    TokenUsage,
+    TurnError,
+)
+from legation.agents.codex.options import CodexOptions
+from legation.agents.codex.tools import change_diffs, change_kind, changed_locations, inner_command
+from legation.agents.codex.translate import TokenMeter, failure, user_input
 from legation.errors import InvalidParams
 from legation.wire.acp.config import SelectOption
 from legation.wire.acp.content import EmbeddedResource, Image, ResourceContents, ResourceLink, Text
@@ -29,18 +33,18 @@ def update(kind: str, diff: str, move: str | None = None) -> FileUpdate:
 
 def test_an_update_is_one_diff_a_hunk_and_a_move_names_both_places() -> None:
     moved = update("update", HUNKS + "\n\nMoved to: /w/b", "/w/b")
-    shown = [(each.old_text, each.new_text) for each in changes.diffs([moved])]
+    shown = [(each.old_text, each.new_text) for each in change_diffs([moved])]
     assert shown == [("a\nb\n", "a\nc\n"), ("x\n", "y\n")]
-    assert [each.path for each in changes.locations([moved])] == ["/w/a", "/w/b"]
-    assert changes.kind_of((moved,)) == "move"
+    assert [each.path for each in changed_locations([moved])] == ["/w/a", "/w/b"]
+    assert change_kind((moved,)) == "move"
 
 
 def test_a_new_file_has_no_old_text_and_a_deleted_one_no_new() -> None:
-    new, old = changes.diffs([update("add", "a\n"), update("delete", "b\n")])
+    new, old = change_diffs([update("add", "a\n"), update("delete", "b\n")])
     assert (new.old_text, new.new_text) == (None, "a\n")
     assert (old.old_text, old.new_text) == ("b\n", "")
-    assert changes.kind_of((update("delete", ""),)) == "delete"
-    assert changes.kind_of((update("delete", ""), update("add", ""))) == "edit"
+    assert change_kind((update("delete", ""),)) == "delete"
+    assert change_kind((update("delete", ""), update("add", ""))) == "edit"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ MODELS = (model("one", "low", "high"), model("two", "low"))
 
 
 def test_another_model_keeps_the_effort_only_if_it_has_it() -> None:
-    choice = Choice("one").with_option("reasoning_effort", "high", MODELS)
+    choice = CodexOptions("one").with_option("reasoning_effort", "high", MODELS)
     assert choice.with_option("model", "two", MODELS).effort is None
     assert choice.with_option("model", "one", MODELS).effort == "high"
     shown = [each for each in choice.options(MODELS) if isinstance(each, SelectOption)]
@@ -129,7 +133,7 @@ def test_another_model_keeps_the_effort_only_if_it_has_it() -> None:
 
 
 def test_a_model_of_no_list_stays_to_be_chosen_and_has_no_efforts() -> None:
-    (shown,) = Choice("mine").options(MODELS)
+    (shown,) = CodexOptions("mine").options(MODELS)
     assert isinstance(shown, SelectOption)
     assert [each.value for each in shown.options] == ["one", "two", "mine"]
 
@@ -137,9 +141,9 @@ def test_a_model_of_no_list_stays_to_be_chosen_and_has_no_efforts() -> None:
 @pytest.mark.parametrize(("option", "value"), [("colour", "x"), ("model", True), ("reasoning_effort", "max")])
 def test_what_is_not_offered_is_refused(option: str, value: str | bool) -> None:
     with pytest.raises(InvalidParams):
-        Choice("one").with_option(option, value, MODELS)
+        CodexOptions("one").with_option(option, value, MODELS)
     with pytest.raises(InvalidParams):
-        Choice("one").in_mode("bypass")
+        CodexOptions("one").in_mode("bypass")
 
 
 def count(total: int) -> TokenCount:
@@ -153,7 +157,7 @@ def count(total: int) -> TokenCount:
 
 
 def test_tokens_of_a_turn_are_those_since_it_began_also_after_a_resume() -> None:
-    tokens = Tokens()
+    tokens = TokenMeter()
     tokens.begin_turn()
     assert tokens.of_turn() is None
     shown = tokens.count(TokenUsage(total=count(5), last=count(1), model_context_window=1000))

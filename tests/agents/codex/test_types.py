@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from legation.agents.codex import items, messages, requests, sent
-from legation.agents.codex.declined import ANSWERS
-from legation.agents.codex.questions import SHAPES
-from legation.agents.codex.sent import Sent
+from legation.agents.codex import messages
+from legation.agents.codex.messages import Sent
+from legation.agents.codex.permissions import ANSWERS, SHAPES
 from legation.agents.codex.translate import READERS, SILENT
 from legation.agents.schemas import Published, committed, fit
 
@@ -37,11 +36,11 @@ READ = (
     (messages.LimitsNews, "AccountRateLimitsUpdatedNotification"),
     (messages.ResolvedNews, "ServerRequestResolvedNotification"),
     (messages.ThreadNews, "ThreadStartedNotification"),
-    (requests.CommandAsked, "CommandExecutionRequestApprovalParams"),
-    (requests.FileChangeAsked, "FileChangeRequestApprovalParams"),
-    (requests.PermissionsAsked, "PermissionsRequestApprovalParams"),
-    (requests.UserInputAsked, "ToolRequestUserInputParams"),
-    (requests.ElicitationAsked, "McpServerElicitationRequestParams"),
+    (messages.CommandAsked, "CommandExecutionRequestApprovalParams"),
+    (messages.FileChangeAsked, "FileChangeRequestApprovalParams"),
+    (messages.PermissionsAsked, "PermissionsRequestApprovalParams"),
+    (messages.UserInputAsked, "ToolRequestUserInputParams"),
+    (messages.ElicitationAsked, "McpServerElicitationRequestParams"),
     (messages.Opened, "ThreadStartResponse"),
     (messages.Opened, "ThreadResumeResponse"),
     (messages.Opened, "ThreadForkResponse"),
@@ -52,17 +51,17 @@ READ = (
     (messages.ModelPage, "ModelListResponse"),
 )
 SENT = (
-    (sent.ThreadSettings, "ThreadStartParams"),
-    (sent.OldThread, "ThreadResumeParams"),
-    (sent.OldThread, "ThreadForkParams"),
-    (sent.TurnStart, "TurnStartParams"),
-    (sent.TurnSteer, "TurnSteerParams"),
-    (sent.TurnInterrupt, "TurnInterruptParams"),
-    (sent.ThreadOf, "ThreadReadParams"),
-    (sent.ThreadOf, "ThreadDeleteParams"),
-    (sent.ThreadOf, "ThreadUnsubscribeParams"),
-    (sent.ThreadList, "ThreadListParams"),
-    (sent.ItemList, "ThreadItemsListParams"),
+    (messages.ThreadSettings, "ThreadStartParams"),
+    (messages.OldThread, "ThreadResumeParams"),
+    (messages.OldThread, "ThreadForkParams"),
+    (messages.TurnStart, "TurnStartParams"),
+    (messages.TurnSteer, "TurnSteerParams"),
+    (messages.TurnInterrupt, "TurnInterruptParams"),
+    (messages.ThreadOf, "ThreadReadParams"),
+    (messages.ThreadOf, "ThreadDeleteParams"),
+    (messages.ThreadOf, "ThreadUnsubscribeParams"),
+    (messages.ThreadList, "ThreadListParams"),
+    (messages.ItemList, "ThreadItemsListParams"),
 )
 # What we write and no published schema has, and why.
 KNOWN = {
@@ -89,12 +88,12 @@ def test_what_we_send_has_what_it_must_have_and_nothing_unknown() -> None:
 
 
 def test_no_type_that_we_send_is_left_out_of_the_comparison() -> None:
-    assert {kind for kind, _ in SENT} == {*Sent.__subclasses__(), sent.OldThread}
+    assert {kind for kind, _ in SENT} == {*Sent.__subclasses__(), messages.OldThread}
 
 
 def test_every_kind_of_item_is_known() -> None:
     tags = {each.split("<")[1].removesuffix(">") for each in STABLE.definitions if _is_item(each)}
-    assert tags == {kind.__struct_config__.tag for kind in items.Item.__subclasses__()}
+    assert tags == {kind.__struct_config__.tag for kind in messages.Item.__subclasses__()}
 
 
 def _is_item(definition: str) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from legation.agents.codex.messages import Model
-from legation.agents.codex.sent import Mode, ModeSettings
+from legation.agents.codex.messages import Mode, Model, ModeSettings
 from legation.errors import InvalidParams
 from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
 
@@ -22,19 +21,19 @@ _MODES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CodexOptions:
     """`effort` None is the model's own."""
 
     model: str
     effort: str | None = None
     mode: str = DEFAULT
 
-    def in_mode(self, mode: str) -> Choice:
+    def in_mode(self, mode: str) -> CodexOptions:
         if mode not in (DEFAULT, PLAN):
             raise InvalidParams(f"cannot choose mode {mode!r}: Codex has {DEFAULT} and {PLAN}")
         return replace(self, mode=mode)
 
-    def with_option(self, option: str, value: str | bool, models: tuple[Model, ...]) -> Choice:
+    def with_option(self, option: str, value: str | bool, models: tuple[Model, ...]) -> CodexOptions:
         if option not in (MODEL, EFFORT) or not isinstance(value, str):
             raise InvalidParams(f"cannot set {option!r}: the session has {MODEL} and {EFFORT}")
         if option == MODEL:

@@ -1,38 +1,211 @@
-"""What the server asks, as the host is asked it, and the host's decisions as the server takes them.
+"""The requests of one session's threads, as the host is asked them, and its decisions as the server takes them.
 
-Only once: what Codex would remember for a session, or as a rule, is never chosen.
+INV-1  Each is answered once: with the host's decision, or not at all where the server no longer waits for it.
+INV-2  So many at once wait, and no more: the rest, or one under an id that waits already, is declined.
+INV-3  Only once: what Codex would remember for a session, or as a rule, is never chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from legation.agents.codex.changes import kind_of
-from legation.agents.codex.declined import DECLINE
-from legation.agents.codex.items import FileChange, FileUpdate, McpToolCall, ThreadItem
-from legation.agents.codex.requests import (
+from legation.agents.codex.messages import (
+    Asked,
     CommandAsked,
     ElicitationAsked,
+    FileChange,
     FileChangeAsked,
+    FileUpdate,
+    McpToolCall,
     PermissionsAsked,
     Question,
+    ThreadItem,
+    UserInputAsked,
 )
-from legation.agents.codex.shellwords import inner_command
-from legation.agents.codex.tools import EXEC, PATCH, mcp_name, read_locations, tool_call
+from legation.agents.codex.tools import (
+    EXEC,
+    PATCH,
+    change_kind,
+    inner_command,
+    mcp_name,
+    read_locations,
+    tool_call,
+)
+from legation.agents.codex.translate import CodexTranslator
+from legation.agents.messages import id_key
 from legation.agents.native import Permission
+from legation.agents.rpc import REQUESTS_AT_ONCE
+from legation.wire.acp.capabilities import ElicitationCapabilities
 from legation.wire.acp.content import Text
-from legation.wire.acp.elicitation import CreateElicitationResponse
+from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.toolcall import Content, ToolCall, ToolCallLocation, ToolCallPatch
+
+_T = TypeVar("_T")
+_log: Final = logging.getLogger(__name__)
+SHAPES: Final[dict[str, type[Any]]] = {
+    "item/commandExecution/requestApproval": CommandAsked,
+    "item/fileChange/requestApproval": FileChangeAsked,
+    "item/permissions/requestApproval": PermissionsAsked,
+    "item/tool/requestUserInput": UserInputAsked,
+    "mcpServer/elicitation/request": ElicitationAsked,
+}
+
+
+class Host(Protocol):
+    """As a native agent asks it."""
+
+    @property
+    def elicitation(self) -> ElicitationCapabilities: ...
+    def say_unknown(self, session_id: str, line: bytes) -> None: ...
+    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]: ...
+    def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]: ...
+
+
+class CodexPermissions:
+    def __init__(self, host: Host, session_id: str, translation: CodexTranslator) -> None:
+        self._host = host
+        self._session_id = session_id
+        self._translation = translation
+        self._waiting: dict[
+            bytes, tuple[str, asyncio.Task[None]]
+        ] = {}  # by request, and whose thread it is of
+
+    def ask(self, thread_id: str, asked: Asked) -> None:
+        """Recorded in its place before this returns."""
+        shape = SHAPES.get(asked.method)
+        too_many = id_key(asked.key) in self._waiting or len(self._waiting) >= REQUESTS_AT_ONCE
+        if shape is None or too_many:
+            self._host.say_unknown(self._session_id, asked.line)
+            asked.answer(declined(asked))
+            return
+        try:
+            params = msgspec.json.decode(asked.params, type=shape)
+        except (ValueError, RecursionError):
+            self._host.say_unknown(self._session_id, asked.line)
+            asked.answer(declined(asked))
+            return
+        self._ask(thread_id, asked, params)
+
+    def withdraw(self, request_id: int | str) -> None:
+        """The server waits for it no longer."""
+        waiting = self._waiting.get(id_key(msgspec.json.encode(request_id)))
+        if waiting:
+            waiting[1].cancel()
+
+    def withdraw_all(self, thread_id: str | None = None) -> None:
+        """Of one thread, or of all: its turn is over."""
+        for whose, task in [*self._waiting.values()]:
+            if thread_id in (None, whose):
+                task.cancel()
+
+    def _ask(self, thread_id: str, asked: Asked, params: object) -> None:
+        match params:
+            case CommandAsked():
+                self._permission(thread_id, asked, command_call(params), decision)
+            case FileChangeAsked():
+                calls = change_calls(params, self._translation.item(thread_id, params.item_id))
+                self._wait(thread_id, asked, self._all_of(calls), decision)
+            case PermissionsAsked():
+                call = permissions_call(params)
+                self._permission(thread_id, asked, call, lambda found: permissions_decision(params, found))
+            case UserInputAsked():
+                self._user_input(thread_id, asked, params)
+            case ElicitationAsked():
+                self._elicitation(thread_id, asked, params)
+
+    def _permission(
+        self, thread_id: str, asked: Asked, call: ToolCallPatch, answer: Callable[[Permission], object]
+    ) -> None:
+        self._wait(thread_id, asked, self._host.ask_permission(self._session_id, call), answer)
+
+    def _all_of(self, calls: tuple[ToolCallPatch, ...]) -> asyncio.Task[Permission]:
+        """Allowed where each is; the first that is not decides, and the rest is taken back."""
+        asked = [self._host.ask_permission(self._session_id, call) for call in calls]
+
+        async def decided() -> Permission:
+            found = Permission(allowed=False)
+            for each in asked:
+                found = await each
+                if not found.allowed:
+                    break
+            return found
+
+        def take_back(_: asyncio.Task[Permission]) -> None:
+            for each in asked:
+                each.cancel()
+
+        task = asyncio.create_task(decided(), name="legation-codex-changes")
+        task.add_done_callback(take_back)
+        return task
+
+    def _user_input(self, thread_id: str, asked: Asked, params: UserInputAsked) -> None:
+        if self._host.elicitation.form is None:
+            asked.answer(question_said(params.questions, NOBODY))
+            return
+        request = CreateElicitationRequest(
+            mode="form",
+            message=question_message(params.questions),
+            requested_schema=question_form(params.questions),
+            session_id=self._session_id,
+            tool_call_id=params.item_id,
+        )
+        coming = self._host.ask_question(request)
+        self._wait(thread_id, asked, coming, lambda found: question_answers(params.questions, found))
+
+    def _elicitation(self, thread_id: str, asked: Asked, params: ElicitationAsked) -> None:
+        call = mcp_call(params, self._translation.open_items(thread_id), asked.key.decode())
+        if call is not None:
+            self._permission(thread_id, asked, call, mcp_decision)
+            return
+        offered = self._host.elicitation.form if params.mode == "form" else self._host.elicitation.url
+        if params.mode not in ("form", "url") or offered is None:
+            asked.answer(declined(asked))
+            return
+        schema = params.requested_schema
+        request = CreateElicitationRequest(
+            mode=params.mode,
+            message=params.message,
+            requested_schema=schema if isinstance(schema, dict) else None,
+            url=params.url,
+            elicitation_id=params.elicitation_id,
+            session_id=self._session_id,
+        )
+        self._wait(thread_id, asked, self._host.ask_question(request), elicitation_answer)
+
+    def _wait(
+        self, thread_id: str, asked: Asked, coming: asyncio.Task[_T], answer: Callable[[_T], object]
+    ) -> None:
+        async def pass_on() -> None:
+            try:
+                asked.answer(answer(await coming))
+            except Exception:  # noqa: BLE001 - a task boundary; what is no yes must be a no
+                _log.exception("cannot answer %s of Codex", asked.method)
+                asked.answer(declined(asked))
+
+        def withdraw(task: asyncio.Task[None]) -> None:
+            """A task that is cancelled before its first step has cancelled nothing that it would wait for."""
+            self._waiting.pop(key, None)
+            if task.cancelled():
+                coming.cancel()
+
+        key = id_key(asked.key)
+        task = asyncio.create_task(pass_on(), name=f"legation-codex-asked-{asked.method}")
+        self._waiting[key] = thread_id, task
+        task.add_done_callback(withdraw)
+
+
+# Permissions: requests as tool calls, and decisions as the server takes them.
+
 
 DECLINED: Final = "The user declined to answer."
 
 _MCP_APPROVAL: Final = "mcp_tool_call"
-
-
-# Permissions.
 
 
 def command_call(asked: CommandAsked) -> ToolCallPatch:
@@ -68,7 +241,7 @@ def change_calls(asked: FileChangeAsked, item: ThreadItem | None) -> tuple[ToolC
         return (unseen,)
     parts: dict[str, list[FileUpdate]] = {}
     for each in item.changes:
-        parts.setdefault(kind_of((each,)), []).append(each)
+        parts.setdefault(change_kind((each,)), []).append(each)
     calls = (tool_call(msgspec.structs.replace(item, changes=tuple(part))) for part in parts.values())
     return tuple(_change(asked, call) for call in calls if call)
 
@@ -148,7 +321,7 @@ def decision(permission: Permission) -> object:
     return {"decision": "accept"} if permission.allowed else DECLINE
 
 
-def granted(asked: PermissionsAsked, permission: Permission) -> object:
+def permissions_decision(asked: PermissionsAsked, permission: Permission) -> object:
     return {"permissions": asked.permissions if permission.allowed else {}, "scope": "turn"}
 
 
@@ -161,30 +334,30 @@ def mcp_decision(permission: Permission) -> object:
 # Questions.
 
 
-def form(questions: tuple[Question, ...]) -> dict[str, object]:
+def question_form(questions: tuple[Question, ...]) -> dict[str, object]:
     """One field a question; what is written freely is for a question without options."""
     fields = {each.id: _field(each) for each in questions}
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
-def message(questions: tuple[Question, ...]) -> str:
+def question_message(questions: tuple[Question, ...]) -> str:
     return "\n".join(each.question for each in questions)
 
 
-def answers(questions: tuple[Question, ...], given: CreateElicitationResponse) -> object:
+def question_answers(questions: tuple[Question, ...], given: CreateElicitationResponse) -> object:
     """Codex goes on with any answer; that there is none it is told in words."""
     if given.action != "accept":
-        return said(questions, DECLINED)
+        return question_said(questions, DECLINED)
     content = given.content or {}
     told = {each.id: {"answers": _texts(content.get(each.id))} for each in questions if each.id in content}
     return {"answers": told}
 
 
-def said(questions: tuple[Question, ...], text: str) -> object:
+def question_said(questions: tuple[Question, ...], text: str) -> object:
     return {"answers": {each.id: {"answers": [text]} for each in questions}}
 
 
-def elicited(given: CreateElicitationResponse) -> object:
+def elicitation_answer(given: CreateElicitationResponse) -> object:
     content = msgspec.to_builtins(given.content or {}) if given.action == "accept" else None
     return {"action": given.action, "content": content}
 
@@ -211,3 +384,27 @@ def _paths(permissions: Mapping[str, object]) -> list[str]:
     files = permissions.get("fileSystem")
     lists = [files.get(way) for way in ("read", "write")] if isinstance(files, Mapping) else []
     return [path for each in lists if isinstance(each, list) for path in each if isinstance(path, str)]
+
+
+# The answer to a request that nobody can decide: no, in the form that the server understands.
+
+
+DECLINE: Final = {"decision": "decline"}
+NOBODY: Final = "Nobody can be asked here: decide by yourself, or go on without."
+
+ANSWERS: Final[dict[str, object]] = {
+    "item/commandExecution/requestApproval": DECLINE,
+    "item/fileChange/requestApproval": DECLINE,
+    "item/permissions/requestApproval": {"permissions": {}, "scope": "turn"},
+    "item/tool/requestUserInput": {"answers": {}},
+    "item/tool/call": {"contentItems": [{"type": "inputText", "text": NOBODY}], "success": False},
+    "mcpServer/elicitation/request": {"action": "decline", "content": None},
+    # As they were called before threads had items.
+    "applyPatchApproval": {"decision": "denied"},
+    "execCommandApproval": {"decision": "denied"},
+}
+
+
+def declined(asked: Asked) -> object:
+    unknown = RpcError(ErrorCode.METHOD_NOT_FOUND, f"{asked.method} is not offered")
+    return ANSWERS.get(asked.method, unknown)

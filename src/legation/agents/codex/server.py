@@ -1,8 +1,12 @@
 """The app server of Codex: one process for many threads, each of which has an owner here.
 
+It speaks JSON-RPC without the member `jsonrpc`, one message a line.
+
 INV-1  What is said of a thread goes to its owner and nobody else; a sub-agent's thread belongs to its parent's owner.
 INV-2  Every request is answered; one about a thread that nobody owns, or that nobody could be shown, is declined.
 INV-3  When it ends every owner learns of it, after all that it had said.
+INV-4  Messages are handed on in the order in which they came, an answer to us in its place among them.
+INV-5  A line that is no message is reported and skipped; it never ends the connection.
 """
 
 from __future__ import annotations
@@ -17,17 +21,19 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from legation.agents.codex.declined import declined
+from legation.agents.answers import READ_ERRORS, read_answer
+from legation.agents.calls import Calls
 from legation.agents.codex.launch import overrides
-from legation.agents.codex.messages import Addressed, Model, ModelPage, ThreadRead
-from legation.agents.codex.peer import Asked, Heard, Peer
-from legation.agents.codex.sent import ThreadOf
+from legation.agents.codex.messages import Addressed, Asked, Heard, Model, ModelPage, ThreadOf, ThreadRead
+from legation.agents.codex.permissions import declined
+from legation.agents.messages import Message, id_key, read_error, read_message
 from legation.agents.native import TOO_LONG, Equipment, read_lines
 from legation.agents.output import Output
-from legation.agents.rpc import OUTBOX_LIMIT, REQUESTS_AT_ONCE, SHOWN_BYTES, WRITE_TIMEOUT
+from legation.agents.rpc import OUTBOX_LIMIT, REQUESTS_AT_ONCE, SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit
 from legation.wire import jsontext
+from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.members import members
 
@@ -259,3 +265,109 @@ def _odd_thread_of(params: bytes) -> str | None:
     except jsontext.READ_ERRORS:
         return None
     return found if isinstance(found, str) else None
+
+
+class Ear(Protocol):
+    """Must not wait."""
+
+    def heard(self, heard: Heard) -> None: ...
+    def asked(self, asked: Asked) -> None: ...
+    def stray(self, line: bytes) -> None: ...
+
+
+class Peer:
+    def __init__(self, child: Child, ear: Ear) -> None:
+        self._child = child
+        self._ear = ear
+        self._calls = Calls()
+        self._closed = False
+
+    async def call(
+        self,
+        method: str,
+        params: object,
+        shape: type[_T],
+        timeout: float,
+        on_answer: Callable[[_T | AgentError], None] | None = None,
+    ) -> _T:
+        """Written before it first waits. `on_answer` is called in the answer's place with what is returned or raised
+        later. Raises TransportClosed where no answer will come."""
+        found: list[_T | AgentError] = []
+
+        def answered(raw: bytes | RpcError) -> None:
+            found.append(_read_answer(method, raw, shape))
+            if on_answer:
+                on_answer(found[0])
+
+        if self._closed:
+            raise TransportClosed(f"cannot send {method}: the agent's output has ended; start it again")
+        call = self._calls.begin(method, answered)
+        try:
+            self._write({"id": call.number, "method": method, "params": params})
+            async with asyncio.timeout(timeout):
+                await self._child.drain(WRITE_TIMEOUT)
+                await call.answer
+        except TimeoutError:
+            if not call.answered:
+                self._calls.give_up(call)
+                what = f"cannot complete {method}: the agent did not answer within {timeout} s"
+                raise TimedOut(what) from None
+        except (asyncio.CancelledError, LegationError):
+            if not call.answered:
+                self._calls.give_up(call)
+            raise
+        finally:
+            self._calls.end(call)
+        if not found:
+            raise TransportClosed(f"cannot complete {method}: the agent's output has ended; look at its exit")
+        if isinstance(found[0], AgentError):
+            raise found[0]
+        return found[0]
+
+    def notify(self, method: str) -> None:
+        self._write({"method": method})
+
+    def take(self, line: bytes, brief: bytes) -> str | None:
+        """Hands one line on, of which `brief` is decoded. Says what is odd about an answer that nobody waits for."""
+        if not line.strip():
+            return None
+        is_cut = brief is not line
+        message = read_message(brief if brief.isascii() else brief.decode(errors="replace").encode())
+        if message is None or not (message.method or message.id):
+            self._ear.stray(line)
+        elif not message.method:
+            error, result = bytes(message.error), bytes(message.result) or b"null"
+            return self._calls.take(id_key(bytes(message.id)), read_error(error) if error else result)
+        elif message.id:
+            self._ear.asked(self._asked(message, line, is_cut))
+        else:
+            self._ear.heard(Heard(message.method, bytes(message.params), line, is_cut))
+        return None
+
+    def close(self) -> None:
+        """No answer will come any more."""
+        self._closed = True
+        self._calls.abandon()
+
+    def _asked(self, message: Message, line: bytes, is_cut: bool) -> Asked:
+        return Asked(
+            message.method, bytes(message.params), line, bytes(message.id), self._write_answer, is_cut
+        )
+
+    def _write_answer(self, raw_id: bytes, answer: object) -> None:
+        part = b"error" if isinstance(answer, RpcError) else b"result"
+        with suppress(LegationError):  # the server went away with its question
+            self._child.write(b'{"id":%b,"%b":%b}\n' % (raw_id, part, jsontext.write(answer)))
+
+    def _write(self, message: dict[str, object]) -> None:
+        self._child.write(jsontext.write(message) + b"\n")
+
+
+def _read_answer(method: str, raw: bytes | RpcError, shape: type[_T]) -> _T | AgentError:
+    if isinstance(raw, RpcError):
+        return AgentRefused(method, raw)
+    try:
+        return read_answer(raw, shape)
+    except READ_ERRORS:
+        error = RpcError(ErrorCode.INTERNAL_ERROR, "the answer has not the form that was expected")
+        return AgentRefused(method, error)

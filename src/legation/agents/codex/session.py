@@ -16,16 +16,25 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from legation.agents.codex import permissions as asks
-from legation.agents.codex.failures import failure
-from legation.agents.codex.items import ProposedPlan
-from legation.agents.codex.messages import ItemNews, ResolvedNews, TurnNews, TurnOpened, UsageNews
-from legation.agents.codex.options import DEFAULT, PLAN, Choice
-from legation.agents.codex.peer import Asked, Heard
-from legation.agents.codex.questions import Host, Questions
-from legation.agents.codex.sent import ThreadOf, TurnInterrupt, TurnStart, TurnSteer, UserInput
+from legation.agents.codex.messages import (
+    Asked,
+    Heard,
+    ItemNews,
+    ProposedPlan,
+    ResolvedNews,
+    ThreadOf,
+    TurnInterrupt,
+    TurnNews,
+    TurnOpened,
+    TurnStart,
+    TurnSteer,
+    UsageNews,
+    UserInput,
+)
+from legation.agents.codex.options import DEFAULT, PLAN, CodexOptions
+from legation.agents.codex.permissions import CodexPermissions, Host
 from legation.agents.codex.server import CodexServer
-from legation.agents.codex.tokens import Tokens
-from legation.agents.codex.translate import Translation
+from legation.agents.codex.translate import CodexTranslator, TokenMeter, failure
 from legation.agents.native import Permission, Reply
 from legation.errors import AgentError, Conflict, LegationError
 from legation.wire.acp.sessions import PromptResponse
@@ -46,7 +55,7 @@ class Agent(Host, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class CodexTurn:
     """`id` is known once the server has taken the prompt."""
 
     reply: Reply[PromptResponse]
@@ -55,16 +64,16 @@ class Turn:
     plan: str | None = None
 
 
-class CodexThread:
-    def __init__(self, agent: Agent, server: CodexServer, thread_id: str, choice: Choice) -> None:
+class CodexSession:
+    def __init__(self, agent: Agent, server: CodexServer, thread_id: str, choice: CodexOptions) -> None:
         self.id = thread_id
         self.choice = choice
-        self.translation = Translation(thread_id)
+        self.translation = CodexTranslator(thread_id)
         self._agent = agent
         self._server = server
-        self._questions = Questions(agent, thread_id, self.translation)
-        self._tokens = Tokens()
-        self._turn: Turn | None = None
+        self._questions = CodexPermissions(agent, thread_id, self.translation)
+        self._tokens = TokenMeter()
+        self._turn: CodexTurn | None = None
         self._running: dict[str, str] = {}  # thread -> its turn: this one's and those of sub-agents
         self._unwanted: set[str] = set()  # turns that were told to stop and have not ended
         self._idle = asyncio.Event()  # nothing is running
@@ -78,7 +87,7 @@ class CodexThread:
         given: tuple[UserInput, ...],
         on_answer: Callable[[PromptResponse | AgentError], None] | None,
     ) -> PromptResponse:
-        turn = self._turn = Turn(Reply(on_answer))
+        turn = self._turn = CodexTurn(Reply(on_answer))
         self._tokens.begin_turn()
         try:
             await self._start(turn, given)
@@ -131,7 +140,7 @@ class CodexThread:
         if self._turn is not None:
             self._turn.reply.lose(error)
 
-    async def _start(self, turn: Turn, given: tuple[UserInput, ...]) -> None:
+    async def _start(self, turn: CodexTurn, given: tuple[UserInput, ...]) -> None:
         start = TurnStart(thread_id=self.id, input=given, collaboration_mode=self.choice.native())
 
         def opened(answer: TurnOpened | AgentError) -> None:
@@ -232,12 +241,12 @@ class CodexThread:
         if not self._running:
             self._idle.set()
 
-    def _end(self, turn: Turn, stop_reason: str) -> None:
+    def _end(self, turn: CodexTurn, stop_reason: str) -> None:
         turn.reply.give(PromptResponse(stop_reason=stop_reason, usage=self._tokens.of_turn()))
 
     # A plan.
 
-    def _propose(self, turn: Turn, plan: str) -> None:
+    def _propose(self, turn: CodexTurn, plan: str) -> None:
         """Codex does not ask whether its plan is good: that is left to its client."""
         call = asks.plan_call(turn.id or "", plan)
         self._agent.say(
@@ -254,7 +263,7 @@ class CodexThread:
         )
         self._do(self._decide(turn, call.tool_call_id, self._agent.ask_permission(self.id, call)))
 
-    async def _decide(self, turn: Turn, call_id: str, coming: asyncio.Task[Permission]) -> None:
+    async def _decide(self, turn: CodexTurn, call_id: str, coming: asyncio.Task[Permission]) -> None:
         found = await coming
         status = "completed" if found.allowed else "failed"
         self._agent.say(self.id, ToolCallUpdate(tool_call_id=call_id, status=status))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
-from legation.agents.codex import changes
-from legation.agents.codex.items import (
+from legation.agents.codex.messages import (
     CollabAgentToolCall,
     CommandAction,
     CommandExecution,
@@ -17,6 +17,7 @@ from legation.agents.codex.items import (
     EnteredReviewMode,
     ExitedReviewMode,
     FileChange,
+    FileUpdate,
     FunctionCallOutput,
     ImageGeneration,
     ImageView,
@@ -26,9 +27,16 @@ from legation.agents.codex.items import (
     ThreadItem,
     WebSearch,
 )
-from legation.agents.codex.shellwords import inner_command
 from legation.wire.acp.content import Text
-from legation.wire.acp.toolcall import Content, ToolCall, ToolCallLocation, ToolCallStatus, ToolCallUpdate
+from legation.wire.acp.toolcall import (
+    Content,
+    Diff,
+    ToolCall,
+    ToolCallLocation,
+    ToolCallStatus,
+    ToolCallUpdate,
+    ToolKind,
+)
 
 EXEC: Final = "exec_command"
 PATCH: Final = "apply_patch"
@@ -60,13 +68,13 @@ def tool_call(item: ThreadItem) -> ToolCall | None:
         case FileChange():
             return ToolCall(
                 tool_call_id=item.id,
-                title=changes.title_of(item.changes),
+                title=change_title(item.changes),
                 name=PATCH,
-                kind=changes.kind_of(item.changes),
+                kind=change_kind(item.changes),
                 status=status_of(item.status),
                 raw_input={"changes": msgspec.to_builtins(item.changes)},
-                locations=changes.locations(item.changes),
-                content=changes.diffs(item.changes),
+                locations=changed_locations(item.changes),
+                content=change_diffs(item.changes),
             )
         case McpToolCall():
             return _called(item, mcp_name(item.server, item.tool), item.status, item.arguments)
@@ -111,8 +119,8 @@ def tool_end(item: ThreadItem) -> ToolCallUpdate | None:
             return ToolCallUpdate(
                 tool_call_id=item.id,
                 status=status_of(item.status),
-                content=changes.diffs(item.changes),
-                locations=changes.locations(item.changes),
+                content=change_diffs(item.changes),
+                locations=changed_locations(item.changes),
             )
         case McpToolCall():
             return ToolCallUpdate(
@@ -176,3 +184,77 @@ def _mcp_content(result: object) -> tuple[Content, ...] | None:
         return None
     texts = [each["text"] for each in blocks if isinstance(each, dict) and isinstance(each.get("text"), str)]
     return _text("\n".join(texts)) if texts else None
+
+
+# Changes of files. Of a file that is updated Codex tells only the hunks, so that a diff is of one hunk.
+
+
+_MOVED = "\n\nMoved to: "  # stands behind the hunks of a file that is moved
+
+
+def change_diffs(changes: Iterable[FileUpdate]) -> tuple[Diff, ...]:
+    return tuple(diff for change in changes for diff in _change_diffs(change))
+
+
+def changed_locations(changes: Iterable[FileUpdate]) -> tuple[ToolCallLocation, ...]:
+    """Where a file is moved to as well: a policy must see both."""
+    paths = [path for each in changes for path in (each.path, each.kind.move_path) if path]
+    return tuple(ToolCallLocation(path=path) for path in dict.fromkeys(paths))
+
+
+def change_kind(changes: tuple[FileUpdate, ...]) -> ToolKind:
+    if changes and all(each.kind.type == "delete" for each in changes):
+        return "delete"
+    return "move" if any(each.kind.move_path for each in changes) else "edit"
+
+
+def change_title(changes: tuple[FileUpdate, ...]) -> str:
+    return ", ".join(each.path for each in changes) or "Change files"
+
+
+def _change_diffs(change: FileUpdate) -> Iterator[Diff]:
+    match change.kind.type:
+        case "add":
+            yield Diff(path=change.path, new_text=change.diff)
+        case "delete":
+            yield Diff(path=change.path, old_text=change.diff, new_text="")
+        case _:
+            for old, new in _hunks(change.diff.partition(_MOVED)[0]):
+                yield Diff(path=change.path, old_text=old, new_text=new)
+
+
+def _hunks(text: str) -> Iterator[tuple[str, str]]:
+    old: list[str] = []
+    new: list[str] = []
+    for line in text.splitlines(keepends=True):
+        if line.startswith("@@"):
+            if old or new:
+                yield "".join(old), "".join(new)
+            old, new = [], []
+        elif not line.startswith("\\"):  # "\ No newline at end of file"
+            if not line.startswith("+"):
+                old.append(line[1:])
+            if not line.startswith("-"):
+                new.append(line[1:])
+    if old or new:
+        yield "".join(old), "".join(new)
+
+
+# Command lines.
+
+
+# Only the system's own shells: a program of another place may do anything with the same words.
+_SHELLS: Final = frozenset(
+    f"{folder}/{name}" for folder in ("/bin", "/usr/bin", "/usr/local/bin") for name in ("bash", "sh", "zsh")
+)
+_RUN: Final = frozenset(("-c", "-lc"))
+
+
+def inner_command(command: str) -> str:
+    """As it is where it is in no such wrapping."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command
+    wrapped = len(words) == 3 and words[0] in _SHELLS and words[1] in _RUN
+    return words[2] if wrapped else command

@@ -1,4 +1,4 @@
-"""What the server says of one session's threads, as session updates.
+"""What the server says of one session's threads as session updates, and prompts as what the server takes.
 
 INV-1  No text is said twice: what came in pieces is not said again as a whole.
 INV-2  What a sub-agent does is told in its parent's session; what it says is the result of the call that began it.
@@ -11,39 +11,132 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from legation.agents.codex import changes
-from legation.agents.codex.items import (
+from legation.agents.codex.messages import (
     AgentMessage,
     CollabAgentToolCall,
+    ConfigNews,
     ContextCompaction,
+    DeltaNews,
+    DeprecationNews,
+    ErrorNews,
     FileChange,
+    GuardianNews,
+    Heard,
     HookPrompt,
+    ItemNews,
+    LimitsNews,
+    McpServerNews,
+    NameNews,
+    PatchNews,
+    PlanNews,
+    ProgressNews,
     ProposedPlan,
     Reasoning,
+    ReroutedNews,
     SubAgentActivity,
-    ThreadItem,
-    UserMessage,
-)
-from legation.agents.codex.messages import (
-    DeltaNews,
-    ItemNews,
-    PatchNews,
-    ProgressNews,
     SummaryPartNews,
+    ThreadItem,
+    TokenCount,
+    TokenUsage,
+    TurnError,
+    UserInput,
+    UserMessage,
+    WarningNews,
 )
-from legation.agents.codex.notices import NOTICES, Updates
-from legation.agents.codex.peer import Heard
-from legation.agents.codex.tools import tool_call, tool_end
+from legation.agents.codex.tools import change_diffs, change_title, changed_locations, tool_call, tool_end
 from legation.agents.native import META
-from legation.wire.acp.content import Text
+from legation.agents.rpc import AgentRefused
+from legation.wire.acp.content import Audio, ContentBlock, EmbeddedResource, Image, ResourceLink, Text, Unread
+from legation.wire.acp.plan import Plan, PlanEntry
+from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.sessions import Usage
 from legation.wire.acp.toolcall import Content, ToolCall, ToolCallUpdate
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
     CompactionUpdate,
     Notice,
+    SessionInfoUpdate,
+    SessionUpdate,
+    UsageUpdate,
     UserMessageChunk,
 )
+
+# What is said beside the items of a thread.
+
+
+Updates = tuple[SessionUpdate, ...]
+
+_PLAN_STATUSES: Final[Mapping[str, str]] = {"inProgress": "in_progress"}
+
+
+def _plan(news: PlanNews, of_root: bool) -> Updates:
+    if not of_root:
+        return ()
+    entries = (
+        PlanEntry(content=each.step, priority="medium", status=_PLAN_STATUSES.get(each.status, each.status))
+        for each in news.plan
+    )
+    return (Plan(entries=tuple(entries)),)
+
+
+def _retry_or_failure(news: ErrorNews, of_root: bool) -> Updates:
+    """One that ends the turn is told by the turn's end."""
+    if not news.will_retry and of_root:
+        return ()
+    title = "The model did not answer; it is asked again" if news.will_retry else "A sub-agent failed"
+    said = ": ".join(filter(None, (news.error.message, news.error.additional_details)))
+    return (Notice(severity="warning", title=title, description=said),)
+
+
+def _warning(news: WarningNews | GuardianNews, _: bool) -> Updates:
+    return (Notice(severity="warning", title=news.message),)
+
+
+def _mcp_server(news: McpServerNews, _: bool) -> Updates:
+    if news.status != "failed":
+        return ()
+    what = f"MCP server {news.name} did not start"
+    return (Notice(severity="warning", title=what, description=news.error),)
+
+
+def _renamed(news: NameNews, of_root: bool) -> Updates:
+    return (SessionInfoUpdate(title=news.thread_name),) if of_root else ()
+
+
+def _rerouted(news: ReroutedNews, _: bool) -> Updates:
+    title = f"{news.to_model} answers instead of {news.from_model}"
+    return (Notice(severity="warning", title=title),)
+
+
+def _old_or_odd(news: ConfigNews | DeprecationNews, _: bool) -> Updates:
+    return (Notice(severity="info", title=news.summary, description=news.details),)
+
+
+def _limits(news: LimitsNews, _: bool) -> Updates:
+    """Said after each answer of the model; of interest when one is reached."""
+    limits = news.rate_limits
+    if limits.rate_limit_reached_type is None:
+        return ()
+    title = f"A limit of the account is reached: {limits.limit_name or limits.rate_limit_reached_type}"
+    return (Notice(severity="warning", title=title),)
+
+
+_NoticeReader = tuple[type[Any], Callable[[Any, bool], Updates]]
+# By method: its shape, and what is told of it; the latter is given whether it is of the session's own thread.
+NOTICES: Final[Mapping[str, _NoticeReader]] = {
+    "turn/plan/updated": (PlanNews, _plan),
+    "thread/name/updated": (NameNews, _renamed),
+    "mcpServer/startupStatus/updated": (McpServerNews, _mcp_server),
+    "account/rateLimits/updated": (LimitsNews, _limits),
+    "error": (ErrorNews, _retry_or_failure),
+    "warning": (WarningNews, _warning),
+    "guardianWarning": (GuardianNews, _warning),
+    "configWarning": (ConfigNews, _old_or_odd),
+    "deprecationNotice": (DeprecationNews, _old_or_odd),
+    "model/rerouted": (ReroutedNews, _rerouted),
+}
+
 
 _N = TypeVar("_N")
 
@@ -71,7 +164,7 @@ _OUTPUT_KEPT: Final = 64 * 1024  # characters of the output of a command that ru
 _GROWTH: Final = 1.25  # output is shown again when it has grown so much: all of it is told at the end anyway
 
 
-class Translation:
+class CodexTranslator:
     def __init__(self, thread_id: str) -> None:
         self._root = thread_id
         # By thread: ids are the model's, and may be the same.
@@ -213,9 +306,9 @@ class Translation:
         return (
             ToolCallUpdate(
                 tool_call_id=item.id,
-                title=changes.title_of(item.changes),
-                content=changes.diffs(item.changes),
-                locations=changes.locations(item.changes),
+                title=change_title(item.changes),
+                content=change_diffs(item.changes),
+                locations=changed_locations(item.changes),
                 raw_input={"changes": msgspec.to_builtins(item.changes)},
             ),
         )
@@ -253,21 +346,124 @@ def _of(thread_id: str) -> dict[str, object]:
     return {META: {"subAgent": thread_id}}
 
 
-def _noticed(tell: Callable[[Any, bool], Updates]) -> Callable[[Translation, str, Any], Updates]:
+def _noticed(tell: Callable[[Any, bool], Updates]) -> Callable[[CodexTranslator, str, Any], Updates]:
     return lambda self, thread_id, news: tell(news, thread_id == self._root)
 
 
-_Reader = tuple[type[Any], Callable[[Translation, str, Any], Updates]]
+_Reader = tuple[type[Any], Callable[[CodexTranslator, str, Any], Updates]]
 READERS: Final[Mapping[str, _Reader]] = {
-    "item/started": (ItemNews, Translation._item_began),
-    "item/completed": (ItemNews, Translation._item_ended),
-    "item/agentMessage/delta": (DeltaNews, Translation._text_piece),
-    "item/plan/delta": (DeltaNews, Translation._text_piece),
-    "item/reasoning/summaryTextDelta": (DeltaNews, Translation._thought_piece),
-    "item/reasoning/textDelta": (DeltaNews, Translation._thought_piece),
-    "item/reasoning/summaryPartAdded": (SummaryPartNews, Translation._thought_part),
-    "item/commandExecution/outputDelta": (DeltaNews, Translation._output_piece),
-    "item/fileChange/patchUpdated": (PatchNews, Translation._patch),
-    "item/mcpToolCall/progress": (ProgressNews, Translation._progress),
+    "item/started": (ItemNews, CodexTranslator._item_began),
+    "item/completed": (ItemNews, CodexTranslator._item_ended),
+    "item/agentMessage/delta": (DeltaNews, CodexTranslator._text_piece),
+    "item/plan/delta": (DeltaNews, CodexTranslator._text_piece),
+    "item/reasoning/summaryTextDelta": (DeltaNews, CodexTranslator._thought_piece),
+    "item/reasoning/textDelta": (DeltaNews, CodexTranslator._thought_piece),
+    "item/reasoning/summaryPartAdded": (SummaryPartNews, CodexTranslator._thought_part),
+    "item/commandExecution/outputDelta": (DeltaNews, CodexTranslator._output_piece),
+    "item/fileChange/patchUpdated": (PatchNews, CodexTranslator._patch),
+    "item/mcpToolCall/progress": (ProgressNews, CodexTranslator._progress),
     **{method: (shape, _noticed(tell)) for method, (shape, tell) in NOTICES.items()},
 }
+
+
+class TokenMeter:
+    """A thread's. What was used before the turn is known from the first count in it."""
+
+    def __init__(self) -> None:
+        self._before: TokenCount | None = None
+        self._now: TokenCount | None = None
+
+    def begin_turn(self) -> None:
+        self._before = self._now
+
+    def count(self, usage: TokenUsage) -> UsageUpdate:
+        if self._before is None:
+            self._before = _less(usage.total, usage.last)
+        self._now = usage.total
+        used = usage.last.total_tokens
+        return UsageUpdate(used=used, size=usage.model_context_window or used)
+
+    def of_turn(self) -> Usage | None:
+        """None where the model never answered."""
+        if self._now is None or self._before is None or self._now == self._before:
+            return None
+        used = _less(self._now, self._before)
+        cached = used.cached_input_tokens + used.cache_write_input_tokens  # with Codex part of the input
+        return Usage(
+            total_tokens=used.total_tokens,
+            input_tokens=used.input_tokens - cached,
+            output_tokens=used.output_tokens,
+            thought_tokens=used.reasoning_output_tokens,
+            cached_read_tokens=used.cached_input_tokens,
+            cached_write_tokens=used.cache_write_input_tokens,
+        )
+
+
+def _less(all_: TokenCount, part: TokenCount) -> TokenCount:
+    return TokenCount(
+        total_tokens=all_.total_tokens - part.total_tokens,
+        input_tokens=all_.input_tokens - part.input_tokens,
+        cached_input_tokens=all_.cached_input_tokens - part.cached_input_tokens,
+        output_tokens=all_.output_tokens - part.output_tokens,
+        reasoning_output_tokens=all_.reasoning_output_tokens - part.reasoning_output_tokens,
+        cache_write_input_tokens=all_.cache_write_input_tokens - part.cache_write_input_tokens,
+    )
+
+
+# A turn that failed, as the error of its prompt.
+
+
+_NO_WORDS: Final = "the turn failed, and Codex did not say why"
+_SIGN_IN: Final = "unauthorized"
+_UNAUTHORIZED: Final = 401  # which it calls a connection that failed, once it has tried often enough
+_REMEDY: Final = "give it OPENAI_API_KEY, or run `legation agents login codex`"
+
+
+def failure(error: TurnError | None) -> AgentRefused:
+    """What kind it is stands in `data`: `rateLimitExceeded`, `contextWindowExceeded`, with the HTTP status where there
+    was one."""
+    if error is None:
+        return AgentRefused(AgentMethod.SESSION_PROMPT, RpcError(ErrorCode.INTERNAL_ERROR, _NO_WORDS))
+    kind, status = _error_kind(error.codex_error_info)
+    signed_out = kind == _SIGN_IN or status == _UNAUTHORIZED
+    code = ErrorCode.AUTH_REQUIRED if signed_out else ErrorCode.INTERNAL_ERROR
+    words = ": ".join(filter(None, (error.message, error.additional_details)))
+    words = f"{words}; {_REMEDY}" if signed_out else words
+    data = {key: value for key, value in (("kind", kind), ("httpStatus", status)) if value is not None}
+    return AgentRefused(AgentMethod.SESSION_PROMPT, RpcError(code, words, data))
+
+
+def _error_kind(info: str | Mapping[str, object] | None) -> tuple[str | None, object]:
+    """A word, or an object with one member that is called so."""
+    if not isinstance(info, Mapping):
+        return info, None
+    for kind, about in info.items():
+        return kind, about.get("httpStatusCode") if isinstance(about, Mapping) else None
+    return None, None
+
+
+# A prompt as Codex takes it: text, and pictures as data.
+
+
+def user_input(prompt: tuple[ContentBlock, ...]) -> tuple[UserInput, ...]:
+    return tuple(_input(block) for block in prompt)
+
+
+def _input(block: ContentBlock) -> UserInput:
+    match block:
+        case Text(text=text):
+            return _text_input(text)
+        case Image(data=data, mime_type=mime):
+            return {"type": "image", "url": f"data:{mime};base64,{data}"}
+        case Audio(data=data, mime_type=mime):
+            return {"type": "audio", "url": f"data:{mime};base64,{data}"}
+        case ResourceLink(name=name, uri=uri):
+            return _text_input(f"[{name}]({uri})")
+        case EmbeddedResource(resource=resource):
+            return _text_input(f"{resource.uri}\n\n{resource.text or ''}")
+        case Unread():
+            return _text_input("")
+
+
+def _text_input(text: str) -> UserInput:
+    return {"type": "text", "text": text, "text_elements": []}
