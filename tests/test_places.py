@@ -102,7 +102,7 @@ OWN = {
     "agents/claude": "the list of MCP servers, in the agent's temporary folder",
     "agents/codex": "looks which orders a folder brings, and resolves its name; nothing of it is told to anybody",
     "agents/install": "packages of agents, in the data folder",
-    "agents/opencode/trust.py": "looks which plug-ins a folder brings; nothing of it is told to anybody",
+    "agents/opencode/launch.py": "looks which plug-ins a folder brings; nothing of it is told to anybody",
     "agents/outlines.py": "starts the reader of long lines, which gets each as a file in memory",
     "agents/pool.py": "starts agents with the folder that the host chose for them",
     "agents/rehearsal": "an agent, in a process of its own",

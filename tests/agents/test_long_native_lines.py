@@ -21,7 +21,7 @@ from legation.agents import messages, outlines
 from legation.agents.claude import messages as claude_messages
 from legation.agents.codex import server as codex_server
 from legation.agents.native import read_lines
-from legation.agents.opencode import events as opencode_events
+from legation.agents.opencode import messages as opencode_messages
 from legation.agents.opencode.server import event_of
 from legation.agents.rpc import SLICE_LINES
 from legation.client.eventline import read_event
@@ -128,11 +128,11 @@ class Decoded:
             monkeypatch.setattr(module, name, self._watched(getattr(module, name)))
         for module, names in (
             (claude_messages, ("_head",)),
-            (opencode_events, ("_envelopes", "_payloads", "_sessions")),
+            (opencode_messages, ("_envelopes", "_payloads", "_sessions")),
         ):
             for name in names:
                 monkeypatch.setattr(module, name, self._decoder(getattr(module, name)))
-        for held in (claude_messages._DECODERS, opencode_events._bodies):
+        for held in (claude_messages._DECODERS, opencode_messages._bodies):
             for key, decoder in cast(Mapping[str, Any], held).items():
                 monkeypatch.setitem(cast(dict[str, Any], held), key, self._decoder(decoder))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -126,6 +126,25 @@ def _look_at(answer: asyncio.Future[Any]) -> None:
     """Nobody need wait for it: an error that nobody fetches is no news."""
     if not answer.cancelled():
         answer.exception()
+
+
+class TaskSet:
+    """Coroutines that run beside their owner; `close` cancels and awaits those that are left."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work, name=self._name)
+        self._running.add(task)  # the loop itself keeps only weak references
+        task.add_done_callback(self._running.discard)
+
+    async def close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
 
 
 Trouble = Callable[[DiagnosticCode, str], None]

@@ -11,12 +11,21 @@ from typing import Any, cast
 import msgspec
 
 from legation.agents.native import Permission
-from legation.agents.opencode.answers import AgentInfo, ModelInfo, ModelLimit, ProviderInfo, Providers, Rule
-from legation.agents.opencode.events import SessionCreated, read_event
-from legation.agents.opencode.options import Offers
+from legation.agents.opencode.messages import (
+    AgentInfo,
+    ModelInfo,
+    ModelLimit,
+    ProviderInfo,
+    Providers,
+    Rule,
+    SessionCreated,
+    SessionInfo,
+    SessionTime,
+    read_event,
+)
+from legation.agents.opencode.options import OpenCodeOptions
 from legation.agents.opencode.server import OpenCodeServer
 from legation.agents.opencode.session import OpenCodeSession
-from legation.agents.opencode.states import SessionInfo, SessionTime
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.toolcall import ToolCallPatch
 from legation.wire.acp.updates import SessionUpdate
@@ -72,7 +81,7 @@ class Bench:
 
         return asyncio.create_task(answered())
 
-    # The server's HTTP side: `api.Api`.
+    # The server's HTTP side: `server.ServerApi`.
 
     async def get(self, path: str, into: Any, **_: object) -> Any:
         return msgspec.convert(self.given.get(path, {}), into)
@@ -103,7 +112,7 @@ def make_session(bench: Bench, session_id: str) -> OpenCodeSession:
     model = ModelInfo(id="m", name="m", limit=ModelLimit(context=1000))
     providers = Providers(providers=(ProviderInfo(id="p", name="p", models={"m": model}),), default={})
     agents = tuple(AgentInfo(name=name, mode="primary", permission=(ASK,)) for name in ("build", "plan"))
-    offers = Offers(agents, providers, model="p/m")
+    offers = OpenCodeOptions(agents, providers, model="p/m")
     return OpenCodeSession(bench, cast(OpenCodeServer, bench), info, offers)
 
 

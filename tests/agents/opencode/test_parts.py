@@ -10,16 +10,19 @@ import pytest
 
 from legation.agents.native import Reply
 from legation.agents.opencode import turn as turns
-from legation.agents.opencode.answers import Rule
-from legation.agents.opencode.launch import CONTENT, PASSWORD, serve, settings
-from legation.agents.opencode.messages import CacheTokens, StepFinishPart, Tokens
+from legation.agents.opencode.launch import (
+    CONTENT,
+    PASSWORD,
+    home_must_bring_no_code,
+    must_bring_no_code,
+    serve,
+    settings,
+)
+from legation.agents.opencode.messages import CacheTokens, Retry, Rule, StepFinishPart, Tokens
 from legation.agents.opencode.options import asks
-from legation.agents.opencode.patches import diffs
-from legation.agents.opencode.prompts import parts
-from legation.agents.opencode.states import Retry
-from legation.agents.opencode.tools import Names, kind_of
-from legation.agents.opencode.trust import home_must_bring_no_code, must_bring_no_code
-from legation.agents.opencode.turn import Turn
+from legation.agents.opencode.tools import Names, kind_of, patch_diffs
+from legation.agents.opencode.translate import prompt_parts
+from legation.agents.opencode.turn import OpenCodeTurn
 from legation.errors import ConfigInvalid, Forbidden
 from legation.proc import Command
 from legation.wire.acp.content import EmbeddedResource, Image, ResourceContents, ResourceLink, Text
@@ -43,9 +46,9 @@ Index: /w/b.txt
 
 
 def test_a_unified_diff_tells_old_and_new_of_each_file() -> None:
-    told = [(diff.path, diff.old_text, diff.new_text) for diff in diffs(CHANGED)]
+    told = [(diff.path, diff.old_text, diff.new_text) for diff in patch_diffs(CHANGED)]
     assert told == [("/w/a.txt", "same\nold\n", "same\nnew"), ("/w/b.txt", None, "b\n")]
-    assert diffs("no diff at all") == ()
+    assert patch_diffs("no diff at all") == ()
 
 
 def test_settings_that_were_given_stay_and_the_rules_are_ours() -> None:
@@ -106,7 +109,7 @@ def test_a_tool_of_an_mcp_server_is_named_after_it() -> None:
 
 
 def test_a_prompt_carries_files_images_and_text() -> None:
-    made = parts(
+    made = prompt_parts(
         (
             Text(text="look"),
             Image(data="QQ==", mime_type="image/png"),
@@ -121,7 +124,7 @@ def test_a_prompt_carries_files_images_and_text() -> None:
 
 
 async def test_answers_without_an_end_are_counted_until_a_tool_is_called() -> None:
-    turn = Turn(Reply(), frozenset())
+    turn = OpenCodeTurn(Reply(), frozenset())
     for number, called in enumerate([False, False, True, False, False]):
         turn.finished_step(_step(number), called=called)
         turn.finished_step(_step(number), called=called)  # told again after a gap
@@ -131,18 +134,18 @@ async def test_answers_without_an_end_are_counted_until_a_tool_is_called() -> No
 
 
 async def test_a_retry_is_waited_for_within_reason() -> None:
-    turn = Turn(Reply(), frozenset())
+    turn = OpenCodeTurn(Reply(), frozenset())
     soon = int(time.time() * 1000)
     turn.retried(Retry(attempt=turns.RETRY_LIMIT - 1, message="busy", next=soon))
     assert _cut(turn) == ""
     turn.retried(Retry(attempt=turns.RETRY_LIMIT, message="busy", next=soon))
     assert "was stopped" in _cut(turn)
-    far = Turn(Reply(), frozenset())
+    far = OpenCodeTurn(Reply(), frozenset())
     far.retried(Retry(attempt=1, message="busy", next=soon + 3_600_000))
     assert "was stopped" in _cut(far)
 
 
-def _cut(turn: Turn) -> str:
+def _cut(turn: OpenCodeTurn) -> str:
     return turn.cut.error.message if turn.cut else ""
 
 

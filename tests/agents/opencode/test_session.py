@@ -9,7 +9,7 @@ import pytest
 from tests.agents.opencode.bench import Bench, feed, make_session, recorded, session_of
 
 from legation.agents.native import Permission
-from legation.agents.opencode.events import read_event
+from legation.agents.opencode.messages import read_event
 from legation.agents.opencode.session import OpenCodeSession
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited

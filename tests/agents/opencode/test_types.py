@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from legation.agents.opencode import answers, events, messages, requests, states
-from legation.agents.opencode.mcp import McpStatus
+from legation.agents.opencode import messages
 from legation.agents.schemas import Published, committed, fit
 
 PUBLISHED = committed("opencode")
@@ -12,31 +11,31 @@ LEFT_OUT = "ours does not write it"
 OURS: tuple[tuple[object, str], ...] = (
     (messages.Message, "Message"),
     (messages.Part, "Part"),
-    (states.Status, "SessionStatus"),
-    (states.SessionInfo, "Session"),
-    (answers.AgentInfo, "Agent"),
-    (answers.Providers, "config.providers.answer:200"),
-    (requests.PermissionRequest, "PermissionRequest"),
-    (requests.QuestionRequest, "QuestionRequest"),
-    (states.Todo, "Todo"),
-    (answers.Health, "global.health.answer:200"),
-    (McpStatus, "MCPStatus"),
-    (events.MessageUpdated, "EventMessageUpdated.properties"),
-    (events.PartUpdated, "EventMessagePartUpdated.properties"),
-    (events.PartDelta, "EventMessagePartDelta.properties"),
-    (events.SessionUpdated, "EventSessionUpdated.properties"),
-    (events.SessionCreated, "EventSessionCreated.properties"),
-    (events.StatusChanged, "EventSessionStatus.properties"),
-    (events.SessionIdle, "EventSessionIdle.properties"),
-    (events.SessionFailed, "EventSessionError.properties"),
-    (events.SessionCompacted, "EventSessionCompacted.properties"),
-    (events.PermissionAsked, "EventPermissionAsked.properties"),
-    (events.PermissionReplied, "EventPermissionReplied.properties"),
-    (events.QuestionAsked, "EventQuestionAsked.properties"),
-    (events.QuestionEnded, "EventQuestionReplied.properties"),
-    (events.QuestionEnded, "EventQuestionRejected.properties"),
-    (events.TodoUpdated, "EventTodoUpdated.properties"),
-    (events.InstanceDisposed, "EventServerInstanceDisposed.properties"),
+    (messages.Status, "SessionStatus"),
+    (messages.SessionInfo, "Session"),
+    (messages.AgentInfo, "Agent"),
+    (messages.Providers, "config.providers.answer:200"),
+    (messages.PermissionRequest, "PermissionRequest"),
+    (messages.QuestionRequest, "QuestionRequest"),
+    (messages.Todo, "Todo"),
+    (messages.Health, "global.health.answer:200"),
+    (messages.McpStatus, "MCPStatus"),
+    (messages.MessageUpdated, "EventMessageUpdated.properties"),
+    (messages.PartUpdated, "EventMessagePartUpdated.properties"),
+    (messages.PartDelta, "EventMessagePartDelta.properties"),
+    (messages.SessionUpdated, "EventSessionUpdated.properties"),
+    (messages.SessionCreated, "EventSessionCreated.properties"),
+    (messages.StatusChanged, "EventSessionStatus.properties"),
+    (messages.SessionIdle, "EventSessionIdle.properties"),
+    (messages.SessionFailed, "EventSessionError.properties"),
+    (messages.SessionCompacted, "EventSessionCompacted.properties"),
+    (messages.PermissionAsked, "EventPermissionAsked.properties"),
+    (messages.PermissionReplied, "EventPermissionReplied.properties"),
+    (messages.QuestionAsked, "EventQuestionAsked.properties"),
+    (messages.QuestionEnded, "EventQuestionReplied.properties"),
+    (messages.QuestionEnded, "EventQuestionRejected.properties"),
+    (messages.TodoUpdated, "EventTodoUpdated.properties"),
+    (messages.InstanceDisposed, "EventServerInstanceDisposed.properties"),
 )
 
 
@@ -51,8 +50,8 @@ def test_every_published_event_is_read_or_dropped_for_a_reason() -> None:
         for name, definition in PUBLISHED.definitions.items()
         if name.startswith("Event") and isinstance(definition, dict) and "type" in definition
     }
-    known = {*events.READ, *events.DROPPED}
-    assert {each for each in names - known if not each.startswith(events.DROPPED_PREFIX)} == set()
+    known = {*messages.READ, *messages.DROPPED}
+    assert {each for each in names - known if not each.startswith(messages.DROPPED_PREFIX)} == set()
 
 
 def test_every_call_that_we_make_is_published() -> None:

@@ -267,7 +267,7 @@ def _odd_thread_of(params: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-class Ear(Protocol):
+class PeerListener(Protocol):
     """Must not wait."""
 
     def heard(self, heard: Heard) -> None: ...
@@ -276,9 +276,9 @@ class Ear(Protocol):
 
 
 class Peer:
-    def __init__(self, child: Child, ear: Ear) -> None:
+    def __init__(self, child: Child, listener: PeerListener) -> None:
         self._child = child
-        self._ear = ear
+        self._listener = listener
         self._calls = Calls()
         self._closed = False
 
@@ -334,14 +334,14 @@ class Peer:
         is_cut = brief is not line
         message = read_message(brief if brief.isascii() else brief.decode(errors="replace").encode())
         if message is None or not (message.method or message.id):
-            self._ear.stray(line)
+            self._listener.stray(line)
         elif not message.method:
             error, result = bytes(message.error), bytes(message.result) or b"null"
             return self._calls.take(id_key(bytes(message.id)), read_error(error) if error else result)
         elif message.id:
-            self._ear.asked(self._asked(message, line, is_cut))
+            self._listener.asked(self._asked(message, line, is_cut))
         else:
-            self._ear.heard(Heard(message.method, bytes(message.params), line, is_cut))
+            self._listener.heard(Heard(message.method, bytes(message.params), line, is_cut))
         return None
 
     def close(self) -> None:

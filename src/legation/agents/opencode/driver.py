@@ -1,27 +1,48 @@
-"""The driver of OpenCode: its sessions and turns, by the methods that the host calls."""
+"""The driver of OpenCode: its sessions and turns, and its part in the servers that several agents share.
+
+INV-O15 Two sessions share a server only if both their folders are trusted, or neither is, and they have the same MCP
+        servers: a server's settings count for all of its folders, and a folder's MCP servers for all of its sessions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from signal import SIGKILL
 from typing import ClassVar, Final, TypeVar
 
-from legation.agents.opencode.connection import OpenCodeConnection
-from legation.agents.opencode.hello import HELLO
+import msgspec
+
+from legation.agents.native import Equipment, NativeAgent
+from legation.agents.opencode.launch import home_must_bring_no_code, must_bring_no_code
+from legation.agents.opencode.messages import Event, SessionInfo, SessionUpdated
 from legation.agents.opencode.options import offered
-from legation.agents.opencode.server import OpenCodeServer
+from legation.agents.opencode.server import Listener, OpenCodeServer, last_words
 from legation.agents.opencode.session import OpenCodeSession
-from legation.agents.opencode.states import SessionInfo
+from legation.agents.pool import Lease, pool_key
 from legation.agents.rpc import AgentRefused
-from legation.errors import AgentError, ConfigInvalid, InvalidParams, TimedOut
+from legation.errors import AgentError, AgentExited, ConfigInvalid, InvalidParams, LegationError, TimedOut
+from legation.proc import Exit
+from legation.wire import jsontext
 from legation.wire.acp import sessions as acp
-from legation.wire.acp.capabilities import InitializeResponse
+from legation.wire.acp.capabilities import (
+    AgentCapabilities,
+    Implementation,
+    InitializeResponse,
+    McpCapabilities,
+    PromptCapabilities,
+    SessionCapabilities,
+    Supported,
+)
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod, ErrorCode
+from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.shape import PROTOCOL_VERSION
 from legation.wire.acp.updates import Notice
+from legation.wire.diagnostic import DiagnosticCode
 
 LISTED: Final = 1000  # sessions in one list
 END_LIMIT: Final = 5.0  # seconds to end a turn whose session is closed: the server's time
@@ -29,8 +50,126 @@ END_LIMIT: Final = 5.0  # seconds to end a turn whose session is closed: the ser
 _T = TypeVar("_T")
 
 
-class OpenCodeAgent(OpenCodeConnection):
-    HELLO: ClassVar[InitializeResponse] = HELLO
+class OpenCodeAgent(NativeAgent):
+    HELLO: ClassVar = InitializeResponse(
+        protocol_version=PROTOCOL_VERSION,
+        agent_capabilities=AgentCapabilities(
+            load_session=True,
+            prompt_capabilities=PromptCapabilities(image=True, audio=True, embedded_context=True),
+            mcp_capabilities=McpCapabilities(http=True, sse=True),
+            session_capabilities=SessionCapabilities(
+                list=Supported(), delete=Supported(), resume=Supported(), close=Supported()
+            ),
+        ),
+        agent_info=Implementation(name="opencode", title="OpenCode", version="unknown"),
+    )
+
+    def __init__(self, equipment: Equipment) -> None:
+        super().__init__(equipment)
+        self._leases = ServerLeases(equipment, self)
+        self._sessions: dict[str, OpenCodeSession] = {}
+        self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._stopping: asyncio.Task[Exit] | None = None
+
+    async def begin(self, timeout: float) -> None:
+        server = await self._leases.begin(timeout)
+        assert self.HELLO.agent_info
+        info = msgspec.structs.replace(self.HELLO.agent_info, version=server.version)
+        self.hello = msgspec.structs.replace(self.HELLO, agent_info=info)
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        return tuple(server.child.pid for server in self._leases.servers)
+
+    def stderr_tail(self) -> str:
+        return next((server.child.stderr_tail() for server in self._leases.servers), "")
+
+    async def wait(self) -> Exit:
+        """What is left to tidy up goes on behind it: nobody must take the agent for alive meanwhile."""
+        found = await asyncio.shield(self._ended)
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(0, found), name=f"legation-tidy-{self.name}")
+        return found
+
+    async def stop(self, grace: float) -> Exit:
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace, None))
+        return await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace: float, found: Exit | None) -> Exit:
+        """A server whose turn had to be ended like this takes nobody any more."""
+        leases = self._leases.take_all()
+        stuck = {session.server for session in self._sessions.values() if session.running}
+        gone = AgentExited(f"cannot complete the turn: {self.name!r} was stopped; prompt it again")
+        for session in self._sessions.values():
+            session.lost(gone)
+            await session.close()
+        for lease in leases:
+            lease.server.part(self)
+        for lease in leases:
+            server = lease.server
+            await lease.leave(grace, retire=server in stuck)
+            if server.ended and found is None:
+                killed = await server.wait()
+                found = killed if killed.signal == SIGKILL else None
+        found = found or Exit(0, None)
+        if not self._ended.done():
+            self._ended.set_result(found)
+        return found
+
+    # What its servers tell: `server.Listener`.
+
+    def take(self, event: Event) -> None:
+        own = next((each for each in self._sessions.values() if each.has(event.session_id)), None)
+        if own is None and isinstance(event.body, SessionUpdated):  # a sub-agent's, which begins
+            parent = event.body.info.parent_id
+            own = next((each for each in self._sessions.values() if each.has(parent)), None)
+        if own is not None:
+            own.take(event)
+
+    def trouble(self, code: DiagnosticCode, message: str) -> None:
+        self._inbox.trouble(code, message)
+
+    def lost(self, found: Exit) -> None:
+        words = next((last_words(server.child) for server in self._leases.servers), "")
+        for session in self._sessions.values():
+            session.lost(
+                AgentExited(
+                    f"cannot complete {AgentMethod.SESSION_PROMPT}: {self.name!r} ended with {found}{words}",
+                    {"exitCode": found.code, "signal": found.signal},
+                )
+            )
+        if not self._ended.done():
+            self._ended.set_result(found)
+
+    async def catch_up(self) -> None:
+        for session in tuple(self._sessions.values()):
+            try:
+                await session.catch_up()
+            except LegationError as error:
+                what = f"cannot fetch what was missed of session {session.id}: {error.message}"
+                self.trouble(DiagnosticCode.AGENT_PROCESS_ERROR, what)
+
+    async def forgotten(self, directory: str) -> None:
+        for session in tuple(self._sessions.values()):
+            if session.directory == directory and session.mcp:
+                await session.server.prepare(directory, session.mcp)
+
+    async def room(self) -> None:
+        await self._inbox.room()
+
+    @property
+    def can_ask_questions(self) -> bool:
+        return self._client.elicitation is not None and self._client.elicitation.form is not None
+
+    def _session(self, session_id: str) -> OpenCodeSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise AgentRefused(
+                "session",
+                RpcError(ErrorCode.RESOURCE_NOT_FOUND, f"no session {session_id} is open; resume it"),
+            )
+        return session
 
     # Sessions.
 
@@ -262,3 +401,57 @@ async def _answered(
     if on_answer is not None:
         on_answer(answer)
     return answer
+
+
+class ServerLeases:
+    """`listener` joins every server that is leased."""
+
+    def __init__(self, equipment: Equipment, listener: Listener) -> None:
+        self._equipment = equipment
+        self._listener = listener
+        self._held: dict[str, Lease[OpenCodeServer]] = {}
+        self._first: Lease[OpenCodeServer] | None = None  # until a session says which server it needs
+        self._opening = asyncio.Lock()
+
+    @property
+    def servers(self) -> tuple[OpenCodeServer, ...]:
+        return tuple(lease.server for lease in self._held.values())
+
+    async def begin(self, timeout: float) -> OpenCodeServer:
+        """A server for the folder of the command, which is where the first session mostly is."""
+        await asyncio.to_thread(home_must_bring_no_code, self._equipment.command.env)
+        lease = await self._lease(str(self._equipment.command.cwd), (), timeout)
+        self._first = lease
+        return lease.server
+
+    async def server_in(self, cwd: str, mcp: tuple[McpServer, ...], timeout: float) -> OpenCodeServer:
+        """For what names the folder, which OpenCode then looks into."""
+        await asyncio.to_thread(home_must_bring_no_code, self._equipment.command.env)
+        if not self._equipment.trusts(cwd):
+            await asyncio.to_thread(must_bring_no_code, cwd)
+        lease = await self._lease(cwd, mcp, timeout)
+        first, self._first = self._first, None
+        if first is not None and first is not lease:  # it began with another than it needs
+            self._held = {key: each for key, each in self._held.items() if each is not first}
+            first.server.part(self._listener)
+            await first.leave(0)
+        return lease.server
+
+    def take_all(self) -> tuple[Lease[OpenCodeServer], ...]:
+        """Whoever takes them parts from their servers and leaves them."""
+        leases, self._held = tuple(self._held.values()), {}
+        return leases
+
+    async def _lease(self, cwd: str, mcp: tuple[McpServer, ...], timeout: float) -> Lease[OpenCodeServer]:
+        """INV-O15."""
+        equipment, command = self._equipment, self._equipment.command
+        trusted = equipment.trusts(cwd)
+        key = pool_key(command, "trusted" if trusted else "untrusted", jsontext.write(mcp).decode())
+        async with self._opening:
+            if key not in self._held:
+                start = partial(
+                    OpenCodeServer.start, equipment.launcher, equipment.pipes, timeout, trusted=trusted
+                )
+                self._held[key] = await equipment.pool.lease(key, command, start)
+                self._held[key].server.join(self._listener)
+            return self._held[key]

@@ -9,17 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from legation.agents.opencode.answers import AgentInfo, Config, ModelInfo, Providers, Rule
-from legation.agents.opencode.api import Api
-from legation.agents.opencode.states import SessionInfo
+from legation.agents.opencode.messages import AgentInfo, Config, ModelInfo, Providers, Rule, SessionInfo
+from legation.agents.opencode.server import ServerApi
 from legation.errors import InvalidParams
-from legation.wire.acp.config import (
-    ConfigOption,
-    SelectChoice,
-    SelectOption,
-    SessionMode,
-    SessionModeState,
-)
+from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
 
 BUILD: Final = "build"
 DEFAULT: Final = (
@@ -48,7 +41,7 @@ def asks(rules: tuple[Rule, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
+class OpenCodeOptions:
     """`model` is `provider/model`, or None where OpenCode chooses; `variant` is None for none."""
 
     agents: tuple[AgentInfo, ...]
@@ -60,7 +53,7 @@ class Offers:
     @classmethod
     def of(
         cls, agents: tuple[AgentInfo, ...], providers: Providers, config: Config, info: SessionInfo | None
-    ) -> Offers:
+    ) -> OpenCodeOptions:
         offered = tuple(each for each in agents if each.mode != "subagent" and not each.hidden)
         made = cls(offered, providers, model=config.model or _first(providers))
         if info is not None and info.agent in {each.name for each in made._asking}:
@@ -102,14 +95,14 @@ class Offers:
         found = self.find(self.model) if self.model else None
         return int(found.limit.context) if found else 0
 
-    def in_mode(self, mode: str) -> Offers:
+    def in_mode(self, mode: str) -> OpenCodeOptions:
         for each in self._asking:
             if _mode(each.name) == mode:
                 return replace(self, agent=each.name)
         known = ", ".join(_mode(each.name) for each in self._asking)
         raise InvalidParams(f"cannot choose mode {mode!r}: OpenCode offers {known}")
 
-    def with_option(self, option: str, value: str | bool) -> Offers:
+    def with_option(self, option: str, value: str | bool) -> OpenCodeOptions:
         if option == MODEL and isinstance(value, str) and self.find(value) is not None:
             return replace(self, model=value, variant=None)
         if option == VARIANT and isinstance(value, str) and self.model is not None:
@@ -162,13 +155,13 @@ class Offers:
         )
 
 
-async def offered(api: Api, info: SessionInfo) -> Offers:
+async def offered(api: ServerApi, info: SessionInfo) -> OpenCodeOptions:
     """In the folder of a session, and as it was left."""
     where = info.directory
     agents = await api.get("/agent", tuple[AgentInfo, ...], directory=where)
     providers = await api.get("/config/providers", Providers, directory=where)
     config = await api.get("/config", Config, directory=where)
-    return Offers.of(agents, providers, config, info)
+    return OpenCodeOptions.of(agents, providers, config, info)
 
 
 def _mode(agent: str) -> str:

@@ -1,4 +1,5 @@
-"""What OpenCode waits for in one session: permissions and questions, asked of the host and answered in time.
+"""What OpenCode waits for in one session: permissions and questions, asked of the host when all is known that they must be
+judged by, and answered in time.
 
 INV-O11 Every request is answered once, with `once` or `reject`; an answer that comes when the turn is being ended is
         not sent.
@@ -10,18 +11,122 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from legation.agents.native import Permission
-from legation.agents.opencode import questions
-from legation.agents.opencode.requests import PermissionRequest, QuestionRequest
-from legation.agents.opencode.tasks import Tasks
+from legation.agents.native import Permission, TaskSet
+from legation.agents.opencode.messages import (
+    PermissionReplied,
+    PermissionRequest,
+    QuestionInfo,
+    QuestionRequest,
+    ToolPart,
+    ToolPending,
+)
+from legation.agents.opencode.server import RemoteSession
+from legation.agents.opencode.tools import asked_call
+from legation.agents.opencode.translate import OpenCodeTranslator
+from legation.agents.opencode.turn import OpenCodeTurns, foreign_answer
 from legation.errors import LegationError
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.elicitation import (
+    CreateElicitationRequest,
+    CreateElicitationResponse,
+    ElicitationValue,
+)
 from legation.wire.acp.toolcall import ToolCallPatch
+from legation.wire.acp.updates import SessionUpdate
+from legation.wire.diagnostic import DiagnosticCode
+
+EARLY_LIMIT: Final = 2.0  # seconds from a permission to the arguments of its call: the server's time
+
+
+class OpenCodePermissions:
+    def __init__(
+        self,
+        session_id: str,
+        host: OpenCodeHost,
+        remote: RemoteSession,
+        transcript: OpenCodeTranslator,
+        turns: OpenCodeTurns,
+    ) -> None:
+        self._host = host
+        self._transcript = transcript
+        self._turns = turns
+        self._asks = PendingRequests(session_id, host, remote.answer)
+        self._early: dict[str, PermissionRequest] = {}  # asked before the call's arguments were told
+        self._tasks = TaskSet(f"legation-opencode-early-{session_id}")
+
+    def permission(self, request: PermissionRequest) -> None:
+        if self._asks.knows(request.id) or self._turns.ending:
+            return
+        part = self._transcript.call(request.tool.call_id) if request.tool else None
+        if request.tool is not None and (part is None or isinstance(part.state, ToolPending)):
+            if request.id not in self._early:  # of an MCP tool: its arguments are told right behind
+                self._early[request.id] = request
+                self._tasks.start(self._ask_late(request.id))
+            return
+        self._ask(request)
+
+    def question(self, request: QuestionRequest) -> None:
+        if not self._asks.knows(request.id) and not self._turns.ending:
+            self._asks.question(request)
+
+    def reject(self, request: QuestionRequest) -> None:
+        """Nobody could be shown it."""
+        self._asks.reject(request)
+
+    def told(self, part: ToolPart) -> None:
+        """A call, as it is now."""
+        if not isinstance(part.state, ToolPending):
+            self._ask_early(lambda each: each.tool is not None and each.tool.call_id == part.call_id)
+
+    def replied(self, body: PermissionReplied) -> None:
+        """INV-O13. What was not even asked yet can only have been withdrawn."""
+        if self._early.pop(body.request_id, None) is not None:
+            ours = body.reply == "reject"
+        else:
+            ours = self._asks.replied(body.request_id, body.reply)
+        if not ours:
+            forged = foreign_answer()
+            self._host.trouble(DiagnosticCode.AGENT_PROCESS_ERROR, forged.message)
+            self._turns.cut(forged)
+
+    def question_ended(self, request_id: str) -> None:
+        self._asks.question_ended(request_id)
+
+    def keep_only(self, open_ids: set[str]) -> None:
+        self._asks.keep_only(open_ids)
+
+    def release(self) -> None:
+        """The host ends the turn: it answers what was asked, and nothing else is asked."""
+        self._early.clear()
+        self._asks.release()
+
+    def withdraw(self) -> None:
+        """The turn is over, or we end it: nobody need answer any more."""
+        self._early.clear()
+        self._asks.withdraw()
+
+    async def close(self) -> None:
+        await self._asks.close()
+        await self._tasks.close()
+
+    async def _ask_late(self, request_id: str) -> None:
+        await self._turns.until_over(EARLY_LIMIT)
+        self._ask_early(lambda request: request.id == request_id)
+
+    def _ask_early(self, due: Callable[[PermissionRequest], bool]) -> None:
+        for request in [each for each in self._early.values() if due(each)]:
+            del self._early[request.id]
+            if not self._turns.ending:
+                self._ask(request)
+
+    def _ask(self, request: PermissionRequest) -> None:
+        part = self._transcript.call(request.tool.call_id) if request.tool else None
+        self._asks.permission(request, asked_call(request, part, self._transcript.names))
+
 
 UNDECIDED: Final = "Nobody decided on this call. Go on without it, or say what you need it for."
 DENIED: Final = "This call was denied. Go on without it, or say what you need it for."
@@ -29,11 +134,15 @@ DENIED: Final = "This call was denied. Go on without it, or say what you need it
 _log = logging.getLogger(__name__)
 
 
-class Host(Protocol):
-    """The driver's side of the questions."""
+class OpenCodeHost(Protocol):
+    """The driver, as its sessions see it."""
 
     @property
     def can_ask_questions(self) -> bool: ...
+    def say(self, session_id: str, *updates: SessionUpdate, native: bytes = b"") -> None: ...
+    def say_unknown(self, session_id: str, line: bytes) -> None: ...
+    def mark_cut(self, session_id: str, call_id: str) -> None: ...
+    def trouble(self, code: DiagnosticCode, message: str) -> None: ...
     def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]: ...
     def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]: ...
 
@@ -49,17 +158,17 @@ class _Open:
     sent: str | None = None
 
 
-class Asks:
+class PendingRequests:
     """`send` posts an answer to a path of the server."""
 
-    def __init__(self, session_id: str, host: Host, send: Send) -> None:
+    def __init__(self, session_id: str, host: OpenCodeHost, send: Send) -> None:
         self._session_id = session_id
         self._host = host
         self._send = send
         self._permissions: dict[str, _Open] = {}
         self._questions: dict[str, asyncio.Task[CreateElicitationResponse]] = {}
         self._released: set[asyncio.Task[Any]] = set()  # asked, and waited for no more
-        self._sending = Tasks(f"legation-opencode-answer-{session_id}")
+        self._sending = TaskSet(f"legation-opencode-answer-{session_id}")
 
     def knows(self, request_id: str) -> bool:
         return request_id in self._permissions or request_id in self._questions
@@ -71,11 +180,9 @@ class Asks:
 
     def question(self, request: QuestionRequest) -> None:
         if not self._host.can_ask_questions:
-            self._sending.start(
-                self._post(f"/question/{request.id}/reply", {"answers": questions.unanswerable(request)})
-            )
+            self._sending.start(self._post(f"/question/{request.id}/reply", {"answers": no_answers(request)}))
             return
-        task = self._host.ask_question(questions.form(self._session_id, request))
+        task = self._host.ask_question(question_form(self._session_id, request))
         self._questions[request.id] = task
         task.add_done_callback(partial(self._answered, request))
 
@@ -133,7 +240,7 @@ class Asks:
         """INV-O12. An approval that was sent is safe when OpenCode has told of it."""
         there = [each for each in self._permissions.values() if each.request.session_id == session_id]
         waiting = any(each.decision is None or each.decision.allowed for each in there)
-        for asked, body in _answers(there):
+        for asked, body in _replies(there):
             if asked.sent is None and (body["reply"] == "once" or not waiting):
                 asked.sent = str(body["reply"])
                 self._sending.start(self._reply(asked, body))
@@ -150,7 +257,7 @@ class Asks:
             answer = task.result()
         if answer is not None and answer.action == "accept":
             self._sending.start(
-                self._post(f"{path}/reply", {"answers": questions.answers(request, answer.content)})
+                self._post(f"{path}/reply", {"answers": question_answers(request, answer.content)})
             )
         else:
             self._sending.start(self._post(f"{path}/reject", {}))
@@ -164,7 +271,7 @@ class Asks:
         return True
 
 
-def _answers(asked: list[_Open]) -> Iterator[tuple[_Open, dict[str, object]]]:
+def _replies(asked: list[_Open]) -> Iterator[tuple[_Open, dict[str, object]]]:
     for each in asked:
         decision = each.decision
         if decision is None:
@@ -174,3 +281,64 @@ def _answers(asked: list[_Open]) -> Iterator[tuple[_Open, dict[str, object]]]:
         else:  # with words, for without them the turn would end
             words = decision.message or (UNDECIDED if decision.cancelled else DENIED)
             yield each, {"reply": "reject", "message": words}
+
+
+# Questions as forms, and their answers as OpenCode wants them: a list of labels for each question.
+
+
+NOBODY: Final = "Nobody can be asked here. Decide by yourself, and say what you chose."
+_CUSTOM: Final = "Type your own answer, or add to what you chose above (optional)."
+
+
+def question_form(session_id: str, request: QuestionRequest) -> CreateElicitationRequest:
+    """One field for each question, and one for an answer of one's own where that is welcome."""
+    fields: dict[str, Any] = {}
+    for number, question in enumerate(request.questions):
+        fields[_field_name(number)] = _field(question)
+        if question.custom is not False:
+            own = {"type": "string", "title": "Other", "description": _CUSTOM}
+            fields[f"{_field_name(number)}_custom"] = own
+    return CreateElicitationRequest(
+        mode="form",
+        message="\n".join(question.question for question in request.questions),
+        requested_schema={"type": "object", "properties": fields},
+        session_id=session_id,
+        tool_call_id=request.tool.call_id if request.tool else None,
+    )
+
+
+def question_answers(
+    request: QuestionRequest, content: Mapping[str, ElicitationValue] | None
+) -> list[list[str]]:
+    given = content or {}
+    return [
+        [*_labels(given.get(_field_name(number))), *_labels(given.get(f"{_field_name(number)}_custom"))]
+        for number in range(len(request.questions))
+    ]
+
+
+def no_answers(request: QuestionRequest) -> list[list[str]]:
+    return [[NOBODY] for _ in request.questions]
+
+
+def _field_name(number: int) -> str:
+    return f"question_{number}"
+
+
+def _field(question: QuestionInfo) -> dict[str, Any]:
+    choices = [
+        {"const": option.label, "title": option.label, "description": option.description}
+        for option in question.options
+    ]
+    head = {"title": question.header or question.question, "description": question.question}
+    if not choices:
+        return {"type": "string", **head}
+    if question.multiple:
+        return {"type": "array", **head, "items": {"anyOf": choices}}
+    return {"type": "string", **head, "oneOf": choices}
+
+
+def _labels(value: ElicitationValue | None) -> list[str]:
+    if value is None or value == "":
+        return []
+    return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]

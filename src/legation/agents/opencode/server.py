@@ -4,34 +4,51 @@ INV-O3  Events are handed on in the order in which they came, each to the one li
         a sub-agent's session goes to the listener of the session that it works for.
 INV-O4  A stream that broke is taken up again, and what was missed meanwhile is fetched before anything later is read.
 INV-O5  A server that cannot be reached any more is stopped; whoever listens is told how it ended, once.
+
+Errors of its HTTP side are `AgentRefused`, a server that does not answer in time is `TimedOut`, one that is gone
+`TransportClosed`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import httpx2
+import msgspec
 
 from legation.agents import outlines
 from legation.agents.native import Trouble, brief_of
-from legation.agents.opencode.answers import Health
-from legation.agents.opencode.api import Api
-from legation.agents.opencode.events import Event, InstanceDisposed, SessionUpdated, read_event
-from legation.agents.opencode.launch import serve
-from legation.agents.opencode.mcp import McpStatus, mcp_config
-from legation.agents.opencode.output import address, drain, said
-from legation.agents.opencode.sse import EventSplitter
+from legation.agents.opencode.launch import mcp_config, serve
+from legation.agents.opencode.messages import (
+    Event,
+    Health,
+    Idle,
+    InstanceDisposed,
+    McpStatus,
+    PermissionRequest,
+    QuestionRequest,
+    SessionInfo,
+    SessionUpdated,
+    Status,
+    Told,
+    read_event,
+)
 from legation.agents.output import Stray
-from legation.agents.rpc import SLICE_LINES
-from legation.errors import LegationError, TimedOut
+from legation.agents.rpc import SLICE_LINES, AgentRefused
+from legation.errors import AgentError, AgentExited, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit, Launcher, Pipes
+from legation.proc.lines import LineSplitter, Redact
+from legation.wire import jsontext
 from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.diagnostic import DiagnosticCode
 
 EVENTS: Final = "/global/event"  # of all folders
@@ -61,7 +78,7 @@ class Listener(Protocol):
 class OpenCodeServer:
     """Made by `start`, and shared; the last one to use it stops it."""
 
-    def __init__(self, child: Child, api: Api, pipes: Pipes, version: str) -> None:
+    def __init__(self, child: Child, api: ServerApi, pipes: Pipes, version: str) -> None:
         self.child = child
         self.api = api
         self.version = version
@@ -73,7 +90,9 @@ class OpenCodeServer:
         self._prepared: set[str] = set()
         self._preparing = asyncio.Lock()
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-        self._draining = asyncio.create_task(drain(child), name=f"legation-opencode-out-{child.pid}")
+        self._draining = asyncio.create_task(
+            read_to_the_end(child), name=f"legation-opencode-out-{child.pid}"
+        )
         self._reading = asyncio.create_task(self._read(), name=f"legation-opencode-{child.pid}")
         self._living = asyncio.create_task(self._live(), name=f"legation-opencode-life-{child.pid}")
 
@@ -83,12 +102,12 @@ class OpenCodeServer:
     ) -> OpenCodeServer:
         password = secrets.token_urlsafe(32)
         child = await launcher.spawn(serve(command, trusted=trusted, password=password), pipes)
-        api: Api | None = None
+        api: ServerApi | None = None
         stray = Stray()
         try:
             async with asyncio.timeout(timeout):
                 url = await address(child, stray)
-                api = Api(url, password, redact=pipes.redact, max_answer=pipes.max_line)
+                api = ServerApi(url, password, redact=pipes.redact, max_answer=pipes.max_line)
                 version = (await api.get("/global/health", Health, timeout=timeout)).version
                 server = cls(child, api, pipes, version)
         except BaseException as error:
@@ -97,7 +116,7 @@ class OpenCodeServer:
             await asyncio.shield(child.stop(grace=0))
             if isinstance(error, TimeoutError):
                 raise TimedOut(
-                    f"cannot start OpenCode's server: it did not listen within {timeout:g} s{said(child, stray)}"
+                    f"cannot start OpenCode's server: it did not listen within {timeout:g} s{last_words(child, stray)}"
                 ) from None
             raise
         try:
@@ -277,3 +296,236 @@ async def event_of(line: bytes, trouble: Trouble) -> Event | None:
 
 def _shown(line: bytes) -> str:
     return line[:SHOWN_BYTES].decode(errors="replace")
+
+
+USER: Final = "opencode"
+CALL_LIMIT: Final = 30.0  # seconds for one call where the caller has no limit of its own: the server's time
+_OK: Final = range(200, 300)
+_CODES: Final[Mapping[int, int]] = {
+    400: ErrorCode.INVALID_PARAMS,
+    401: ErrorCode.AUTH_REQUIRED,
+    404: ErrorCode.RESOURCE_NOT_FOUND,
+}
+
+_T = TypeVar("_T")
+
+
+class ServerApi:
+    """`max_answer` bounds one answer, in bytes."""
+
+    def __init__(self, url: str, password: str, *, redact: Redact, max_answer: int) -> None:
+        self._client = httpx2.AsyncClient(
+            base_url=url, auth=(USER, password), trust_env=False, timeout=CALL_LIMIT
+        )
+        self._redact = redact
+        self._max_answer = max_answer
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._client.aclose()
+
+    async def get(
+        self,
+        path: str,
+        into: type[_T],
+        *,
+        directory: str | None = None,
+        timeout: float = CALL_LIMIT,
+        **query: str | int,
+    ) -> _T:
+        raw = await self._send("GET", path, None, directory, timeout, query)
+        return _read_answer(path, raw, into)
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        into: type[_T],
+        *,
+        directory: str | None = None,
+        timeout: float = CALL_LIMIT,
+    ) -> _T:
+        return _read_answer(path, await self._send("POST", path, body, directory, timeout), into)
+
+    async def do(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, directory: str, timeout: float
+    ) -> None:
+        """What it answers is of no interest."""
+        await self._send(method, path, body, directory, timeout)
+
+    def stream(self, path: str, silence: float) -> Any:
+        """A context manager whose answer is read in pieces; `silence` seconds without one end it."""
+        timeout = httpx2.Timeout(CALL_LIMIT, read=silence)
+        return self._client.stream("GET", path, timeout=timeout)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        directory: str | None,
+        timeout: float,
+        query: Mapping[str, str | int] | None = None,
+    ) -> bytes:
+        if self._closed:
+            raise TransportClosed(f"cannot send {method} {path}: OpenCode's server has ended; start it again")
+        params = {**({} if directory is None else {"directory": directory}), **(query or {})}
+        content = None if body is None else jsontext.write(body)
+        headers = {} if body is None else {"content-type": "application/json"}
+        try:
+            async with self._client.stream(
+                method, path, params=params, content=content, headers=headers, timeout=timeout
+            ) as answer:
+                raw = self._redact(await self._bounded(path, answer))
+        except httpx2.TimeoutException:
+            raise TimedOut(
+                f"cannot complete {method} {path}: OpenCode did not answer within {timeout:g} s"
+            ) from None
+        except httpx2.HTTPError as error:
+            raise TransportClosed(
+                f"cannot complete {method} {path}: the connection to OpenCode broke ({type(error).__name__});"
+                " look at its exit"
+            ) from None
+        if answer.status_code not in _OK:
+            raise _refused(f"{method} {path}", answer.status_code, raw)
+        return raw
+
+    async def _bounded(self, path: str, answer: httpx2.Response) -> bytes:
+        pieces, size = [], 0
+        async for piece in answer.aiter_bytes():
+            size += len(piece)
+            if size > self._max_answer:
+                raise AgentError(
+                    f"cannot read {path}: OpenCode's answer is longer than {self._max_answer} bytes; raise max_line"
+                )
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def _read_answer(path: str, raw: bytes, into: type[_T]) -> _T:
+    try:
+        return msgspec.convert(jsontext.read(raw), into)
+    except jsontext.READ_ERRORS:
+        raise AgentError(
+            f"cannot read {path}: OpenCode answered with something else; use a version that Legation knows"
+        ) from None
+
+
+class _Complaint(msgspec.Struct, frozen=True):
+    message: str | None = None
+    data: Mapping[str, Any] | None = None
+
+
+def _refused(what: str, status: int, raw: bytes) -> AgentRefused:
+    try:
+        said = msgspec.json.decode(raw, type=_Complaint)
+    except jsontext.READ_ERRORS:
+        said = _Complaint()
+    message = said.message or (said.data or {}).get("message") or f"status {status}"
+    return AgentRefused(what, RpcError(_CODES.get(status, ErrorCode.INTERNAL_ERROR), str(message)))
+
+
+PROMPT_LIMIT: Final = 60.0  # seconds to take a prompt, the folder's start included: the server's time
+ABORT_LIMIT: Final = 5.0  # seconds for one abort: the server's time
+REPLY_LIMIT: Final = 10.0  # seconds to take an answer: the server's time
+
+
+class RemoteSession:
+    def __init__(self, api: ServerApi, session_id: str, directory: str) -> None:
+        self._api = api
+        self._session_id = session_id
+        self._directory = directory
+
+    # What is done.
+
+    async def prompt(self, body: dict[str, object]) -> None:
+        await self._do(f"/session/{self._session_id}/prompt_async", body, PROMPT_LIMIT)
+
+    async def abort(self) -> None:
+        await self._do(f"/session/{self._session_id}/abort", {}, ABORT_LIMIT)
+
+    async def answer(self, path: str, body: dict[str, object]) -> None:
+        """One of its requests."""
+        await self._do(path, body, REPLY_LIMIT)
+
+    async def forget_folder(self) -> None:
+        """What OpenCode holds for the folder, it makes anew."""
+        await self._do("/instance/dispose", {}, PROMPT_LIMIT)
+
+    # What is asked.
+
+    async def is_busy(self) -> bool:
+        try:
+            found = await self._api.get("/session/status", dict[str, Status], directory=self._directory)
+        except LegationError:
+            return True  # the next sign of life will tell
+        return not isinstance(found.get(self._session_id, Idle()), Idle)
+
+    async def history(self, session_id: str) -> tuple[Told, ...]:
+        """Its own, or that of a sub-agent."""
+        path = f"/session/{session_id}/message"
+        return await self._api.get(path, tuple[Told, ...], directory=self._directory)
+
+    async def children(self) -> tuple[SessionInfo, ...]:
+        path = f"/session/{self._session_id}/children"
+        return await self._api.get(path, tuple[SessionInfo, ...], directory=self._directory)
+
+    async def permissions(self) -> tuple[PermissionRequest, ...]:
+        """Those that are open in the folder, of whichever session."""
+        return await self._api.get("/permission", tuple[PermissionRequest, ...], directory=self._directory)
+
+    async def questions(self) -> tuple[QuestionRequest, ...]:
+        """As permissions."""
+        return await self._api.get("/question", tuple[QuestionRequest, ...], directory=self._directory)
+
+    async def _do(self, path: str, body: dict[str, object], limit: float) -> None:
+        await self._api.do("POST", path, body, directory=self._directory, timeout=limit)
+
+
+# What the process writes: where it listens, and nothing else that counts but its last words.
+
+
+STDERR_SHOWN: Final = 2000  # characters of it in an error
+_LISTENING: Final = re.compile(rb"listening on (http://[\w.:\[\]]+)")
+
+
+async def address(child: Child, stray: Stray) -> str:
+    async for lines in child.lines():
+        found = _LISTENING.search(b"\n".join(lines))
+        if found:
+            return found[1].decode()
+        for line in lines:
+            stray.add(line)
+    found_exit = await child.wait()
+    raise AgentExited(
+        f"cannot start OpenCode's server: {child.name!r} ended with {found_exit}{last_words(child, stray)}",
+        {"exitCode": found_exit.code, "signal": found_exit.signal},
+    )
+
+
+async def read_to_the_end(child: Child) -> None:
+    """Its output has nothing to say; it must not fill up."""
+    async for _ in child.lines():
+        pass
+
+
+def last_words(child: Child, stray: Stray | None = None) -> str:
+    """What it wrote to its standard error last, and first to its output, for the end of a message."""
+    tail = child.stderr_tail().strip()[-STDERR_SHOWN:]
+    found = f", having said:\n{tail}\n" if tail else ""
+    return found if stray is None else f"{found}{stray.said(child.unfinished())}"
+
+
+_FIELD: Final = b"data:"
+
+
+class EventSplitter:
+    """What is longer than `max_event` is skipped and reported by its size."""
+
+    def __init__(self, *, max_event: int, redact: Redact, on_too_long: Callable[[int], None]) -> None:
+        self._lines = LineSplitter(max_line=max_event, redact=redact, on_line_too_long=on_too_long)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self._lines.feed(data)
+        return [line[len(_FIELD) :].strip() for line in self._lines.take() if line.startswith(_FIELD)]

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from legation.agents.native import TOO_LONG
-from legation.agents.opencode import events as seen
-from legation.agents.opencode import intake, refusals
 from legation.agents.opencode.messages import (
+    Busy,
+    Event,
     Message,
+    MessageUpdated,
     Part,
+    PartDelta,
+    PartUpdated,
+    PermissionAsked,
+    PermissionReplied,
+    QuestionAsked,
+    QuestionEnded,
+    Retry,
+    SessionCompacted,
+    SessionFailed,
+    SessionIdle,
+    SessionInfo,
+    SessionUpdated,
+    StatusChanged,
     StepFinishPart,
+    TodoUpdated,
     Told,
     ToolPart,
     UserMessage,
 )
-from legation.agents.opencode.options import Offers
-from legation.agents.opencode.prompts import parts
-from legation.agents.opencode.remote import Remote
-from legation.agents.opencode.server import OpenCodeServer
-from legation.agents.opencode.states import Busy, Retry, SessionInfo
+from legation.agents.opencode.options import OpenCodeOptions
+from legation.agents.opencode.permissions import OpenCodeHost, OpenCodePermissions
+from legation.agents.opencode.server import OpenCodeServer, RemoteSession
 from legation.agents.opencode.tools import Names
-from legation.agents.opencode.translate import Transcript, plan
-from legation.agents.opencode.turns import Turns
+from legation.agents.opencode.translate import OpenCodeTranslator, plan, prompt_parts
+from legation.agents.opencode.turn import MESSAGE_LENGTH, OpenCodeTurns
 from legation.errors import AgentError, LegationError
 from legation.wire import jsontext
 from legation.wire.acp.content import ContentBlock
@@ -43,21 +56,13 @@ from legation.wire.diagnostic import DiagnosticCode
 _UNNAMED: Final = "New session - "  # how a title begins that nobody has given
 
 
-class Host(intake.Host, Protocol):
-    """The driver, as its sessions see it."""
-
-    def say(self, session_id: str, *updates: SessionUpdate, native: bytes = b"") -> None: ...
-    def say_unknown(self, session_id: str, line: bytes) -> None: ...
-    def mark_cut(self, session_id: str, call_id: str) -> None: ...
-
-
 class OpenCodeSession:
     def __init__(
         self,
-        host: Host,
+        host: OpenCodeHost,
         server: OpenCodeServer,
         info: SessionInfo,
-        offers: Offers,
+        offers: OpenCodeOptions,
         mcp: tuple[McpServer, ...] = (),
     ) -> None:
         self.id = info.id
@@ -69,10 +74,10 @@ class OpenCodeSession:
         self._title = info.title
         self._cost = info.cost or 0.0
         self._family: set[str] = {info.id}  # the session and those of its sub-agents
-        self._remote = Remote(server.api, info.id, info.directory)
-        self._transcript = Transcript(info.id, Names(tuple(each.name for each in mcp)))
-        self._turns = Turns(self._remote, f"legation-opencode-{info.id}", self)
-        self._intake = intake.Intake(info.id, host, self._remote, self._transcript, self._turns)
+        self._remote = RemoteSession(server.api, info.id, info.directory)
+        self._transcript = OpenCodeTranslator(info.id, Names(tuple(each.name for each in mcp)))
+        self._turns = OpenCodeTurns(self._remote, f"legation-opencode-{info.id}", self)
+        self._intake = OpenCodePermissions(info.id, host, self._remote, self._transcript, self._turns)
 
     @property
     def running(self) -> bool:
@@ -89,7 +94,7 @@ class OpenCodeSession:
         prompt: tuple[ContentBlock, ...],
         on_answer: Callable[[PromptResponse | AgentError], None] | None,
     ) -> PromptResponse:
-        return await self._turns.run({**self.offers.body(), "parts": parts(prompt)}, on_answer)
+        return await self._turns.run({**self.offers.body(), "parts": prompt_parts(prompt)}, on_answer)
 
     async def cancel(self) -> None:
         self._turns.cancel()
@@ -106,7 +111,7 @@ class OpenCodeSession:
         await self._intake.close()
         await self._turns.close()
 
-    # How its turns go: `turns.Course`.
+    # How its turns go: `turn.TurnObserver`.
 
     def begins(self) -> None:
         self._transcript.begin()
@@ -119,47 +124,47 @@ class OpenCodeSession:
 
     # What OpenCode says.
 
-    def take(self, event: seen.Event) -> None:
+    def take(self, event: Event) -> None:
         body = event.body
         match body:
-            case seen.MessageUpdated():
+            case MessageUpdated():
                 self._message(body.info, event.line)
-            case seen.PartUpdated():
+            case PartUpdated():
                 self._part(body.part, event.line)
-            case seen.PartDelta():
+            case PartDelta():
                 self._say(event, *self._delta(body))
-            case seen.SessionUpdated():
+            case SessionUpdated():
                 self._info(body.info, event)
-            case seen.StatusChanged():
+            case StatusChanged():
                 self._status(body, event)
-            case seen.SessionIdle() if body.session_id == self.id:
+            case SessionIdle() if body.session_id == self.id:
                 self._turns.idle()
-            case seen.SessionFailed() if body.session_id == self.id:
+            case SessionFailed() if body.session_id == self.id:
                 if body.error is not None:
                     self._turns.failed(body.error)
-            case seen.SessionCompacted():
+            case SessionCompacted():
                 self._say(event, *self._transcript.compacted())
-            case seen.PermissionAsked():
+            case PermissionAsked():
                 if event.is_cut:
                     self._host.mark_cut(self.id, body.tool.call_id if body.tool else body.id)
                 self._intake.permission(body)
-            case seen.PermissionReplied():
+            case PermissionReplied():
                 self._intake.replied(body)
-            case seen.QuestionAsked() if event.is_cut:
+            case QuestionAsked() if event.is_cut:
                 self._host.trouble(
                     DiagnosticCode.AGENT_LINE_TOO_LONG, f"rejected a question of the agent's: {TOO_LONG}"
                 )
                 self._intake.reject(body)
-            case seen.QuestionAsked():
+            case QuestionAsked():
                 self._intake.question(body)
-            case seen.QuestionEnded():
+            case QuestionEnded():
                 self._intake.question_ended(body.request_id)
-            case seen.TodoUpdated() if body.session_id == self.id:
+            case TodoUpdated() if body.session_id == self.id:
                 self._say(event, plan(body.todos))
             case None:
                 self._host.say_unknown(self.id, event.line)
 
-    def _delta(self, body: seen.PartDelta) -> tuple[SessionUpdate, ...]:
+    def _delta(self, body: PartDelta) -> tuple[SessionUpdate, ...]:
         if body.field != "text":
             return ()
         return tuple(self._transcript.delta(body.session_id, body.message_id, body.part_id, body.delta))
@@ -199,12 +204,12 @@ class OpenCodeSession:
         cost = Cost(amount=round(self._cost, 9), currency="USD")
         return [UsageUpdate(used=part.tokens.context, size=self.offers.context, cost=cost)]
 
-    def _status(self, body: seen.StatusChanged, event: seen.Event) -> None:
+    def _status(self, body: StatusChanged, event: Event) -> None:
         match body.status:
             case Busy() if body.session_id == self.id:
                 self._turns.busy()
             case Retry() as status:
-                what = f"attempt {status.attempt}: {status.message[: refusals.MESSAGE_LENGTH]}"
+                what = f"attempt {status.attempt}: {status.message[:MESSAGE_LENGTH]}"
                 self._say(
                     event, Notice(severity="warning", title="The model is asked again", description=what)
                 )
@@ -212,14 +217,14 @@ class OpenCodeSession:
                     self._turns.now.retried(status)
                     self._turns.cut_if_due()
 
-    def _info(self, info: SessionInfo, event: seen.Event) -> None:
+    def _info(self, info: SessionInfo, event: Event) -> None:
         if info.parent_id in self._family:
             self._family.add(info.id)
         elif info.id == self.id and info.title != self._title and not info.title.startswith(_UNNAMED):
             self._title = info.title
             self._say(event, SessionInfoUpdate(title=info.title))
 
-    def _say(self, event: seen.Event, *updates: SessionUpdate) -> None:
+    def _say(self, event: Event, *updates: SessionUpdate) -> None:
         self._host.say(self.id, *updates, native=event.line)
 
     # What was missed, and what was before.

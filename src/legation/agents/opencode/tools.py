@@ -1,16 +1,22 @@
-"""OpenCode's tools, in ACP's words: what kind each is, what it is called, and which files it is about."""
+"""OpenCode's tools, in ACP's words: what kind each is, what it is called, which files it is about, and what it changes in them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
-from legation.agents.opencode.messages import ToolCompleted, ToolFailed, ToolPart, ToolPending, ToolState
-from legation.agents.opencode.patches import diffs
-from legation.agents.opencode.requests import PermissionRequest
+from legation.agents.opencode.messages import (
+    PermissionRequest,
+    ToolCompleted,
+    ToolFailed,
+    ToolPart,
+    ToolPending,
+    ToolState,
+)
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import (
     Content,
@@ -108,7 +114,7 @@ def update_of(part: ToolPart) -> ToolCallUpdate:
     return _replaced(update, {"error": state.error}) if isinstance(state, ToolFailed) else update
 
 
-def asked(request: PermissionRequest, part: ToolPart | None, names: Names) -> ToolCallPatch:
+def asked_call(request: PermissionRequest, part: ToolPart | None, names: Names) -> ToolCallPatch:
     """The call that a permission is asked for: what is known of it, and what the question adds."""
     tool = part.tool if part else request.permission
     given = part.state.input if part else {}
@@ -148,7 +154,7 @@ def _folder(pattern: str) -> str:
 def _shown_changes(metadata: Mapping[str, Any]) -> Iterator[Diff]:
     text = metadata.get("diff")
     if isinstance(text, str):
-        yield from diffs(text)
+        yield from patch_diffs(text)
 
 
 def _status(state: ToolState) -> str:
@@ -217,3 +223,63 @@ def _replaced(update: ToolCallUpdate, output: object) -> ToolCallUpdate:
 
 def _sanitized(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+
+
+# Unified diffs, as OpenCode shows what it is about to change, as the old and the new text of each file.
+
+
+_NO_FILE: Final = "/dev/null"
+_NO_NEWLINE: Final = "\\"
+
+
+def patch_diffs(text: str) -> tuple[Diff, ...]:
+    """Old and new are what the hunks show of the file; without an old side the file is new."""
+    return tuple(filter(None, (_file_diff(lines) for lines in _files(text.splitlines(keepends=True)))))
+
+
+def _files(lines: list[str]) -> Iterator[list[str]]:
+    """A file's part begins with `---`, which stands right before `+++`."""
+    starts = [
+        at
+        for at in range(len(lines) - 1)
+        if lines[at].startswith("--- ") and lines[at + 1].startswith("+++ ")
+    ]
+    for start, end in pairwise([*starts, len(lines)]):
+        yield lines[start:end]
+
+
+def _file_diff(lines: list[str]) -> Diff | None:
+    before, after = (_file_name(line) for line in lines[:2])
+    path = before if after == _NO_FILE else after
+    old: list[str] = []
+    new: list[str] = []
+    sides: list[list[str]] = []  # those that the line above is of
+    old_lines, inside = 0, False
+    for line in lines[2:]:
+        if line.startswith("@@"):
+            inside = True
+            old_lines += not _adds_only(line)
+        elif inside and line[:1] in (" ", "-", "+"):
+            sides = [side for side, other in ((old, "+"), (new, "-")) if line[0] != other]
+            for side in sides:
+                side.append(line[1:])
+        elif line.startswith(_NO_NEWLINE):  # of the line above
+            for side in sides:
+                side[-1] = side[-1].removesuffix("\n")
+        elif not inside:
+            continue
+        else:
+            inside = False  # the header of what comes next
+    if not path:
+        return None
+    return Diff(path=path, old_text="".join(old) if old_lines else None, new_text="".join(new))
+
+
+def _file_name(line: str) -> str:
+    """Behind it there may be a time, after a tab."""
+    return line[4:].split("\t")[0].strip()
+
+
+def _adds_only(line: str) -> bool:
+    """`@@ -0,0 +1,3 @@`: there is no old file."""
+    return line.startswith("@@ -0,0 ")

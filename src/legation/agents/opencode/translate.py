@@ -26,12 +26,12 @@ from legation.agents.opencode.messages import (
     StepStartPart,
     SubtaskPart,
     TextPart,
+    Todo,
     ToolPart,
     UserMessage,
 )
-from legation.agents.opencode.states import Todo
 from legation.agents.opencode.tools import Names, call_of, update_of
-from legation.wire.acp.content import ResourceLink, Text
+from legation.wire.acp.content import Audio, ContentBlock, EmbeddedResource, Image, ResourceLink, Text
 from legation.wire.acp.plan import PLAN_STATUSES, Plan, PlanEntry
 from legation.wire.acp.toolcall import ToolCall
 from legation.wire.acp.updates import (
@@ -55,7 +55,7 @@ SILENT: Final[dict[type, str]] = {
 }
 
 
-class Transcript:
+class OpenCodeTranslator:
     """Of one session and the sub-agents that work for it. `names` tells the tools of MCP servers."""
 
     def __init__(self, session_id: str, names: Names) -> None:
@@ -188,3 +188,45 @@ def plan(todos: tuple[Todo, ...]) -> Plan:
 def _link(part: FilePart) -> ResourceLink:
     uri = part.url if not part.url.startswith("data:") else f"attachment:{part.id}"
     return ResourceLink(name=part.filename or part.mime, uri=uri, mime_type=part.mime)
+
+
+# A prompt's content blocks as the parts that OpenCode takes.
+
+
+_PLAIN: Final = "text/plain"
+
+
+def prompt_parts(prompt: tuple[ContentBlock, ...]) -> list[dict[str, object]]:
+    return [part for block in prompt for part in _block_parts(block)]
+
+
+def _block_parts(block: ContentBlock) -> Iterator[dict[str, object]]:
+    match block:
+        case Text(text=text):
+            yield _text_part(text)
+        case Image(data=data, mime_type=mime, uri=uri):
+            yield _data_part(mime, data, uri)
+        case Audio(data=data, mime_type=mime):
+            yield _data_part(mime, data, None)
+        case ResourceLink(uri=uri, name=name, mime_type=mime) if uri.startswith("file://"):
+            yield {"type": "file", "mime": mime or _PLAIN, "url": uri, "filename": name}
+        case ResourceLink(uri=uri, name=name):
+            yield _text_part(f"[{name}]({uri})")
+        case EmbeddedResource(resource=found) if found.text is not None:
+            yield _text_part(f'<context ref="{found.uri}">\n{found.text}\n</context>')
+        case EmbeddedResource(resource=found) if found.blob is not None:
+            yield _data_part(found.mime_type or "application/octet-stream", found.blob, found.uri)
+
+
+def _text_part(text: str) -> dict[str, object]:
+    return {"type": "text", "text": text}
+
+
+def _data_part(mime: str, data: str, uri: str | None) -> dict[str, object]:
+    name = uri.rpartition("/")[2] if uri else ""
+    return {
+        "type": "file",
+        "mime": mime,
+        "url": f"data:{mime};base64,{data}",
+        **({"filename": name} if name else {}),
+    }
