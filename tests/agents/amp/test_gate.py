@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from legation.agents.amp.launch import write_settings
 from legation.agents.amp.permissions import Gate, Question, install_plugin, write_delegate
-from legation.agents.amp.settings import write_settings
 from legation.agents.native import Permission
 from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import ConfigInvalid

@@ -8,12 +8,11 @@ from tests.agents.amp.standin import HELP
 
 from legation.agents import schemas
 from legation.agents.amp import options as flags
+from legation.agents.amp.launch import refuse_untrusted, write_settings
 from legation.agents.amp.options import read_flags, refused_option
-from legation.agents.amp.settings import write_settings
-from legation.agents.amp.threads import Threads
+from legation.agents.amp.session import Threads
 from legation.agents.amp.tools import described, is_local
 from legation.agents.amp.translate import AmpTranslator
-from legation.agents.amp.trust import refuse_untrusted
 from legation.errors import AgentError, Forbidden, Unavailable
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import Content, Diff

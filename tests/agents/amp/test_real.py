@@ -11,8 +11,8 @@ import pytest
 from tests.agents.amp.desk import WAIT, desk
 from tests.agents.hostile_repository import hostile_repository
 
+from legation.agents.amp.launch import write_settings
 from legation.agents.amp.permissions import VARIABLE, Gate, Question, install_plugin, write_delegate
-from legation.agents.amp.settings import write_settings
 from legation.agents.native import Permission
 from legation.agents.rpc import AgentRefused
 from legation.errors import Forbidden

@@ -11,14 +11,11 @@ from typing import Final
 
 import msgspec
 
-from legation.agents.amp.asking import must_be_gated
+from legation.agents.amp.launch import probe, refuse_untrusted
 from legation.agents.amp.options import Flags
-from legation.agents.amp.permissions import install_plugin
-from legation.agents.amp.probe import probe
-from legation.agents.amp.prompts import text_of
-from legation.agents.amp.session import AmpTurn, Place
-from legation.agents.amp.threads import Threads
-from legation.agents.amp.trust import refuse_untrusted
+from legation.agents.amp.permissions import install_plugin, must_be_gated
+from legation.agents.amp.session import AmpTurn, Threads, TurnPlace
+from legation.agents.amp.translate import text_of
 from legation.agents.native import Equipment, NativeAgent, Reply
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, InvalidParams, Unavailable
@@ -52,7 +49,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Session:
-    place: Place
+    place: TurnPlace
     thread: str | None
     mode: str = DEFAULT
     turn: AmpTurn | None = None
@@ -188,7 +185,7 @@ class AmpAgent(NativeAgent):
     def _open(
         self, method: AgentMethod, session_id: str, cwd: str, mcp: tuple[McpServer, ...], thread: str | None
     ) -> _Session:
-        place = Place(session_id, cwd, self._abilities.servers(method, mcp))
+        place = TurnPlace(session_id, cwd, self._abilities.servers(method, mcp))
         session = self._sessions[session_id] = _Session(place, thread)
         return session
 

@@ -1,4 +1,4 @@
-"""One turn of Amp: a process that is given a prompt, speaks, asks at the gate, and ends.
+"""One session of Amp's. Each of its turns is a process that is given a prompt, speaks, asks at the gate, and ends.
 
 INV-T1  Where Amp takes its prompt as JSON it gets none before its plugin has called at the gate.
 INV-T2  A tool that acts on this machine and was not asked about ends the turn.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -18,23 +19,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from legation.agents.amp import outcome
-from legation.agents.amp.asking import Asking, must_be_gated
-from legation.agents.amp.launch import Launch, command_for, takes_json
+from legation.agents.amp.launch import Launch, command_for, refuse_untrusted, takes_json, write_settings
 from legation.agents.amp.options import STREAM, Flags, refused_option
-from legation.agents.amp.permissions import Gate, write_delegate
-from legation.agents.amp.prompts import line_of
-from legation.agents.amp.settings import write_settings
-from legation.agents.amp.translate import AmpTranslator
-from legation.agents.amp.trust import refuse_untrusted
+from legation.agents.amp.permissions import AmpPermissions, Gate, must_be_gated, write_delegate
+from legation.agents.amp.translate import NO_KEY, AmpTranslator, exit_error, line_of, not_gated, refusal
 from legation.agents.claude import messages as native
 from legation.agents.claude.translate import outcome as outcome_of
 from legation.agents.claude.translate import usage_of
 from legation.agents.native import Equipment, NativeAgent, Reply, read_lines
 from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
-from legation.errors import AgentError, LegationError, TimedOut
+from legation.errors import AgentError, LegationError, TimedOut, Unavailable
 from legation.ids import new_id
 from legation.proc import Child, Command, Exit
+from legation.store.datafolder import make_folder
 from legation.wire.acp.content import Text
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import PromptResponse
@@ -48,7 +45,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TurnPlace:
     """What the turns of one session have in common."""
 
     id: str
@@ -56,7 +53,7 @@ class Place:
     mcp: tuple[McpServer, ...]
 
 
-class Ground(Protocol):
+class TurnOwner(Protocol):
     """Whose turn it is."""
 
     def flags(self) -> Flags: ...
@@ -76,8 +73,8 @@ class AmpTurn:
         self,
         agent: NativeAgent,
         equipment: Equipment,
-        ground: Ground,
-        place: Place,
+        ground: TurnOwner,
+        place: TurnPlace,
         reply: Reply[PromptResponse],
     ) -> None:
         self._agent, self._equipment, self._ground = agent, equipment, ground
@@ -87,7 +84,7 @@ class AmpTurn:
         self._stopping: asyncio.Task[Exit] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._translator = AmpTranslator()
-        self._asking = Asking(agent, place.id, self._translator.calls)
+        self._asking = AmpPermissions(agent, place.id, self._translator.calls)
         self._message = new_id("msg")
         self._spoke = False
         self._gate: Gate | None = None
@@ -118,7 +115,7 @@ class AmpTurn:
             self._stopping = asyncio.create_task(self._child.stop(grace=0), name="legation-amp-stop")
 
     def give_up(self, what: str) -> None:
-        self._reply.give(outcome.refused(what))
+        self._reply.give(refusal(what))
 
     # The turn.
 
@@ -202,7 +199,7 @@ class AmpTurn:
                 async with asyncio.timeout(GATE_LIMIT):
                     await gate.greeted.wait()
             except TimeoutError:
-                self._refuse(outcome.not_gated(f"Legation's plugin did not call within {GATE_LIMIT:g} s"))
+                self._refuse(not_gated(f"Legation's plugin did not call within {GATE_LIMIT:g} s"))
                 return
         with suppress(LegationError):  # it has ended, and says why itself
             child.write(line_of(text) if takes_json(flags) else text.encode())
@@ -218,7 +215,7 @@ class AmpTurn:
         elif plain and found.code == 0:
             self._reply.give(PromptResponse(stop_reason="end_turn"))
         else:
-            raise outcome.failed(self._agent.name, found, complaint)
+            raise exit_error(self._agent.name, found, complaint)
 
     def _refuse(self, why: AgentError) -> None:
         self._reply.give(why)
@@ -235,8 +232,8 @@ class AmpTurn:
 
     def _hear_plain(self, line: bytes, _: bytes) -> None:
         text = line.decode(errors="replace")
-        if text.startswith(outcome.NO_KEY):
-            self._refuse(outcome.refused(text))
+        if text.startswith(NO_KEY):
+            self._refuse(refusal(text))
         elif not self._reply.given:
             self._spoke = True
             self._agent.say(
@@ -263,7 +260,7 @@ class AmpTurn:
             case native.User(message=told) if ran := self._asking.ungated(told):
                 what = f"Amp ran {ran} without asking Legation"
                 self._agent.say(self._place.id, Notice(severity="error", title=what))
-                self._refuse(outcome.not_gated(what))
+                self._refuse(not_gated(what))
             case native.Result():
                 self._result(heard.message, heard.failure)
 
@@ -276,8 +273,8 @@ class AmpTurn:
 
     def _stray(self, line: bytes) -> None:
         shown = line[:SHOWN_BYTES].decode(errors="replace")
-        if shown.startswith(outcome.NO_KEY):
-            self._refuse(outcome.refused(shown))
+        if shown.startswith(NO_KEY):
+            self._refuse(refusal(shown))
         elif not self._reply.given:  # what follows that has a link to sign in with
             what = f"skipped a line of {len(line)} bytes: {shown}"
             self._equipment.inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
@@ -287,3 +284,52 @@ class AmpTurn:
         child = self._child
         if child and self._stopping is None:
             self._stopping = asyncio.create_task(child.stop(AFTER_RESULT), name="legation-amp-leave")
+
+
+_FOLDER: Final = Path(".config") / "amp" / "legation-threads"
+_SESSION: Final = re.compile(r"amp_\w{1,64}")
+_THREAD: Final = re.compile(r"T-[\w-]{1,128}")
+
+
+class Threads:
+    """Does its I/O where it is called: in a thread."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / _FOLDER
+
+    def begin(self) -> str:
+        """A session that has no thread yet; its id."""
+        session_id = new_id("amp")
+        self.keep(session_id, "")
+        return session_id
+
+    def keep(self, session_id: str, thread: str) -> None:
+        path = self._path(session_id)
+        try:
+            make_folder(self._folder)
+            draft = path.with_suffix(".new")
+            draft.write_text(thread)
+            draft.replace(path)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot keep the thread of session {session_id}: {error.strerror}; free some room and try again"
+            ) from error
+
+    def find(self, session_id: str) -> str | None:
+        """Empty where it has not begun. None for a session that is not known; one of Amp's threads is its own."""
+        if is_thread(session_id):
+            return session_id
+        if not _SESSION.fullmatch(session_id):
+            return None
+        try:
+            thread = self._path(session_id).read_text()
+        except OSError:
+            return None
+        return thread if is_thread(thread) else ""
+
+    def _path(self, session_id: str) -> Path:
+        return self._folder / session_id
+
+
+def is_thread(text: str) -> bool:
+    return _THREAD.fullmatch(text) is not None

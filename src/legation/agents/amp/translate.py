@@ -1,10 +1,11 @@
-"""Lines of Amp's stream as ACP session updates: Claude Code's lines, with Amp's own tools and few of the ids."""
+"""Lines of Amp's stream as ACP session updates: Claude Code's lines, with Amp's own tools and few of the ids; prompts, and ends of turns."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -12,8 +13,14 @@ from legation.agents.amp import tools
 from legation.agents.answers import READ_ERRORS, fit
 from legation.agents.claude import messages as native
 from legation.agents.claude.translate import ClaudeTranslator, Heard
+from legation.agents.output import STDERR_SHOWN
+from legation.agents.rpc import AgentRefused
+from legation.errors import AgentExited, InvalidParams, LegationError
 from legation.ids import new_id
+from legation.proc import Exit
 from legation.wire import jsontext
+from legation.wire.acp.content import ContentBlock, EmbeddedResource, ResourceLink, Text
+from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallUpdate
 from legation.wire.acp.updates import AgentMessageChunk, AgentThoughtChunk, SessionUpdate
 
@@ -74,3 +81,63 @@ def _with_error(result: native.Result, line: bytes) -> native.Result:
     except READ_ERRORS:
         return result
     return msgspec.structs.replace(result, result=result.result or found.error)
+
+
+# How a turn ended that Amp itself did not tell the end of: what its process left behind.
+
+
+NO_KEY: Final = "No API key found"  # said on its output; then it waits for a browser that nobody has
+_SIGN_IN: Final = re.compile(r"api key|access token|unauthorized|not logged in|\b401\b", re.IGNORECASE)
+_REMEDY: Final = "; give it AMP_API_KEY, or run `legation agents login amp`"
+
+
+def exit_error(name: str, found: Exit, complaint: str) -> LegationError:
+    """Amp tells of an error by its exit code and a line or two; anything else is a crash."""
+    said = complaint.strip()[-STDERR_SHOWN:]
+    if found.code and said:
+        return refusal(said)
+    tail = f", having said:\n{said}\n" if said else ""
+    return AgentExited(
+        f"cannot complete {AgentMethod.SESSION_PROMPT}: {name!r} ended with {found}{tail}",
+        {"exitCode": found.code, "signal": found.signal},
+    )
+
+
+def refusal(message: str) -> AgentRefused:
+    signed_out = _SIGN_IN.search(message) is not None
+    code = ErrorCode.AUTH_REQUIRED if signed_out else ErrorCode.INTERNAL_ERROR
+    told = f"{message}{_REMEDY}" if signed_out else message
+    error = RpcError(code, told, {"errorKind": "authentication" if signed_out else "amp"})
+    return AgentRefused(AgentMethod.SESSION_PROMPT, error)
+
+
+def not_gated(what: str) -> AgentRefused:
+    told = f"{what}; it was stopped: update Amp"
+    return AgentRefused(
+        AgentMethod.SESSION_PROMPT, RpcError(ErrorCode.INTERNAL_ERROR, told, {"errorKind": "ungated"})
+    )
+
+
+# A prompt as Amp takes it: text, on its input and never in its arguments.
+
+
+def text_of(prompt: tuple[ContentBlock, ...]) -> str:
+    return "\n\n".join(_block_text(block) for block in prompt)
+
+
+def line_of(text: str) -> bytes:
+    message = {"role": "user", "content": [{"type": "text", "text": text}]}
+    return jsontext.write({"type": "user", "message": message}) + b"\n"
+
+
+def _block_text(block: ContentBlock) -> str:
+    match block:
+        case Text(text=text):
+            return text
+        case ResourceLink(uri=uri, name=name):
+            return f"[{name}]({uri})"
+        case EmbeddedResource(resource=resource) if resource.text is not None:
+            return f'<context ref="{resource.uri}">\n{resource.text}\n</context>'
+    raise InvalidParams(
+        f"cannot send a block of type {type(block).__name__.lower()} to Amp: it takes text and links; leave it out"
+    )
