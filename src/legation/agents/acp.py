@@ -1,23 +1,34 @@
-"""The driver of agents that speak ACP v1: their methods by name."""
+"""The driver of agents that speak ACP v1: the process, the handshake and what was agreed in it, and their methods by name."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
-from legation.agents.answers import fit
+import legation
+from legation.agents.answers import READ_ERRORS, fit, read_answer
 from legation.agents.beginning import Beginning, must_not_be_obeyed
-from legation.agents.connection import AcpConnection
-from legation.agents.rpc import AgentRefused, Inbox
-from legation.errors import AgentError
-from legation.proc import Child
+from legation.agents.driver import AgentInfo
+from legation.agents.output import Output, Stray
+from legation.agents.rpc import OUTBOX_LIMIT, AgentRefused, Inbox, RpcPeer
+from legation.errors import AgentError, InvalidParams, TimedOut, TransportClosed, Unavailable
+from legation.proc import Child, Command, Exit, Launcher, Pipes
+from legation.wire.acp.capabilities import (
+    AuthenticateRequest,
+    AuthMethod,
+    ClientCapabilities,
+    Implementation,
+    InitializeRequest,
+    InitializeResponse,
+)
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod, ErrorCode
+from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 from legation.wire.acp.sessions import (
     ListSessionsRequest,
     ListSessionsResponse,
@@ -33,11 +44,13 @@ from legation.wire.acp.sessions import (
     SetConfigOptionResponse,
     SetModeRequest,
 )
+from legation.wire.acp.shape import PROTOCOL_VERSION
 
+_T = TypeVar("_T")
 _Setup = TypeVar("_Setup", bound=SessionSetup)
 
 
-class AcpAgent(AcpConnection):
+class AcpAgent(AgentInfo):
     """A running agent; from `start`, one that has answered the handshake.
 
     What the agent did not declare is refused with `CapabilityUnsupported` before it is asked. Limits are in
@@ -45,9 +58,165 @@ class AcpAgent(AcpConnection):
     `on_answer`, that is called in the answer's place among the updates with what is returned or raised later.
     """
 
+    takes_edits = False  # it acts on the arguments that it asked about, whatever it is answered
+
     def __init__(self, child: Child, inbox: Inbox, beginning: Beginning | None = None) -> None:
-        super().__init__(child, inbox)
+        super().__init__(child.name, InitializeResponse(protocol_version=SUPPORTED_VERSIONS[0]))
+        self.child = child
+        stray = Stray()
+        self._peer = RpcPeer(child, inbox, stray)
+        self._output = Output(child, self._peer.run, trouble=inbox.trouble, stray=stray)  # reads from now on
         self._beginning = beginning or Beginning()
+
+    @classmethod
+    async def start(
+        cls,
+        launcher: Launcher,
+        command: Command,
+        inbox: Inbox,
+        *,
+        pipes: Pipes,
+        capabilities: ClientCapabilities,
+        timeout: float,
+    ) -> Self:
+        agent = cls(await launcher.spawn(command, pipes), inbox)
+        try:
+            await agent.initialize(capabilities, timeout)
+        except BaseException:
+            await agent.stop(grace=0)
+            raise
+        return agent
+
+    # The connection.
+
+    async def initialize(self, capabilities: ClientCapabilities, timeout: float) -> None:
+        """`start` has done it. Whoever spawned the child stops it if this fails."""
+        method = AgentMethod.INITIALIZE
+        try:
+            announced = await self._call(method, initialize_request(capabilities), dict[str, object], timeout)
+        except TimedOut as error:
+            said = self._output.said()
+            raise TimedOut(f"{error.message}{said}; give it more time or run it by hand") from None
+        self.hello = read_hello(self.name, announced)
+        self.announced = announced
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        return (self.child.pid,)
+
+    def stderr_tail(self) -> str:
+        return self.child.stderr_tail()
+
+    async def wait(self) -> Exit:
+        """Until the process has ended and everything it said was handed on."""
+        return await self._output.wait()
+
+    async def stop(self, grace: float) -> Exit:
+        return await self._output.stop(grace)
+
+    async def authenticate(self, method_id: str, timeout: float) -> None:
+        """The limit is the person's who signs in."""
+        self._must_be_callable(method_id)
+        await self._do(AgentMethod.AUTHENTICATE, AuthenticateRequest(method_id=method_id), timeout)
+
+    async def logout(self, timeout: float) -> None:
+        self._abilities.require(AgentMethod.LOGOUT)
+        await self._do(AgentMethod.LOGOUT, {}, timeout)
+
+    async def pass_on(self, method: str, params: object, timeout: float | None) -> bytes:
+        """A call that is none of ours, as it is; its raw result."""
+
+        def read(raw: bytes | RpcError) -> bytes | AgentError:
+            return AgentRefused(method, raw) if isinstance(raw, RpcError) else raw
+
+        return await self._exchange(method, params, read, timeout)
+
+    async def tell(self, method: str, params: object) -> None:
+        """A notification that is none of ours. Whoever sends it may send more than the agent reads."""
+        if self.child.unsent > OUTBOX_LIMIT:
+            raise Unavailable(
+                f"cannot send {method}: the agent does not read what it was sent; try again later"
+            )
+        await self._peer.notify(method, params)
+
+    # Calls and their answers.
+
+    async def _call(
+        self,
+        method: AgentMethod,
+        params: object,
+        shape: type[_T],
+        timeout: float | None,
+        on_answer: Callable[[_T | AgentError], None] | None = None,
+    ) -> _T:
+        read = partial(self._read, method, shape)
+        return await self._exchange(method, params, read, timeout, on_answer)
+
+    async def _do(self, method: AgentMethod, params: object, timeout: float) -> None:
+        """That it answered is all there is to know."""
+
+        def read(raw: bytes | RpcError) -> AgentError | None:
+            return self._refusal(method, raw) if isinstance(raw, RpcError) else None
+
+        await self._exchange(method, params, read, timeout)
+
+    async def _exchange(
+        self,
+        method: str,
+        params: object,
+        read: Callable[[bytes | RpcError], _T | AgentError],
+        timeout: float | None,
+        on_answer: Callable[[_T | AgentError], None] | None = None,
+    ) -> _T:
+        """The answer is read once, in its place among the updates; `on_answer` is called there with what is
+        returned or raised later."""
+        found: list[_T | AgentError] = []
+
+        def answered(raw: bytes | RpcError) -> None:
+            found.append(read(raw))
+            if on_answer:
+                on_answer(found[0])
+
+        try:
+            await self._peer.call(method, params, timeout=timeout, on_answer=answered)
+        except TransportClosed:
+            raise await self._output.end(f"complete {method}") from None
+        except AgentRefused:
+            pass  # as `read` puts it
+        if isinstance(found[0], AgentError):
+            raise found[0]
+        return found[0]
+
+    def _read(self, method: AgentMethod, shape: type[_T], raw: bytes | RpcError) -> _T | AgentError:
+        if isinstance(raw, RpcError):
+            return self._refusal(method, raw)
+        try:
+            return read_answer(raw, shape)
+        except READ_ERRORS as error:
+            return AgentError(f"cannot understand the answer of {self.name!r} to {method}: {error}")
+
+    def _refusal(self, method: AgentMethod, error: RpcError) -> AgentRefused:
+        if error.code != ErrorCode.AUTH_REQUIRED:
+            return AgentRefused(method, error)
+        ways = ", ".join(f"{way.name!r} ({way.id})" for way in self.auth_methods)
+        advice = f"sign in first with one of {ways}" if ways else "sign in with the agent's own tools first"
+        described = [_described(way) for way in self.auth_methods]
+        return AgentRefused(method, error, f"; {advice}", {"authMethods": described})
+
+    def _must_be_callable(self, method_id: str) -> None:
+        way = next((each for each in self.auth_methods if each.id == method_id), None)
+        if way is None:
+            known = ", ".join(each.id for each in self.auth_methods) or "none at all"
+            raise InvalidParams(
+                f"cannot sign in to {self.name!r} with {method_id!r}: it offers {known}; choose one of those"
+            )
+        if way.type == "terminal":  # the protocol forbids to pass these on
+            raise InvalidParams(
+                f"cannot sign in to {self.name!r} with {method_id!r} from here: run the agent in a terminal"
+                f" with the arguments that it names"
+            )
+
+    # Sessions.
 
     async def new_session(
         self,
@@ -187,4 +356,41 @@ class AcpAgent(AcpConnection):
         return await self._call(AgentMethod.SESSION_PROMPT, request, PromptResponse, None, on_answer)
 
     async def cancel(self, session_id: str) -> None:
-        await self._process.notify(AgentMethod.SESSION_CANCEL, SessionRequest(session_id=session_id))
+        await self._peer.notify(AgentMethod.SESSION_CANCEL, SessionRequest(session_id=session_id))
+
+
+def _described(way: AuthMethod) -> Mapping[str, object]:
+    """Without the variables it would set: their values are not ours to show."""
+    described = {"id": way.id, "name": way.name, "type": way.type}
+    return {**described, "description": way.description} if way.description else described
+
+
+# The handshake: which version of ACP both speak, and what each side can do.
+
+
+CLIENT = Implementation(name="legation", version=legation.__version__, title="Legation")
+
+# The newest first: it is offered, and the agent may answer with any other of them.
+SUPPORTED_VERSIONS: tuple[int, ...] = (PROTOCOL_VERSION,)
+
+
+def initialize_request(capabilities: ClientCapabilities) -> InitializeRequest:
+    return InitializeRequest(
+        protocol_version=SUPPORTED_VERSIONS[0], client_capabilities=capabilities, client_info=CLIENT
+    )
+
+
+def read_hello(agent: str, announced: Mapping[str, object]) -> InitializeResponse:
+    try:
+        hello = fit(announced, InitializeResponse)
+    except READ_ERRORS as error:
+        raise AgentError(
+            f"cannot understand the answer of {agent!r} to {AgentMethod.INITIALIZE}: {error}"
+        ) from None
+    if hello.protocol_version not in SUPPORTED_VERSIONS:
+        spoken = ", ".join(map(str, SUPPORTED_VERSIONS))
+        raise AgentError(
+            f"cannot talk to {agent!r}: it speaks version {hello.protocol_version} of the protocol, not"
+            f" {spoken}; use another version of the agent"
+        )
+    return hello

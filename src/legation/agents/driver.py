@@ -12,18 +12,23 @@ INV-D3  After `stop` nothing that it started runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from legation.errors import AgentError
+import msgspec
+
+from legation.errors import AgentError, CapabilityUnsupported
 from legation.proc import Exit
 from legation.wire.acp.capabilities import (
     AgentCapabilities,
     AuthMethod,
     ClientCapabilities,
     Implementation,
+    InitializeResponse,
 )
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.sessions import (
     ListSessionsResponse,
     NewSessionResponse,
@@ -149,3 +154,167 @@ class Driver(Protocol):
         """Say something to the turn that runs; returns when the agent has it."""
 
     async def cancel(self, session_id: str) -> None: ...
+
+
+class AgentInfo:
+    """The part of a driver that is known after the handshake. `announced` is the answer to it as it came."""
+
+    def __init__(self, name: str, hello: InitializeResponse) -> None:
+        self.name = name
+        self.hello = hello
+        self.announced: Mapping[str, object] = {}
+
+    @property
+    def version(self) -> int:
+        """Of the protocol, as agreed for this connection."""
+        return self.hello.protocol_version
+
+    @property
+    def capabilities(self) -> AgentCapabilities:
+        return self.hello.agent_capabilities
+
+    @property
+    def auth_methods(self) -> tuple[AuthMethod, ...]:
+        return self.hello.auth_methods
+
+    @property
+    def info(self) -> Implementation | None:
+        return self.hello.agent_info
+
+    @property
+    def can_load(self) -> bool:
+        return self._abilities.can(AgentMethod.SESSION_LOAD)
+
+    @property
+    def can_resume(self) -> bool:
+        return self._abilities.can(AgentMethod.SESSION_RESUME)
+
+    @property
+    def can_list(self) -> bool:
+        return self._abilities.can(AgentMethod.SESSION_LIST)
+
+    @property
+    def can_close(self) -> bool:
+        return self._abilities.can(AgentMethod.SESSION_CLOSE)
+
+    @property
+    def can_delete(self) -> bool:
+        return self._abilities.can(AgentMethod.SESSION_DELETE)
+
+    @property
+    def can_fork(self) -> bool:
+        """ACP has no stable way to fork a session."""
+        return False
+
+    async def fork_session(
+        self,
+        session_id: str,  # noqa: ARG002
+        cwd: str,  # noqa: ARG002
+        mcp: tuple[McpServer, ...],  # noqa: ARG002
+        timeout: float,  # noqa: ARG002
+        *,
+        additional_directories: tuple[str, ...] = (),  # noqa: ARG002
+    ) -> NewSessionResponse:
+        raise CapabilityUnsupported(
+            f"cannot fork a session of {self.name!r}: it cannot begin one with what was said in another; start a new one"
+        )
+
+    @property
+    def can_steer(self) -> bool:
+        """ACP has no way to say something to a turn that runs: an agent that has one says so."""
+        return False
+
+    async def steer(self, session_id: str, prompt: tuple[ContentBlock, ...], timeout: float) -> None:  # noqa: ARG002
+        raise CapabilityUnsupported(
+            f"cannot steer {self.name!r}: it takes nothing while a turn runs; send it as the next message"
+        )
+
+    @property
+    def _abilities(self) -> Abilities:
+        return Abilities(self.name, self.capabilities)
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    capability: str
+    declared: Callable[[AgentCapabilities], bool]
+    advice: str
+
+
+_NEEDS: Mapping[AgentMethod, _Need] = {
+    AgentMethod.SESSION_LOAD: _Need(
+        "loadSession", lambda can: can.load_session, "resume the session, or start a new one"
+    ),
+    AgentMethod.SESSION_RESUME: _Need(
+        "sessionCapabilities.resume",
+        lambda can: can.session_capabilities.resume is not None,
+        "load the session, or start a new one",
+    ),
+    AgentMethod.SESSION_LIST: _Need(
+        "sessionCapabilities.list",
+        lambda can: can.session_capabilities.list is not None,
+        "use the sessions that Legation has recorded",
+    ),
+    AgentMethod.SESSION_CLOSE: _Need(
+        "sessionCapabilities.close",
+        lambda can: can.session_capabilities.close is not None,
+        "let the session end with the agent",
+    ),
+    AgentMethod.SESSION_DELETE: _Need(
+        "sessionCapabilities.delete",
+        lambda can: can.session_capabilities.delete is not None,
+        "delete it with the agent's own tools",
+    ),
+    AgentMethod.LOGOUT: _Need(
+        "auth.logout", lambda can: can.auth.logout is not None, "sign out with the agent's own tools"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    agent: str
+    declared: AgentCapabilities
+
+    def can(self, method: AgentMethod) -> bool:
+        need = _NEEDS.get(method)
+        return need is None or need.declared(self.declared)
+
+    def require(self, method: AgentMethod) -> None:
+        if not self.can(method):
+            need = _NEEDS[method]
+            raise self._lacking(method, need.capability, need.advice)
+
+    def directories(self, method: AgentMethod, directories: tuple[str, ...]) -> tuple[str, ...]:
+        if directories and self.declared.session_capabilities.additional_directories is None:
+            advice = "leave the additional folders out, or use another agent"
+            raise self._lacking(method, "sessionCapabilities.additionalDirectories", advice)
+        return directories
+
+    def servers(self, method: AgentMethod, servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
+        """As the agent is to be given them: none is dropped, and lists that must be there are."""
+        for server in servers:
+            if not self._reaches(server.type):
+                what = f"give it MCP server {server.name!r} by {server.type}"
+                advice = "use a stdio server, or leave it out"
+                raise self._lacking(method, f"mcpCapabilities.{server.type}", advice, what)
+        return tuple(_complete(server) for server in servers)
+
+    def _reaches(self, transport: str) -> bool:
+        can = self.declared.mcp_capabilities
+        return transport == "stdio" or (transport == "http" and can.http) or (transport == "sse" and can.sse)
+
+    def _lacking(
+        self, method: AgentMethod, capability: str, advice: str, what: str = ""
+    ) -> CapabilityUnsupported:
+        doing = f"call {method} and {what}" if what else f"call {method}"
+        return CapabilityUnsupported(
+            f"cannot {doing}: {self.agent!r} does not declare {capability}; {advice}",
+            {"method": method.value, "capability": capability},
+        )
+
+
+def _complete(server: McpServer) -> McpServer:
+    if server.type == "stdio":
+        return msgspec.structs.replace(server, args=server.args or (), env=server.env or ())
+    return msgspec.structs.replace(server, headers=server.headers or ())

@@ -20,7 +20,7 @@ import msgspec
 
 from legation.agents import outlines
 from legation.agents.beginning import Beginning
-from legation.agents.greeting import Greeted
+from legation.agents.driver import AgentInfo
 from legation.agents.pool import Pool
 from legation.agents.rpc import SLICE_LINES, AgentRefused, Inbox, RpcFault
 from legation.errors import AgentError, InvalidParams, LegationError
@@ -188,7 +188,7 @@ async def brief_of(line: bytes, trouble: Trouble) -> tuple[bytes, bytes]:
     return long, long.digest
 
 
-class NativeAgent(Greeted, ABC):
+class NativeAgent(AgentInfo, ABC):
     HELLO: ClassVar[InitializeResponse]
     takes_edits: bool = False
 

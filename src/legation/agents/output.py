@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from legation.errors import AgentExited, LegationError, TimedOut, TransportClosed
+from legation.errors import AgentError, AgentExited, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Exit
 from legation.wire.diagnostic import DiagnosticCode
 
@@ -17,6 +17,7 @@ EXIT_LIMIT = (
 )
 REST_LIMIT = 5.0  # seconds for a stopped agent's last words to be taken: the store's time
 STDERR_SHOWN = 2000  # characters of it in an error
+ANSWER_LIMIT = 1024 * 1024  # bytes that a program says when it is asked for its version or help
 STRAY_LINES = 5  # of a program that speaks no protocol, in an error
 STRAY_SHOWN = 200  # characters of each
 MUTE = "it closed its output and went on, so it is stopped: nothing that it does could be seen any more"
@@ -145,3 +146,17 @@ class Output:
         )
         error.stderr = self._child.stderr_tail()
         return error
+
+
+async def all_said(child: Child) -> bytes:
+    """What a program says that is only asked something, to its end. Raises where it does not stop talking."""
+    said: list[bytes] = []
+    length = 0
+    async for lines in child.lines():
+        said += lines
+        length += sum(map(len, lines)) + len(lines)
+        if length > ANSWER_LIMIT:
+            raise AgentError(
+                f"cannot use {child.name!r}: asked what it is, it said more than {ANSWER_LIMIT} bytes; run it by hand"
+            )
+    return b"\n".join(said)

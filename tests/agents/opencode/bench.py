@@ -12,9 +12,9 @@ import msgspec
 
 from legation.agents.native import Permission
 from legation.agents.opencode.messages import (
-    AgentInfo,
     ModelInfo,
     ModelLimit,
+    OfferedAgent,
     ProviderInfo,
     Providers,
     Rule,
@@ -111,7 +111,7 @@ def make_session(bench: Bench, session_id: str) -> OpenCodeSession:
     info = SessionInfo(id=session_id, directory="/w", title="", time=SessionTime(created=0, updated=0))
     model = ModelInfo(id="m", name="m", limit=ModelLimit(context=1000))
     providers = Providers(providers=(ProviderInfo(id="p", name="p", models={"m": model}),), default={})
-    agents = tuple(AgentInfo(name=name, mode="primary", permission=(ASK,)) for name in ("build", "plan"))
+    agents = tuple(OfferedAgent(name=name, mode="primary", permission=(ASK,)) for name in ("build", "plan"))
     offers = OpenCodeOptions(agents, providers, model="p/m")
     return OpenCodeSession(bench, cast(OpenCodeServer, bench), info, offers)
 

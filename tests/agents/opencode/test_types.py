@@ -13,7 +13,7 @@ OURS: tuple[tuple[object, str], ...] = (
     (messages.Part, "Part"),
     (messages.Status, "SessionStatus"),
     (messages.SessionInfo, "Session"),
-    (messages.AgentInfo, "Agent"),
+    (messages.OfferedAgent, "Agent"),
     (messages.Providers, "config.providers.answer:200"),
     (messages.PermissionRequest, "PermissionRequest"),
     (messages.QuestionRequest, "QuestionRequest"),

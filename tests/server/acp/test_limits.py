@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from tests.server.sessions.talk import Talk, open_talk
 
-from legation.agents import connection as agents
+from legation.agents import acp as agents
 from legation.errors import Unavailable
 from legation.server.acp import connection, connections
 from legation.server.acp.connection import Connection

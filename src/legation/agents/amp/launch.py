@@ -23,7 +23,7 @@ from legation.agents.amp.options import Flags, read_flags
 from legation.agents.amp.permissions import VARIABLE
 from legation.agents.beginning import REPOSITORY
 from legation.agents.native import Equipment
-from legation.agents.process import all_said
+from legation.agents.output import all_said
 from legation.errors import AgentExited, Forbidden, TimedOut
 from legation.proc import Command
 from legation.wire import jsontext

@@ -22,14 +22,20 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from legation.agents.answers import READ_ERRORS, read_answer
-from legation.agents.calls import Calls
 from legation.agents.codex.launch import overrides
 from legation.agents.codex.messages import Addressed, Asked, Heard, Model, ModelPage, ThreadOf, ThreadRead
 from legation.agents.codex.permissions import declined
 from legation.agents.messages import Message, id_key, read_error, read_message
 from legation.agents.native import TOO_LONG, Equipment, read_lines
 from legation.agents.output import Output
-from legation.agents.rpc import OUTBOX_LIMIT, REQUESTS_AT_ONCE, SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
+from legation.agents.rpc import (
+    OUTBOX_LIMIT,
+    REQUESTS_AT_ONCE,
+    SHOWN_BYTES,
+    WRITE_TIMEOUT,
+    AgentRefused,
+    Calls,
+)
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit
 from legation.wire import jsontext

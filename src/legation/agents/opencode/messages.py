@@ -318,7 +318,7 @@ class Rule(Native):
     action: str
 
 
-class AgentInfo(Native):
+class OfferedAgent(Native):
     """`mode` is primary, subagent or all."""
 
     name: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from legation.agents.opencode.messages import AgentInfo, Config, ModelInfo, Providers, Rule, SessionInfo
+from legation.agents.opencode.messages import Config, ModelInfo, OfferedAgent, Providers, Rule, SessionInfo
 from legation.agents.opencode.server import ServerApi
 from legation.errors import InvalidParams
 from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
@@ -44,7 +44,7 @@ def asks(rules: tuple[Rule, ...]) -> bool:
 class OpenCodeOptions:
     """`model` is `provider/model`, or None where OpenCode chooses; `variant` is None for none."""
 
-    agents: tuple[AgentInfo, ...]
+    agents: tuple[OfferedAgent, ...]
     providers: Providers
     agent: str = BUILD
     model: str | None = None
@@ -52,7 +52,7 @@ class OpenCodeOptions:
 
     @classmethod
     def of(
-        cls, agents: tuple[AgentInfo, ...], providers: Providers, config: Config, info: SessionInfo | None
+        cls, agents: tuple[OfferedAgent, ...], providers: Providers, config: Config, info: SessionInfo | None
     ) -> OpenCodeOptions:
         offered = tuple(each for each in agents if each.mode != "subagent" and not each.hidden)
         made = cls(offered, providers, model=config.model or _first(providers))
@@ -129,7 +129,7 @@ class OpenCodeOptions:
         return body
 
     @property
-    def _asking(self) -> tuple[AgentInfo, ...]:
+    def _asking(self) -> tuple[OfferedAgent, ...]:
         """Build first: it is where a session begins. It is there in a trusted folder that lets it act unasked, too."""
         kept = [each for each in self.agents if each.name == BUILD or asks(each.permission)]
         return tuple(sorted(kept, key=lambda each: each.name != BUILD))
@@ -158,7 +158,7 @@ class OpenCodeOptions:
 async def offered(api: ServerApi, info: SessionInfo) -> OpenCodeOptions:
     """In the folder of a session, and as it was left."""
     where = info.directory
-    agents = await api.get("/agent", tuple[AgentInfo, ...], directory=where)
+    agents = await api.get("/agent", tuple[OfferedAgent, ...], directory=where)
     providers = await api.get("/config/providers", Providers, directory=where)
     config = await api.get("/config", Config, directory=where)
     return OpenCodeOptions.of(agents, providers, config, info)
