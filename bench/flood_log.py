@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.flood import ARGV, LIMIT, place, sample, take, warm_up
 from bench.measure import Sample, Stopwatch, emit
 from legation.agents.acp import AcpAgent
+from legation.agents.driver import OpenRequest
 from legation.agents.rpc import RpcFault
 from legation.proc import Command, Pipes, ProcessLauncher
 from legation.store.backend import Backend
@@ -83,7 +84,7 @@ async def measure(kind: str, events: int, size: int, scratch: Path) -> Sample:
                 capabilities=ClientCapabilities(),
                 timeout=LIMIT,
             )
-            session_id = (await agent.new_session(str(folder), (), LIMIT)).session_id
+            session_id = (await agent.new_session(OpenRequest(str(folder)), LIMIT)).session_id
             await flood(agent, session_id, stream, warm_up(size), size)
             stopwatch = Stopwatch()
             await flood(agent, session_id, stream, events, size)

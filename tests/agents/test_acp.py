@@ -9,6 +9,7 @@ import pytest
 from tests.agents.scripted import scripted
 
 from legation.agents.acp import AcpAgent
+from legation.agents.driver import OpenRequest
 from legation.agents.rpc import AgentRefused, RpcFault
 from legation.errors import (
     AgentError,
@@ -122,7 +123,7 @@ session("abc"); stay()
     agent = await start(source, tmp_path)
     assert agent.hello.agent_info is not None
     assert agent.hello.agent_info.name == "odd"
-    assert (await agent.new_session(str(tmp_path), (), LIMIT)).session_id == "abc"
+    assert (await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)).session_id == "abc"
     assert (await agent.stop(LIMIT)).code == 0
 
 
@@ -157,7 +158,7 @@ async def test_an_answer_that_cannot_be_understood_is_an_error_that_names_the_ag
 ) -> None:
     agent = await start(f"hello(); send(id=serve('session/new'), result={result}); stay()", tmp_path)
     with pytest.raises(AgentError, match="'scripted' to session/new"):
-        await agent.new_session(str(tmp_path), (), LIMIT)
+        await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)
     await agent.stop(LIMIT)
 
 
@@ -166,7 +167,7 @@ async def test_a_call_to_an_agent_that_has_ended_says_how(tmp_path: Path) -> Non
     await agent.wait()
     for _ in range(2):
         with pytest.raises(AgentExited, match="exit code 9") as caught:
-            await agent.new_session(str(tmp_path), (), LIMIT)
+            await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)
         assert "over" in caught.value.message
 
 
@@ -223,12 +224,12 @@ async def test_an_agent_that_wants_a_login_says_which_and_takes_it(tmp_path: Pat
     async with rehearsing(tmp_path, "--require-auth") as agent:
         for _ in range(2):
             with pytest.raises(AgentRefused, match=r"sign in first with one of 'Rehearsal login'") as caught:
-                await agent.new_session(str(tmp_path), (), LIMIT)
+                await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)
             assert caught.value.error.code == -32000
             assert caught.value.data is not None
             assert [way["id"] for way in caught.value.data["authMethods"]] == ["rehearsal-login"]  # type: ignore[attr-defined]
             await agent.authenticate("rehearsal-login", LIMIT)
-            await agent.new_session(str(tmp_path), (), LIMIT)
+            await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)
             await agent.logout(LIMIT)
 
 
@@ -244,7 +245,7 @@ send(id=serve("session/new"), error={"code": -32000, "message": "who are you"});
     with pytest.raises(InvalidParams, match="it offers tui"):
         await agent.authenticate("other", LIMIT)
     with pytest.raises(AgentRefused, match=r"'T' \(tui\)") as caught:
-        await agent.new_session(str(tmp_path), (), LIMIT)
+        await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)
     assert "hunter2" not in str(caught.value.args)
     await agent.stop(0)
 
@@ -252,12 +253,14 @@ send(id=serve("session/new"), error={"code": -32000, "message": "who are you"});
 async def test_a_session_is_loaded_with_its_history_before_the_answer(tmp_path: Path) -> None:
     box = Box()
     async with rehearsing(tmp_path, box=box) as agent:
-        session = await agent.new_session(str(tmp_path), (), LIMIT)
+        session = await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)
         await play(agent, session.session_id, "title Kept", "say one")
         await agent.close_session(session.session_id, LIMIT)
         box.got.clear()
         setup = await agent.load_session(
-            session.session_id, str(tmp_path), (), LIMIT, on_answer=lambda _: box.got.append("answer")
+            OpenRequest(str(tmp_path), session_id=session.session_id),
+            LIMIT,
+            on_answer=lambda _: box.got.append("answer"),
         )
         assert setup.modes is not None
         assert setup.modes.current_mode_id == "default"
@@ -268,11 +271,11 @@ async def test_a_session_is_loaded_with_its_history_before_the_answer(tmp_path: 
 async def test_a_session_is_resumed_without_its_history(tmp_path: Path) -> None:
     box = Box()
     async with rehearsing(tmp_path, box=box) as agent:
-        session = await agent.new_session(str(tmp_path), (), LIMIT)
+        session = await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)
         await play(agent, session.session_id, "say one")
     async with rehearsing(tmp_path, box=box) as agent:
         box.got.clear()
-        setup = await agent.resume_session(session.session_id, str(tmp_path), (), LIMIT)
+        setup = await agent.resume_session(OpenRequest(str(tmp_path), session_id=session.session_id), LIMIT)
         assert setup.config_options
         assert box.got == []
         await play(agent, session.session_id, "recall")
@@ -292,7 +295,10 @@ raw(line("a") + line("b") + answer + line("c")); stay()
         assert setup == SessionSetup()
         box.got.append("answer")
 
-    assert await agent.load_session("s", "/", (), LIMIT, on_answer=on_answer) == SessionSetup()
+    assert (
+        await agent.load_session(OpenRequest("/", session_id="s"), LIMIT, on_answer=on_answer)
+        == SessionSetup()
+    )
     await agent.stop(LIMIT)
     assert box.got == [*["agent-message-chunk"] * 2, "answer", "agent-message-chunk"]
 
@@ -301,7 +307,9 @@ async def test_a_refused_load_is_told_in_its_place_and_raised(tmp_path: Path) ->
     seen: list[object] = []
     async with rehearsing(tmp_path) as agent:
         with pytest.raises(AgentRefused, match="session/load") as caught:
-            await agent.load_session("nobody", str(tmp_path), (), LIMIT, on_answer=seen.append)
+            await agent.load_session(
+                OpenRequest(str(tmp_path), session_id="nobody"), LIMIT, on_answer=seen.append
+            )
     assert seen == [caught.value]
     assert caught.value.error.code == -32002
 
@@ -310,8 +318,8 @@ async def test_sessions_are_listed_page_by_page_and_by_folder(tmp_path: Path) ->
     other = tmp_path / "other"
     other.mkdir()
     async with rehearsing(tmp_path) as agent:
-        made = {(await agent.new_session(str(tmp_path), (), LIMIT)).session_id for _ in range(24)}
-        await agent.new_session(str(other), (), LIMIT)
+        made = {(await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)).session_id for _ in range(24)}
+        await agent.new_session(OpenRequest(str(other)), LIMIT)
         first = await agent.list_sessions(str(tmp_path), None, LIMIT)
         second = await agent.list_sessions(str(tmp_path), first.next_cursor, LIMIT)
         assert (len(first.sessions), second.next_cursor) == (20, None)
@@ -329,7 +337,7 @@ async def test_a_list_leaves_out_what_is_no_session(tmp_path: Path) -> None:
 
 async def test_what_is_not_there_is_closed_and_deleted(tmp_path: Path) -> None:
     async with rehearsing(tmp_path) as agent:
-        session = (await agent.new_session(str(tmp_path), (), LIMIT)).session_id
+        session = (await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)).session_id
         for _ in range(2):
             await agent.close_session(session, LIMIT)
         for _ in range(2):
@@ -352,7 +360,7 @@ send(id=serve({method!r}), error={{"code": -32603, "message": "broken"}})
 
 async def test_modes_and_options_are_set(tmp_path: Path) -> None:
     async with rehearsing(tmp_path) as agent:
-        session = (await agent.new_session(str(tmp_path), (), LIMIT)).session_id
+        session = (await agent.new_session(OpenRequest(str(tmp_path)), LIMIT)).session_id
         await agent.set_mode(session, "plan", LIMIT)
         await agent.set_config_option(session, "model", "rehearsal-terse", LIMIT)
         now = await agent.set_config_option(session, "thoughts", value=False, timeout=LIMIT)
@@ -360,7 +368,7 @@ async def test_modes_and_options_are_set(tmp_path: Path) -> None:
         assert isinstance(model, SelectOption)
         assert isinstance(thoughts, BooleanOption)
         assert (model.current_value, thoughts.current_value) == ("rehearsal-terse", False)
-        setup = await agent.resume_session(session, str(tmp_path), (), LIMIT)
+        setup = await agent.resume_session(OpenRequest(str(tmp_path), session_id=session), LIMIT)
         assert setup.modes is not None
         assert setup.modes.current_mode_id == "plan"
         with pytest.raises(AgentRefused, match="session/set_mode"):
@@ -393,7 +401,7 @@ async def test_an_option_of_an_unknown_kind_is_kept(tmp_path: Path) -> None:
     odd = {"type": "slider", "id": "o", "currentValue": 3}
     result = {"sessionId": "s", "configOptions": [odd], "modes": {"currentModeId": "a"}, "models": {"x": 1}}
     async with acting(f"send(id=serve('session/new'), result={result!r})", tmp_path) as agent:
-        made = await agent.new_session("/", (), LIMIT)
+        made = await agent.new_session(OpenRequest("/"), LIMIT)
         assert made.config_options == (Unread(value=odd),)
         assert made.modes is None
         assert made.models == {"x": 1}
@@ -402,8 +410,8 @@ async def test_an_option_of_an_unknown_kind_is_kept(tmp_path: Path) -> None:
 async def test_what_was_not_declared_is_refused_with_the_method_and_a_way_out(tmp_path: Path) -> None:
     async with acting("", tmp_path, {}) as agent:
         calls = {
-            "session/load": agent.load_session("s", "/", (), LIMIT),
-            "session/resume": agent.resume_session("s", "/", (), LIMIT),
+            "session/load": agent.load_session(OpenRequest("/", session_id="s"), LIMIT),
+            "session/resume": agent.resume_session(OpenRequest("/", session_id="s"), LIMIT),
             "session/list": agent.list_sessions(None, None, LIMIT),
             "session/close": agent.close_session("s", LIMIT),
             "session/delete": agent.delete_session("s", LIMIT),
@@ -423,13 +431,13 @@ for method in ("session/new", "session/load", "session/resume"):
     send(id=message["id"], result={"sessionId": ",".join(message["params"]["additionalDirectories"])})
 """
     async with acting(source, tmp_path) as agent:
-        made = await agent.new_session("/", (), LIMIT, additional_directories=("/a", "/b"))
+        made = await agent.new_session(OpenRequest("/", additional_directories=("/a", "/b")), LIMIT)
         assert made.session_id == "/a,/b"
-        await agent.load_session("s", "/", (), LIMIT, additional_directories=("/a",))
-        await agent.resume_session("s", "/", (), LIMIT, additional_directories=("/a",))
+        await agent.load_session(OpenRequest("/", additional_directories=("/a",), session_id="s"), LIMIT)
+        await agent.resume_session(OpenRequest("/", additional_directories=("/a",), session_id="s"), LIMIT)
     async with rehearsing(tmp_path) as agent:
         with pytest.raises(CapabilityUnsupported, match="additionalDirectories"):
-            await agent.new_session(str(tmp_path), (), LIMIT, additional_directories=("/a",))
+            await agent.new_session(OpenRequest(str(tmp_path), additional_directories=("/a",)), LIMIT)
 
 
 async def test_an_mcp_server_is_passed_on_or_refused_by_name_and_never_dropped(tmp_path: Path) -> None:
@@ -437,12 +445,12 @@ async def test_an_mcp_server_is_passed_on_or_refused_by_name_and_never_dropped(t
     bare = McpServer(name="files", command="serve")
     web = McpServer(name="web", type="http", url="http://127.0.0.1:9/")
     async with rehearsing(tmp_path) as agent:
-        await agent.new_session(str(tmp_path), (bare, web), LIMIT)
+        await agent.new_session(OpenRequest(str(tmp_path), (bare, web)), LIMIT)
         for server in (SSE, McpServer(name="tickets", type="telepathy")):
             for call in (
-                agent.new_session(str(tmp_path), (bare, server), LIMIT),
-                agent.load_session("s", str(tmp_path), (server,), LIMIT),
-                agent.resume_session("s", str(tmp_path), (server,), LIMIT),
+                agent.new_session(OpenRequest(str(tmp_path), (bare, server)), LIMIT),
+                agent.load_session(OpenRequest(str(tmp_path), (server,), session_id="s"), LIMIT),
+                agent.resume_session(OpenRequest(str(tmp_path), (server,), session_id="s"), LIMIT),
             ):
                 with pytest.raises(CapabilityUnsupported, match=f"'tickets' by {server.type}"):
                     await call
@@ -454,7 +462,7 @@ message = read()
 send(id=message["id"], result={"sessionId": json.dumps(message["params"]["mcpServers"], sort_keys=True)})
 """
     async with acting(source, tmp_path, {}) as agent:
-        made = await agent.new_session("/", (McpServer(name="files", command="serve"),), LIMIT)
+        made = await agent.new_session(OpenRequest("/", (McpServer(name="files", command="serve"),)), LIMIT)
         assert json.loads(made.session_id) == [{"name": "files", "command": "serve", "args": [], "env": []}]
 
 
@@ -473,9 +481,9 @@ async def test_a_wrong_answer_is_an_error_that_names_the_method_and_quotes_nothi
 ) -> None:
     async with acting(f"send(id=serve({method!r}), result={result!r})", tmp_path) as agent:
         calls: dict[str, Callable[[], Awaitable[object]]] = {
-            "session/new": lambda: agent.new_session("/", (), LIMIT),
-            "session/load": lambda: agent.load_session("s", "/", (), LIMIT),
-            "session/resume": lambda: agent.resume_session("s", "/", (), LIMIT),
+            "session/new": lambda: agent.new_session(OpenRequest("/"), LIMIT),
+            "session/load": lambda: agent.load_session(OpenRequest("/", session_id="s"), LIMIT),
+            "session/resume": lambda: agent.resume_session(OpenRequest("/", session_id="s"), LIMIT),
             "session/list": lambda: agent.list_sessions(None, None, LIMIT),
         }
         with pytest.raises(AgentError, match=f"answer of 'scripted' to {method}") as caught:
@@ -503,7 +511,7 @@ async def test_every_call_to_an_agent_that_dies_says_so(tmp_path: Path) -> None:
     async with acting("read(); os._exit(4)", tmp_path) as agent:
         seen: list[object] = []
         calls = [
-            agent.load_session("s", "/", (), LIMIT, on_answer=seen.append),
+            agent.load_session(OpenRequest("/", session_id="s"), LIMIT, on_answer=seen.append),
             agent.set_mode("s", "m", LIMIT),
             agent.close_session("s", LIMIT),
         ]

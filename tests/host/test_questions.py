@@ -15,6 +15,7 @@ import pytest
 from tests.agents.scripted import scripted
 
 from legation.agents.acp import AcpAgent
+from legation.agents.driver import OpenRequest
 from legation.agents.rpc import RpcFault
 from legation.clock import Clock, SystemClock
 from legation.errors import AgentExited
@@ -151,7 +152,7 @@ async def working(desk: Desk, command: Command) -> AsyncIterator[Desk]:
         ProcessLauncher(), command, desk, pipes=Pipes(), capabilities=OFFER, timeout=LIMIT
     )
     try:
-        desk.session = (await desk.agent.new_session(str(command.cwd), (), LIMIT)).session_id
+        desk.session = (await desk.agent.new_session(OpenRequest(str(command.cwd)), LIMIT)).session_id
         yield desk
     finally:
         await desk.agent.stop(0)

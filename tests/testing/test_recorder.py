@@ -8,6 +8,7 @@ import pytest
 from tests.agents.scripted import scripted
 
 from legation.agents.acp import AcpAgent
+from legation.agents.driver import OpenRequest
 from legation.agents.rpc import RpcFault
 from legation.proc import Child, Command, Exit, Launcher, Pipes, ProcessLauncher
 from legation.testing.recorder import Recorder
@@ -62,7 +63,7 @@ async def converse(launcher: Launcher, command: Command) -> tuple[list[tuple[str
         launcher, command, box, pipes=Pipes(), capabilities=ClientCapabilities(), timeout=WAIT
     )
     try:
-        session = await agent.new_session(str(command.cwd), (), WAIT)
+        session = await agent.new_session(OpenRequest(str(command.cwd)), WAIT)
         async with asyncio.timeout(WAIT):
             await agent.prompt(session.session_id, (Text(text="go"),))
     finally:

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self, TypedDict, TypeVar
 
 from msgspec.structs import replace
 
 import legation
 from legation.agents.answers import READ_ERRORS, fit, read_answer
 from legation.agents.beginning import Beginning, must_not_be_obeyed
-from legation.agents.driver import AgentInfo
+from legation.agents.driver import AgentInfo, OnAnswer, OpenRequest
 from legation.agents.output import Output, Stray
 from legation.agents.rpc import OUTBOX_LIMIT, AgentRefused, Inbox, RpcPeer
 from legation.errors import AgentError, InvalidParams, TimedOut, TransportClosed, Unavailable
@@ -48,6 +48,13 @@ from legation.wire.acp.shape import PROTOCOL_VERSION
 
 _T = TypeVar("_T")
 _Setup = TypeVar("_Setup", bound=SessionSetup)
+
+
+class _SessionParams(TypedDict):
+    cwd: str
+    mcp_servers: tuple[McpServer, ...]
+    additional_directories: tuple[str, ...]
+    meta: Mapping[str, object] | None
 
 
 class AcpAgent(AgentInfo):
@@ -147,7 +154,7 @@ class AcpAgent(AgentInfo):
         params: object,
         shape: type[_T],
         timeout: float | None,
-        on_answer: Callable[[_T | AgentError], None] | None = None,
+        on_answer: OnAnswer[_T] = None,
     ) -> _T:
         read = partial(self._read, method, shape)
         return await self._exchange(method, params, read, timeout, on_answer)
@@ -166,7 +173,7 @@ class AcpAgent(AgentInfo):
         params: object,
         read: Callable[[bytes | RpcError], _T | AgentError],
         timeout: float | None,
-        on_answer: Callable[[_T | AgentError], None] | None = None,
+        on_answer: OnAnswer[_T] = None,
     ) -> _T:
         """The answer is read once, in its place among the updates; `on_answer` is called there with what is
         returned or raised later."""
@@ -219,76 +226,43 @@ class AcpAgent(AgentInfo):
     # Sessions.
 
     async def new_session(
-        self,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[NewSessionResponse] = None
     ) -> NewSessionResponse:
-        method, can = AgentMethod.SESSION_NEW, self._abilities
-        await self._look_at(cwd)
-        request = NewSessionRequest(
-            cwd=cwd,
-            mcp_servers=can.servers(method, mcp),
-            additional_directories=can.directories(method, additional_directories),
-            meta=self._beginning.meta or None,
-        )
-        opened = await self._call(method, request, NewSessionResponse, timeout, on_answer)
+        method = AgentMethod.SESSION_NEW
+        params = NewSessionRequest(**await self._params(method, request))
+        opened = await self._call(method, params, NewSessionResponse, timeout, on_answer)
         return await self._begun(opened.session_id, opened, timeout)
 
     async def load_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
         """The agent replays the history as updates, and answers after the last of them."""
-        method, can = AgentMethod.SESSION_LOAD, self._abilities
-        can.require(method)
-        await self._look_at(cwd)
-        request = LoadSessionRequest(
-            session_id=session_id,
-            cwd=cwd,
-            mcp_servers=can.servers(method, mcp),
-            additional_directories=can.directories(method, additional_directories),
-            meta=self._beginning.meta or None,
-        )
-        setup = await self._call(method, request, SessionSetup, timeout, on_answer)
-        return await self._begun(session_id, setup, timeout)
+        method = AgentMethod.SESSION_LOAD
+        params = LoadSessionRequest(session_id=request.session_id, **await self._params(method, request))
+        setup = await self._call(method, params, SessionSetup, timeout, on_answer)
+        return await self._begun(request.session_id, setup, timeout)
 
     async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
         """As load, with nothing replayed."""
-        method, can = AgentMethod.SESSION_RESUME, self._abilities
-        can.require(method)
-        await self._look_at(cwd)
-        request = ResumeSessionRequest(
-            session_id=session_id,
-            cwd=cwd,
-            mcp_servers=can.servers(method, mcp),
-            additional_directories=can.directories(method, additional_directories),
-            meta=self._beginning.meta or None,
-        )
-        setup = await self._call(method, request, SessionSetup, timeout, on_answer)
-        return await self._begun(session_id, setup, timeout)
+        method = AgentMethod.SESSION_RESUME
+        params = ResumeSessionRequest(session_id=request.session_id, **await self._params(method, request))
+        setup = await self._call(method, params, SessionSetup, timeout, on_answer)
+        return await self._begun(request.session_id, setup, timeout)
 
-    async def _look_at(self, cwd: str) -> None:
+    async def _params(self, method: AgentMethod, request: OpenRequest) -> _SessionParams:
+        """Of all three."""
+        self._abilities.require(method)
         if self._beginning.obeys:
-            await asyncio.to_thread(must_not_be_obeyed, Path(cwd), self._beginning.obeys)
+            await asyncio.to_thread(must_not_be_obeyed, Path(request.cwd), self._beginning.obeys)
+        admitted = self._abilities.admit(method, request)
+        return {
+            "cwd": admitted.cwd,
+            "mcp_servers": admitted.mcp_servers,
+            "additional_directories": admitted.additional_directories,
+            "meta": self._beginning.meta or None,
+        }
 
     async def _begun(self, session_id: str, setup: _Setup, timeout: float) -> _Setup:
         """In the mode that it is to begin in, before anybody says anything in it."""
@@ -349,7 +323,7 @@ class AcpAgent(AgentInfo):
         session_id: str,
         prompt: tuple[ContentBlock, ...],
         *,
-        on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
+        on_answer: OnAnswer[PromptResponse] = None,
     ) -> PromptResponse:
         """Has no limit of its own: whoever calls it watches for signs of life."""
         request = PromptRequest(session_id=session_id, prompt=prompt)

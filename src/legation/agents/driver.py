@@ -12,8 +12,8 @@ INV-D3  After `stop` nothing that it started runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,6 +38,23 @@ from legation.wire.acp.sessions import (
 )
 
 DriverName = Literal["acp", "claude", "codex", "opencode", "amp"]
+
+
+_T = TypeVar("_T")
+
+OnAnswer: TypeAlias = Callable[[_T | AgentError], None] | None
+"""Called in the answer's place among the updates, with what is returned or raised later (INV-D1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What a session is opened with. `session_id`, which a new one has not, is the agent's name of the session that is to
+    be loaded, resumed or forked."""
+
+    cwd: str
+    mcp_servers: tuple[McpServer, ...] = ()
+    additional_directories: tuple[str, ...] = ()
+    session_id: str = ""
 
 
 class Driver(Protocol):
@@ -92,46 +109,18 @@ class Driver(Protocol):
     async def tell(self, method: str, params: object) -> None: ...
 
     async def new_session(
-        self,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[NewSessionResponse] = None
     ) -> NewSessionResponse: ...
 
-    async def fork_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-    ) -> NewSessionResponse:
+    async def fork_session(self, request: OpenRequest, timeout: float) -> NewSessionResponse:
         """A session of its own that begins with what was said in the other, which goes on as it is."""
 
     async def load_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup: ...
 
     async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup: ...
 
     async def list_sessions(
@@ -148,7 +137,7 @@ class Driver(Protocol):
         session_id: str,
         prompt: tuple[ContentBlock, ...],
         *,
-        on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
+        on_answer: OnAnswer[PromptResponse] = None,
     ) -> PromptResponse: ...
     async def steer(self, session_id: str, prompt: tuple[ContentBlock, ...], timeout: float) -> None:
         """Say something to the turn that runs; returns when the agent has it."""
@@ -206,15 +195,7 @@ class AgentInfo:
         """ACP has no stable way to fork a session."""
         return False
 
-    async def fork_session(
-        self,
-        session_id: str,  # noqa: ARG002
-        cwd: str,  # noqa: ARG002
-        mcp: tuple[McpServer, ...],  # noqa: ARG002
-        timeout: float,  # noqa: ARG002
-        *,
-        additional_directories: tuple[str, ...] = (),  # noqa: ARG002
-    ) -> NewSessionResponse:
+    async def fork_session(self, request: OpenRequest, timeout: float) -> NewSessionResponse:  # noqa: ARG002
         raise CapabilityUnsupported(
             f"cannot fork a session of {self.name!r}: it cannot begin one with what was said in another; start a new one"
         )
@@ -285,20 +266,18 @@ class Abilities:
             need = _NEEDS[method]
             raise self._lacking(method, need.capability, need.advice)
 
-    def directories(self, method: AgentMethod, directories: tuple[str, ...]) -> tuple[str, ...]:
-        if directories and self.declared.session_capabilities.additional_directories is None:
+    def admit(self, method: AgentMethod, request: OpenRequest) -> OpenRequest:
+        """As the agent is to be given it: nothing is dropped, and lists that must be there are."""
+        directories = self.declared.session_capabilities.additional_directories
+        if request.additional_directories and directories is None:
             advice = "leave the additional folders out, or use another agent"
             raise self._lacking(method, "sessionCapabilities.additionalDirectories", advice)
-        return directories
-
-    def servers(self, method: AgentMethod, servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
-        """As the agent is to be given them: none is dropped, and lists that must be there are."""
-        for server in servers:
+        for server in request.mcp_servers:
             if not self._reaches(server.type):
                 what = f"give it MCP server {server.name!r} by {server.type}"
                 advice = "use a stdio server, or leave it out"
                 raise self._lacking(method, f"mcpCapabilities.{server.type}", advice, what)
-        return tuple(_complete(server) for server in servers)
+        return replace(request, mcp_servers=tuple(map(_complete, request.mcp_servers)))
 
     def _reaches(self, transport: str) -> bool:
         can = self.declared.mcp_capabilities

@@ -20,17 +20,16 @@ import msgspec
 
 from legation.agents import outlines
 from legation.agents.beginning import Beginning
-from legation.agents.driver import AgentInfo
+from legation.agents.driver import AgentInfo, OnAnswer, OpenRequest
 from legation.agents.pool import Pool
 from legation.agents.rpc import SLICE_LINES, AgentRefused, Inbox, RpcFault
 from legation.errors import AgentError, InvalidParams, LegationError
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.proc.lines import MAX_LINE
 from legation.wire import codec, jsontext
-from legation.wire.acp.capabilities import ClientCapabilities, InitializeResponse
+from legation.wire.acp.capabilities import ClientCapabilities, ElicitationCapabilities, InitializeResponse
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.permission import (
     PermissionOption,
     RequestPermissionRequest,
@@ -93,7 +92,7 @@ class Permission:
 class Reply(Generic[_T]):
     """An answer that is still to come. It is given once; what comes after it counts for nothing."""
 
-    def __init__(self, on_answer: Callable[[_T | AgentError], None] | None = None) -> None:
+    def __init__(self, on_answer: OnAnswer[_T] = None) -> None:
         self._on_answer = on_answer
         self._answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._answer.add_done_callback(_look_at)
@@ -188,6 +187,10 @@ async def brief_of(line: bytes, trouble: Trouble) -> tuple[bytes, bytes]:
     return long, long.digest
 
 
+def unknown_session(method: AgentMethod) -> AgentRefused:
+    return AgentRefused(method, RpcError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such session"))
+
+
 class NativeAgent(AgentInfo, ABC):
     HELLO: ClassVar[InitializeResponse]
     takes_edits: bool = False
@@ -245,37 +248,21 @@ class NativeAgent(AgentInfo, ABC):
 
     @abstractmethod
     async def new_session(
-        self,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[NewSessionResponse] = None
     ) -> NewSessionResponse: ...
 
     async def load_session(
         self,
-        session_id: str,  # noqa: ARG002
-        cwd: str,  # noqa: ARG002
-        mcp: tuple[McpServer, ...],  # noqa: ARG002
+        request: OpenRequest,  # noqa: ARG002
         timeout: float,  # noqa: ARG002
         *,
-        additional_directories: tuple[str, ...] = (),  # noqa: ARG002
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,  # noqa: ARG002
+        on_answer: OnAnswer[SessionSetup] = None,  # noqa: ARG002
     ) -> SessionSetup:
         raise self._cannot(AgentMethod.SESSION_LOAD)
 
     @abstractmethod
     async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup: ...
 
     async def list_sessions(
@@ -306,7 +293,7 @@ class NativeAgent(AgentInfo, ABC):
         session_id: str,
         prompt: tuple[ContentBlock, ...],
         *,
-        on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
+        on_answer: OnAnswer[PromptResponse] = None,
     ) -> PromptResponse: ...
 
     @abstractmethod
@@ -346,6 +333,18 @@ class NativeAgent(AgentInfo, ABC):
         self._inbox.updates(session_id, [Draft(UNRECOGNIZED, line, digest=digest)])
 
     # What it asks.
+
+    @property
+    def elicitation(self) -> ElicitationCapabilities:
+        """The ways in which the host's client can be asked."""
+        return self._client.elicitation or ElicitationCapabilities()
+
+    @property
+    def can_ask_questions(self) -> bool:
+        return self.elicitation.form is not None
+
+    def trouble(self, code: DiagnosticCode, message: str) -> None:
+        self._inbox.trouble(code, message)
 
     def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]:
         """Recorded in its place before this returns. Cancelling the task takes the question back."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from legation.agents.driver import Driver
+from legation.agents.driver import Driver, OpenRequest
 from legation.errors import InvalidParams, LegationError, NotFound
 from legation.host.agent import Agent
 from legation.host.meta import SessionMeta, read_meta, real_folder
@@ -108,10 +108,9 @@ class Openings:
                 claims.enter_context(self._sessions.claim(session_id))
                 if (former := await self._log.find(session_id, self._workspace)) is not None:
                     must_be_unused(former)
-            begin = live.new_session if forks is None else partial(live.fork_session, forks)
-            opened = await begin(
-                meta.cwd, place.mcp, limit, additional_directories=meta.additional_directories
-            )
+            request = OpenRequest(meta.cwd, place.mcp, meta.additional_directories, forks or "")
+            begin = live.new_session if forks is None else live.fork_session
+            opened = await begin(request, limit)
             opening = Opening(live, opened.session_id, Offers.of(opened), limit, agent.definition.modes)
             puts = await put_into_asking(opening, agent.definition.modes)
             opened = opening.offers.told_in(opened)

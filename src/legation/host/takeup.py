@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from legation.agents.driver import Driver
+from legation.agents.driver import Driver, OpenRequest
 from legation.agents.output import printable
 from legation.agents.rpc import AgentRefused
 from legation.errors import (
@@ -83,6 +83,7 @@ class TakeUp:
         self._meta = meta
         self._mcp = mcp
         self._limit = limit
+        self._request = OpenRequest(meta.cwd, mcp, meta.additional_directories, meta.agent_session_id)
         self._host = host
 
     async def resume_or_load(self, *, resumes: bool) -> SessionUpdated:
@@ -136,14 +137,7 @@ class TakeUp:
         live = self._agent.running()
         async with self._staged() as held:
             try:
-                setup = await live.load_session(
-                    self._meta.agent_session_id,
-                    self._meta.cwd,
-                    self._mcp,
-                    self._limit,
-                    additional_directories=self._meta.additional_directories,
-                    on_answer=held.mark,
-                )
+                setup = await live.load_session(self._request, self._limit, on_answer=held.mark)
                 setup, puts = await self._put_right(live, setup)
                 session = await self._session()
                 told = await account_of_replay(held.replay)
@@ -172,14 +166,7 @@ class TakeUp:
     async def resume(self) -> SessionUpdated:
         live = self._agent.running()
         async with self._staged() as held:
-            setup = await live.resume_session(
-                self._meta.agent_session_id,
-                self._meta.cwd,
-                self._mcp,
-                self._limit,
-                additional_directories=self._meta.additional_directories,
-                on_answer=held.mark,
-            )
+            setup = await live.resume_session(self._request, self._limit, on_answer=held.mark)
             setup, puts = await self._put_right(live, setup)
             session = await self._session()
             if session.stream.info().state != "open":

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from legation.agents.amp import AmpAgent
+from legation.agents.driver import OpenRequest
 from legation.agents.native import ALLOW, REJECT, Equipment
 from legation.agents.pool import Pool
 from legation.agents.rpc import RpcFault
@@ -103,7 +104,7 @@ class Desk:
     tmp: Path
 
     async def session(self, mcp: tuple[McpServer, ...] = ()) -> str:
-        return (await self.agent.new_session(str(self.work), mcp, WAIT)).session_id
+        return (await self.agent.new_session(OpenRequest(str(self.work), mcp), WAIT)).session_id
 
     async def ask(self, session_id: str, text: str) -> PromptResponse:
         async with asyncio.timeout(WAIT):

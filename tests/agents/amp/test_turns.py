@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.agents.amp.desk import WAIT, Object, allow, desk, nobody, reject
 
+from legation.agents.driver import OpenRequest
 from legation.agents.native import ALLOW
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, InvalidParams
@@ -174,17 +175,19 @@ async def test_a_session_goes_on_in_another_process(tmp_path: Path) -> None:
         await made.ask(session, "text(THREAD)")
         thread = made.box.said()
     async with desk(tmp_path) as made:
-        await made.agent.resume_session(session, str(made.work), (), WAIT)
+        await made.agent.resume_session(OpenRequest(str(made.work), session_id=session), WAIT)
         await made.ask(session, "text('On.')")
         assert made.started()[-1][:3] == ["threads", "continue", thread]
-        await made.agent.resume_session(thread, str(made.work), (), WAIT)  # and one that Amp itself began
+        await made.agent.resume_session(
+            OpenRequest(str(made.work), session_id=thread), WAIT
+        )  # and one that Amp itself began
 
 
 @pytest.mark.parametrize("session_id", ["amp_unknown", "../../etc/passwd", ""])
 async def test_a_session_that_is_not_known_is_not_resumed(session_id: str, tmp_path: Path) -> None:
     async with desk(tmp_path) as made:
         with pytest.raises(AgentRefused) as caught:
-            await made.agent.resume_session(session_id, str(made.work), (), WAIT)
+            await made.agent.resume_session(OpenRequest(str(made.work), session_id=session_id), WAIT)
     assert caught.value.error.code == ErrorCode.RESOURCE_NOT_FOUND
 
 
@@ -311,7 +314,7 @@ async def test_a_stopped_agent_gives_its_turns_up(tmp_path: Path) -> None:
 
 async def test_its_modes_are_offered_as_models(tmp_path: Path) -> None:
     async with desk(tmp_path) as made:
-        opened = await made.agent.new_session(str(made.work), (), WAIT)
+        opened = await made.agent.new_session(OpenRequest(str(made.work)), WAIT)
         (option,) = opened.config_options or ()
         assert isinstance(option, SelectOption)
         assert (option.category, option.id) == ("model", "model")

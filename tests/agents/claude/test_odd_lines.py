@@ -14,6 +14,7 @@ import pytest
 from tests.agents.claude.playing import VERSION, Person, playing
 from tests.host.rig import Hand, Rig, of_type, until
 
+from legation.agents.driver import OpenRequest
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, TimedOut
 from legation.host.options import Limits
@@ -229,4 +230,4 @@ async def test_only_an_id_is_resumed_and_no_file(tmp_path: Path, name: str) -> N
         session = await at.open()
         for take_up in (session.agent.resume_session, session.agent.fork_session):
             with pytest.raises(AgentRefused, match="no such session"):
-                await take_up(name, str(tmp_path), (), 1.0)
+                await take_up(OpenRequest(str(tmp_path), session_id=name), 1.0)

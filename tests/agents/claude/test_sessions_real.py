@@ -17,6 +17,7 @@ from tests.agents.hostile_repository import VARIABLE, hostile_repository
 from tests.host.rig import events, of_type, until, until_status
 
 from legation.agents.claude import ClaudeAgent
+from legation.agents.driver import OpenRequest
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, InvalidParams
 from legation.host.options import Backoff
@@ -90,7 +91,7 @@ async def test_a_fork_knows_what_was_said_and_goes_its_own_way(claude: str, tmp_
     async with claude_desk(claude, tmp_path) as at:
         await talk(at, 1)
         driver, mine = driver_of(at), at.session.meta.agent_session_id
-        forked = await driver.fork_session(mine, str(at.work), (), 30.0)
+        forked = await driver.fork_session(OpenRequest(str(at.work), session_id=mine), 30.0)
         assert forked.session_id != mine
         at.model.say("Answer of the fork.")
         await driver.prompt(forked.session_id, (Prompt(text="Question of the fork"),))

@@ -13,6 +13,7 @@ import pytest
 from tests.agents.codex.codex_desk import ask, payload
 from tests.host.rig import NO, YES, Hand, Rig, events, of_type, rig, until_status, until_type
 
+from legation.agents.driver import OpenRequest
 from legation.errors import AgentError, AgentExited, Forbidden, TimedOut
 from legation.host.options import AgentDefinition, Limits
 from legation.host.session import Session
@@ -440,4 +441,4 @@ serve(completed, other)
     async with server(source, tmp_path) as (made, definition):
         session = await opened(made, definition)
         with pytest.raises(TimedOut, match=r"not told in whole within 0\.5 s"):
-            await session.agent.load_session("t1", str(made.work), (), 0.5)
+            await session.agent.load_session(OpenRequest(str(made.work), session_id="t1"), 0.5)

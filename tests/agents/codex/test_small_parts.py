@@ -19,6 +19,7 @@ from legation.agents.codex.messages import (
 from legation.agents.codex.options import CodexOptions
 from legation.agents.codex.tools import change_diffs, change_kind, changed_locations, inner_command
 from legation.agents.codex.translate import TokenMeter, failure, user_input
+from legation.agents.driver import OpenRequest
 from legation.errors import InvalidParams
 from legation.wire.acp.config import SelectOption
 from legation.wire.acp.content import EmbeddedResource, Image, ResourceContents, ResourceLink, Text
@@ -76,7 +77,7 @@ def test_without_a_key_it_is_as_it_was_signed_in() -> None:
     words = " ".join(overrides({"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}))
     assert "model_providers" not in words
     assert 'openai_base_url="http://127.0.0.1:1/v1"' in words
-    assert thread_settings("/w", (), {}, lambda _: False).model_provider == "openai"
+    assert thread_settings(OpenRequest("/w"), {}, lambda _: False).model_provider == "openai"
 
 
 def test_every_thread_asks_and_says_whether_its_folder_is_trusted() -> None:
@@ -84,7 +85,7 @@ def test_every_thread_asks_and_says_whether_its_folder_is_trusted() -> None:
         McpServer.stdio("one", "run", ("x",), {"A": "b"}),
         McpServer.http("two", "http://h", {"K": "v"}),
     )
-    told = thread_settings("/w", servers, {}, lambda folder: folder == "/w", ("/more",))
+    told = thread_settings(OpenRequest("/w", servers, ("/more",)), {}, lambda folder: folder == "/w")
     assert (told.approval_policy, told.runtime_workspace_roots) == ("untrusted", ("/w", "/more"))
     config = json.loads(json.dumps(told.config))
     assert config["projects"]["/w"] == {"trust_level": "trusted"}
@@ -97,7 +98,7 @@ def test_every_thread_asks_and_says_whether_its_folder_is_trusted() -> None:
         },
         "two": {"url": "http://h", "http_headers": {"K": "v"}, "default_tools_approval_mode": "prompt"},
     }
-    untrusted = thread_settings("/w", (), {}, lambda _: False).config
+    untrusted = thread_settings(OpenRequest("/w"), {}, lambda _: False).config
     no = {"trust_level": "untrusted"}
     assert untrusted == {
         "projects": {"/w": no, "/": no},

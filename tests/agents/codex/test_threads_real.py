@@ -10,6 +10,7 @@ from tests.agents.codex.codex_desk import ask, desk, run, said
 from tests.agents.hostile_repository import VARIABLE, hostile_repository
 from tests.host.rig import of_type
 
+from legation.agents.driver import OpenRequest
 from legation.agents.rpc import AgentRefused
 from legation.wire.acp.content import Text as Prompt
 from legation.wire.ask import ApproveAll
@@ -25,7 +26,7 @@ async def test_a_fork_knows_what_was_said_and_goes_its_own_way(codex: Path, tmp_
         at.model.say("Remembered.")
         await ask(session, "remember blue")
         driver, name = at.driver(session), session.meta.agent_session_id
-        fork = await driver.fork_session(name, str(at.work), (), LIMIT)
+        fork = await driver.fork_session(OpenRequest(str(at.work), session_id=name), LIMIT)
         assert fork.session_id != name
         at.model.say("Blue.")
         await driver.prompt(fork.session_id, (Prompt(text="which colour?"),))
@@ -45,12 +46,12 @@ async def test_a_closed_session_can_be_resumed_and_a_deleted_one_cannot(codex: P
         await at.made.host.close_session(session.id)
         listed = await driver.list_sessions(str(at.work), None, LIMIT)
         assert [each.session_id for each in listed.sessions] == [name]
-        await driver.resume_session(name, str(at.work), (), LIMIT)
+        await driver.resume_session(OpenRequest(str(at.work), session_id=name), LIMIT)
         await driver.delete_session(name, LIMIT)
         await driver.delete_session(name, LIMIT)
         assert (await driver.list_sessions(None, None, LIMIT)).sessions == ()
         with pytest.raises(AgentRefused):
-            await driver.resume_session(name, str(at.work), (), LIMIT)
+            await driver.resume_session(OpenRequest(str(at.work), session_id=name), LIMIT)
         at.model.say("Still here.")
         assert (await ask(other)).stop_reason == "end_turn"
 

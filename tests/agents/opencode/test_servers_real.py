@@ -15,6 +15,7 @@ import pytest
 from tests.agents.opencode.kitchen import Seat, open_kitchen
 from tests.host.rig import Hand, of_type, say_for_the_agent, until
 
+from legation.agents.driver import OpenRequest
 from legation.agents.opencode import OpenCodeAgent
 from legation.errors import AgentExited, Forbidden
 from legation.proc.kernel import children
@@ -91,7 +92,7 @@ async def test_sessions_are_listed_loaded_and_forked(opencode: str, tmp_path: Pa
         assert (await at.said()).count("Written.") == 1
         driver = at.session.agent
         assert isinstance(driver, OpenCodeAgent)
-        fork = await driver.fork_session(own, str(at.work.parent), (), 30)
+        fork = await driver.fork_session(OpenRequest(str(at.work.parent), session_id=own), 30)
         assert fork.session_id != own
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,9 +15,9 @@ from legation.agents.amp.options import Flags
 from legation.agents.amp.permissions import install_plugin, must_be_gated
 from legation.agents.amp.session import AmpTurn, Threads, TurnPlace
 from legation.agents.amp.translate import text_of
-from legation.agents.native import Equipment, NativeAgent, Reply
-from legation.agents.rpc import AgentRefused
-from legation.errors import AgentError, AgentExited, InvalidParams, Unavailable
+from legation.agents.driver import OnAnswer, OpenRequest
+from legation.agents.native import Equipment, NativeAgent, Reply, unknown_session
+from legation.errors import AgentExited, InvalidParams, Unavailable
 from legation.proc import Exit
 from legation.wire.acp.capabilities import (
     AgentCapabilities,
@@ -30,8 +29,7 @@ from legation.wire.acp.capabilities import (
 )
 from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption
 from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.sessions import (
     NewSessionResponse,
     PromptResponse,
@@ -137,55 +135,45 @@ class AmpAgent(NativeAgent):
 
     async def new_session(
         self,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
+        request: OpenRequest,
         timeout: float,  # noqa: ARG002 - nothing is started
         *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
+        on_answer: OnAnswer[NewSessionResponse] = None,
     ) -> NewSessionResponse:
-        await self._may_open(AgentMethod.SESSION_NEW, cwd, additional_directories)
+        admitted = await self._admit(AgentMethod.SESSION_NEW, request)
         session_id = await asyncio.to_thread(self._threads.begin)
-        session = self._open(AgentMethod.SESSION_NEW, session_id, cwd, mcp, None)
+        session = self._open(session_id, admitted, None)
         answer = NewSessionResponse(session_id=session_id, config_options=self._options(session))
         if on_answer:
             on_answer(answer)
         return answer
 
     async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
         """Whether the thread is still there Amp's server says at the next prompt."""
-        method = AgentMethod.SESSION_RESUME
-        await self._may_open(method, cwd, additional_directories)
+        method, session_id = AgentMethod.SESSION_RESUME, request.session_id
+        admitted = await self._admit(method, request)
         thread = await asyncio.to_thread(self._threads.find, session_id)
         if thread is None:
-            raise _unknown(method)
+            raise unknown_session(method)
         await self.close_session(session_id, timeout)
-        session = self._open(method, session_id, cwd, mcp, thread or None)
+        session = self._open(session_id, admitted, thread or None)
         answer = SessionSetup(config_options=self._options(session))
         if on_answer:
             on_answer(answer)
         return answer
 
-    async def _may_open(self, method: AgentMethod, cwd: str, folders: tuple[str, ...]) -> None:
+    async def _admit(self, method: AgentMethod, request: OpenRequest) -> OpenRequest:
         if self._over.done():
             raise AgentExited(f"cannot complete {method}: {self.name!r} was stopped; start it again")
-        self._abilities.directories(method, folders)
-        if not self._equipment.trusts(cwd):
-            await asyncio.to_thread(refuse_untrusted, Path(cwd))
+        admitted = self._abilities.admit(method, request)
+        if not self._equipment.trusts(request.cwd):
+            await asyncio.to_thread(refuse_untrusted, Path(request.cwd))
+        return admitted
 
-    def _open(
-        self, method: AgentMethod, session_id: str, cwd: str, mcp: tuple[McpServer, ...], thread: str | None
-    ) -> _Session:
-        place = TurnPlace(session_id, cwd, self._abilities.servers(method, mcp))
+    def _open(self, session_id: str, admitted: OpenRequest, thread: str | None) -> _Session:
+        place = TurnPlace(session_id, admitted.cwd, admitted.mcp_servers)
         session = self._sessions[session_id] = _Session(place, thread)
         return session
 
@@ -233,7 +221,7 @@ class AmpAgent(NativeAgent):
         session_id: str,
         prompt: tuple[ContentBlock, ...],
         *,
-        on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
+        on_answer: OnAnswer[PromptResponse] = None,
     ) -> PromptResponse:
         session = self._session(AgentMethod.SESSION_PROMPT, session_id)
         text = text_of(prompt)
@@ -263,9 +251,5 @@ class AmpAgent(NativeAgent):
     def _session(self, method: AgentMethod, session_id: str) -> _Session:
         session = self._sessions.get(session_id)
         if session is None:
-            raise _unknown(method)
+            raise unknown_session(method)
         return session
-
-
-def _unknown(method: AgentMethod) -> AgentRefused:
-    return AgentRefused(method, RpcError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such session"))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from legation.agents.catalogue.found import Start
-from legation.agents.driver import Driver
+from legation.agents.driver import Driver, OpenRequest
 from legation.agents.drivers import open_driver
 from legation.agents.native import Equipment
 from legation.agents.pool import Pool
@@ -109,7 +109,7 @@ async def _session(
     try:
         if key_method in {way.id for way in agent.auth_methods}:
             await agent.authenticate(str(key_method), timeout)
-        return await agent.new_session(cwd, (), timeout), None
+        return await agent.new_session(OpenRequest(cwd), timeout), None
     except LegationError as error:
         return None, error.message
 

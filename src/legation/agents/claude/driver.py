@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
@@ -14,8 +12,8 @@ import msgspec
 
 from legation.agents.claude.launch import Launch, ask_version, foreign_servers
 from legation.agents.claude.session import ClaudeSession, Opening
-from legation.agents.native import Equipment, NativeAgent, Reply
-from legation.agents.rpc import AgentRefused
+from legation.agents.driver import OnAnswer, OpenRequest
+from legation.agents.native import Equipment, NativeAgent, Reply, unknown_session
 from legation.errors import AgentError, AgentExited, LegationError
 from legation.proc import Exit
 from legation.wire.acp.capabilities import (
@@ -28,8 +26,7 @@ from legation.wire.acp.capabilities import (
     Supported,
 )
 from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.sessions import (
     NewSessionResponse,
     PromptResponse,
@@ -128,52 +125,27 @@ class ClaudeAgent(NativeAgent):
     # Sessions.
 
     async def new_session(
-        self,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[NewSessionResponse] = None
     ) -> NewSessionResponse:
-        launch = self._launch(AgentMethod.SESSION_NEW, str(uuid4()), cwd, mcp, additional_directories)
-        return await self._open_new(AgentMethod.SESSION_NEW, launch, timeout, on_answer)
+        return await self._open_new(request, None, timeout, on_answer)
 
     async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
-        method = AgentMethod.SESSION_RESUME
+        method, session_id = AgentMethod.SESSION_RESUME, request.session_id
         _must_be_an_id(method, session_id)
-        launch = self._launch(method, session_id, cwd, mcp, additional_directories)
+        launch = self._launch(method, request, session_id, session_id)
         await self.close_session(session_id, timeout)  # one process at a time writes its record
-        session = await self._open(Opening(method, replace(launch, resumes=session_id), on_answer), timeout)
+        session = await self._open(Opening(method, launch, on_answer), timeout)
         return session.setup()
 
     @property
     def can_fork(self) -> bool:
         return True
 
-    async def fork_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-    ) -> NewSessionResponse:
-        _must_be_an_id(AgentMethod.SESSION_NEW, session_id)
-        launch = self._launch(AgentMethod.SESSION_NEW, str(uuid4()), cwd, mcp, additional_directories)
-        return await self._open_new(
-            AgentMethod.SESSION_NEW, replace(launch, resumes=session_id), timeout, None
-        )
+    async def fork_session(self, request: OpenRequest, timeout: float) -> NewSessionResponse:
+        _must_be_an_id(AgentMethod.SESSION_NEW, request.session_id)
+        return await self._open_new(request, request.session_id, timeout, None)
 
     async def close_session(self, session_id: str, timeout: float) -> None:
         """A session that is not open is closed."""
@@ -186,32 +158,30 @@ class ClaudeAgent(NativeAgent):
             await asyncio.wait({watching})
 
     def _launch(
-        self,
-        method: AgentMethod,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        folders: tuple[str, ...],
+        self, method: AgentMethod, request: OpenRequest, session_id: str, resumes: str | None
     ) -> Launch:
-        offered, trusts = self._client.elicitation, self._equipment.trusts
-        trusted = all(trusts(each) for each in (cwd, *folders))
+        admitted, trusts = self._abilities.admit(method, request), self._equipment.trusts
+        trusted = all(trusts(each) for each in (request.cwd, *request.additional_directories))
         return Launch(
             session_id=session_id,
-            cwd=cwd,
-            mcp=self._abilities.servers(method, mcp),
-            directories=folders,
+            cwd=admitted.cwd,
+            mcp=admitted.mcp_servers,
+            directories=admitted.additional_directories,
+            resumes=resumes,
             trusted=trusted,
-            foreign_servers=trusted and foreign_servers(cwd, trusts),
-            questions=offered is not None and offered.form is not None,
+            foreign_servers=trusted and foreign_servers(admitted.cwd, trusts),
+            questions=self.can_ask_questions,
         )
 
     async def _open_new(
         self,
-        method: AgentMethod,
-        launch: Launch,
+        request: OpenRequest,
+        resumes: str | None,
         timeout: float,
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None,
+        on_answer: OnAnswer[NewSessionResponse],
     ) -> NewSessionResponse:
+        method = AgentMethod.SESSION_NEW
+        launch = self._launch(method, request, str(uuid4()), resumes)
         made: list[NewSessionResponse] = []
 
         def named(setup: SessionSetup | AgentError) -> None:
@@ -265,7 +235,7 @@ class ClaudeAgent(NativeAgent):
         session_id: str,
         prompt: tuple[ContentBlock, ...],
         *,
-        on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
+        on_answer: OnAnswer[PromptResponse] = None,
     ) -> PromptResponse:
         return await self._session(AgentMethod.SESSION_PROMPT, session_id).prompt(prompt, Reply(on_answer))
 
@@ -282,18 +252,14 @@ class ClaudeAgent(NativeAgent):
     def _session(self, method: AgentMethod, session_id: str) -> ClaudeSession:
         session = self._sessions.get(session_id)
         if session is None:
-            raise _unknown(method)
+            raise unknown_session(method)
         return session
 
 
 def _must_be_an_id(method: AgentMethod, session_id: str) -> None:
     """The program would take a path for one, and go on with whatever conversation that file has."""
     if _ID.fullmatch(session_id) is None:
-        raise _unknown(method)
-
-
-def _unknown(method: AgentMethod) -> AgentRefused:
-    return AgentRefused(method, RpcError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such session"))
+        raise unknown_session(method)
 
 
 def _named(session_id: str, setup: SessionSetup) -> NewSessionResponse:

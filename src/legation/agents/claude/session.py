@@ -23,6 +23,7 @@ from legation.agents.claude.messages import Result
 from legation.agents.claude.options import ClaudeOptions, read_greeting
 from legation.agents.claude.permissions import HOOKS, ClaudePermissions, ControlProtocol
 from legation.agents.claude.translate import ClaudeTranslator, available, blocks_of, error_of, outcome
+from legation.agents.driver import OnAnswer
 from legation.agents.native import Equipment, NativeAgent, Reply, read_lines
 from legation.agents.output import Output
 from legation.agents.rpc import OUTBOX_LIMIT, SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused, Inbox
@@ -44,7 +45,7 @@ class Opening:
 
     method: AgentMethod
     launch: Launch
-    on_setup: Callable[[SessionSetup | AgentError], None] | None = None
+    on_setup: OnAnswer[SessionSetup] = None
 
 
 class ClaudeSession:

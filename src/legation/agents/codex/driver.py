@@ -7,7 +7,6 @@ INV-1  An agent that is stopped leaves nothing running: its turns are interrupte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -37,6 +36,7 @@ from legation.agents.codex.permissions import declined
 from legation.agents.codex.server import CodexServer
 from legation.agents.codex.session import CodexSession
 from legation.agents.codex.translate import user_input
+from legation.agents.driver import OnAnswer, OpenRequest
 from legation.agents.native import Equipment, NativeAgent
 from legation.agents.pool import Lease, pool_key
 from legation.agents.rpc import AgentRefused
@@ -44,7 +44,6 @@ from legation.errors import AgentError, AgentExited, InvalidParams, LegationErro
 from legation.proc import Exit
 from legation.wire.acp.capabilities import (
     AgentCapabilities,
-    ElicitationCapabilities,
     Implementation,
     InitializeResponse,
     McpCapabilities,
@@ -53,7 +52,6 @@ from legation.wire.acp.capabilities import (
     Supported,
 )
 from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.rpc import AgentMethod, ErrorCode
 from legation.wire.acp.sessions import (
     ListSessionsResponse,
@@ -63,7 +61,6 @@ from legation.wire.acp.sessions import (
     SessionSetup,
     SetConfigOptionResponse,
 )
-from legation.wire.diagnostic import DiagnosticCode
 
 PAGE: Final = 100  # items or threads at once
 _GONE: Final = ErrorCode.INVALID_REQUEST  # "no rollout found": the thread is not there
@@ -166,10 +163,6 @@ class CodexAgent(NativeAgent):
 
     # What the server says: this is an `Owner` of it.
 
-    @property
-    def elicitation(self) -> ElicitationCapabilities:
-        return self._client.elicitation or ElicitationCapabilities()
-
     def heard(self, thread_id: str, heard: Heard) -> None:
         thread = self._threads.get(self._roots.get(thread_id, thread_id))
         if thread is not None:
@@ -196,91 +189,39 @@ class CodexAgent(NativeAgent):
         for thread in self._threads.values():
             thread.heard(thread.id, heard)
 
-    def trouble(self, code: DiagnosticCode, message: str) -> None:
-        self._inbox.trouble(code, message)
-
     def lost(self, error: LegationError) -> None:
         self._close_all(error)
 
     async def room(self) -> None:
         await self._inbox.room()
 
-    # Threads.
-
-    def _thread(self, session_id: str) -> CodexSession:
-        thread = self._threads.get(session_id)
-        if thread is None:
-            raise InvalidParams(f"cannot use session {session_id}: the agent has it not; resume it first")
-        return thread
-
-    def _adopt_started(self, heard: Heard) -> None:
-        with suppress(ValueError, RecursionError):
-            started = msgspec.json.decode(heard.params, type=ThreadNews).thread
-            self.adopt(started.id, started.parent_thread_id or "")
-
-    def _forget(self, session_id: str) -> None:
-        self._server.disown(session_id)
-        for thread_id in [each for each, root in self._roots.items() if root == session_id]:
-            del self._roots[thread_id]
-            self._server.disown(thread_id)
-
     # Sessions.
 
     async def new_session(
-        self,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[NewSessionResponse] = None
     ) -> NewSessionResponse:
-        settings = self._settings(AgentMethod.SESSION_NEW, cwd, mcp, additional_directories)
+        settings = self._settings(AgentMethod.SESSION_NEW, request)
         return await self._open("thread/start", settings, timeout, on_answer)
 
     @property
     def can_fork(self) -> bool:
         return True
 
-    async def fork_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-    ) -> NewSessionResponse:
-        model = await self._model(session_id, timeout)
-        settings = self._settings(AgentMethod.SESSION_NEW, cwd, mcp, additional_directories, model)
-        return await self._open("thread/fork", _old(settings, session_id), timeout, None)
+    async def fork_session(self, request: OpenRequest, timeout: float) -> NewSessionResponse:
+        settings = await self._old_settings(AgentMethod.SESSION_NEW, request, timeout)
+        return await self._open("thread/fork", settings, timeout, None)
 
     async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
-        model = await self._model(session_id, timeout)
-        settings = self._settings(AgentMethod.SESSION_RESUME, cwd, mcp, additional_directories, model)
-        return await self._open("thread/resume", _old(settings, session_id), timeout, on_answer)
+        settings = await self._old_settings(AgentMethod.SESSION_RESUME, request, timeout)
+        return await self._open("thread/resume", settings, timeout, on_answer)
 
     async def load_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
-        model = await self._model(session_id, timeout)
-        settings = self._settings(AgentMethod.SESSION_LOAD, cwd, mcp, additional_directories, model)
+        session_id = request.session_id
+        settings = await self._old_settings(AgentMethod.SESSION_LOAD, request, timeout)
         past = await self._history(session_id, timeout)
 
         def replayed(answer: NewSessionResponse | AgentError) -> None:
@@ -291,12 +232,7 @@ class CodexAgent(NativeAgent):
             if on_answer:
                 on_answer(answer)
 
-        return await self._open("thread/resume", _old(settings, session_id), timeout, replayed)
-
-    async def _model(self, session_id: str, timeout: float) -> str | None:
-        """That it spoke with last; a thread that is taken up with settings would else get the one of new threads."""
-        found = await self._server.call("thread/read", ThreadOf(thread_id=session_id), ThreadRead, timeout)
-        return found.thread.model
+        return await self._open("thread/resume", settings, timeout, replayed)
 
     async def _history(self, session_id: str, timeout: float) -> list[ThreadItem]:
         """The time is the server's for all pages: one that turns in circles is not followed for ever."""
@@ -364,7 +300,7 @@ class CodexAgent(NativeAgent):
         session_id: str,
         prompt: tuple[ContentBlock, ...],
         *,
-        on_answer: Callable[[PromptResponse | AgentError], None] | None = None,
+        on_answer: OnAnswer[PromptResponse] = None,
     ) -> PromptResponse:
         return await self._thread(session_id).prompt(user_input(prompt), on_answer)
 
@@ -378,24 +314,43 @@ class CodexAgent(NativeAgent):
 
     # Threads.
 
+    def _thread(self, session_id: str) -> CodexSession:
+        thread = self._threads.get(session_id)
+        if thread is None:
+            raise InvalidParams(f"cannot use session {session_id}: the agent has it not; resume it first")
+        return thread
+
+    def _adopt_started(self, heard: Heard) -> None:
+        with suppress(ValueError, RecursionError):
+            started = msgspec.json.decode(heard.params, type=ThreadNews).thread
+            self.adopt(started.id, started.parent_thread_id or "")
+
+    def _forget(self, session_id: str) -> None:
+        self._server.disown(session_id)
+        for thread_id in [each for each, root in self._roots.items() if root == session_id]:
+            del self._roots[thread_id]
+            self._server.disown(thread_id)
+
     def _settings(
-        self,
-        method: AgentMethod,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        directories: tuple[str, ...],
-        model: str | None = None,
+        self, method: AgentMethod, request: OpenRequest, model: str | None = None
     ) -> ThreadSettings:
-        servers = self._abilities.servers(method, mcp)
-        env, trusts = self._equipment.command.env, self._equipment.trusts
-        return thread_settings(cwd, servers, env, trusts, directories, model)
+        admitted = self._abilities.admit(method, request)
+        return thread_settings(admitted, self._equipment.command.env, self._equipment.trusts, model)
+
+    async def _old_settings(self, method: AgentMethod, request: OpenRequest, timeout: float) -> OldThread:
+        """With the model that it spoke with last: a thread that is taken up with settings would else get the one of new
+        threads."""
+        thread_id = request.session_id
+        found = await self._server.call("thread/read", ThreadOf(thread_id=thread_id), ThreadRead, timeout)
+        settings = self._settings(method, request, found.thread.model)
+        return OldThread(**msgspec.structs.asdict(settings), thread_id=thread_id, exclude_turns=True)
 
     async def _open(
         self,
         method: str,
         settings: ThreadSettings,
         timeout: float,
-        on_answer: Callable[[NewSessionResponse | AgentError], None] | None,
+        on_answer: OnAnswer[NewSessionResponse],
     ) -> NewSessionResponse:
         await asyncio.to_thread(refuse_orders, self._equipment.command.env)
         found: list[NewSessionResponse] = []
@@ -425,10 +380,6 @@ class CodexAgent(NativeAgent):
 
 def _closed(session_id: str) -> SessionClosed:
     return SessionClosed(f"cannot go on with session {session_id}: it was closed; resume it")
-
-
-def _old(settings: ThreadSettings, thread_id: str) -> OldThread:
-    return OldThread(**msgspec.structs.asdict(settings), thread_id=thread_id, exclude_turns=True)
 
 
 def _info(thread: Thread) -> SessionInfo:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from legation.agents.codex.messages import ThreadSettings
+from legation.agents.driver import OpenRequest
 from legation.errors import Forbidden
 from legation.wire.acp.mcp import McpServer, NameValue
 
@@ -84,13 +85,9 @@ def _key(env: Mapping[str, str]) -> str | None:
 
 
 def thread_settings(
-    cwd: str,
-    mcp: tuple[McpServer, ...],
-    env: Mapping[str, str],
-    trusts: Callable[[str], bool],
-    directories: tuple[str, ...] = (),
-    model: str | None = None,
+    request: OpenRequest, env: Mapping[str, str], trusts: Callable[[str], bool], model: str | None = None
 ) -> ThreadSettings:
+    cwd, directories = request.cwd, request.additional_directories
     return ThreadSettings(
         cwd=cwd,
         approval_policy=APPROVALS,
@@ -98,7 +95,7 @@ def thread_settings(
         sandbox=SANDBOX,
         config={
             **_trust((cwd, *directories), trusts),
-            "mcp_servers": {each.name: _server(each) for each in mcp},
+            "mcp_servers": {each.name: _server(each) for each in request.mcp_servers},
         },
         model=model,
         model_provider=provider(env),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from legation.agents.answers import READ_ERRORS, read_answer
 from legation.agents.codex.launch import overrides
 from legation.agents.codex.messages import Addressed, Asked, Heard, Model, ModelPage, ThreadOf, ThreadRead
 from legation.agents.codex.permissions import declined
+from legation.agents.driver import OnAnswer
 from legation.agents.messages import Message, id_key, read_error, read_message
 from legation.agents.native import TOO_LONG, Equipment, read_lines
 from legation.agents.output import Output
@@ -150,7 +150,7 @@ class CodexServer:
         params: object,
         shape: type[_T],
         timeout: float,
-        on_answer: Callable[[_T | AgentError], None] | None = None,
+        on_answer: OnAnswer[_T] = None,
     ) -> _T:
         try:
             return await self._peer.call(method, params, shape, timeout, on_answer)
@@ -294,7 +294,7 @@ class Peer:
         params: object,
         shape: type[_T],
         timeout: float,
-        on_answer: Callable[[_T | AgentError], None] | None = None,
+        on_answer: OnAnswer[_T] = None,
     ) -> _T:
         """Written before it first waits. `on_answer` is called in the answer's place with what is returned or raised
         later. Raises TransportClosed where no answer will come."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -35,6 +35,7 @@ from legation.agents.codex.options import DEFAULT, PLAN, CodexOptions
 from legation.agents.codex.permissions import CodexPermissions, Host
 from legation.agents.codex.server import CodexServer
 from legation.agents.codex.translate import CodexTranslator, TokenMeter, failure
+from legation.agents.driver import OnAnswer
 from legation.agents.native import Permission, Reply
 from legation.errors import AgentError, Conflict, LegationError
 from legation.wire.acp.sessions import PromptResponse
@@ -85,7 +86,7 @@ class CodexSession:
     async def prompt(
         self,
         given: tuple[UserInput, ...],
-        on_answer: Callable[[PromptResponse | AgentError], None] | None,
+        on_answer: OnAnswer[PromptResponse],
     ) -> PromptResponse:
         turn = self._turn = CodexTurn(Reply(on_answer))
         self._tokens.begin_turn()

@@ -7,7 +7,7 @@ INV-O15 Two sessions share a server only if both their folders are trusted, or n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
+from legation.agents.driver import OnAnswer, OpenRequest
 from legation.agents.native import Equipment, NativeAgent
 from legation.agents.opencode.launch import home_must_bring_no_code, must_bring_no_code
 from legation.agents.opencode.messages import Event, SessionInfo, SessionUpdated
@@ -127,9 +128,6 @@ class OpenCodeAgent(NativeAgent):
         if own is not None:
             own.take(event)
 
-    def trouble(self, code: DiagnosticCode, message: str) -> None:
-        self._inbox.trouble(code, message)
-
     def lost(self, found: Exit) -> None:
         words = next((last_words(server.child) for server in self._leases.servers), "")
         for session in self._sessions.values():
@@ -158,10 +156,6 @@ class OpenCodeAgent(NativeAgent):
     async def room(self) -> None:
         await self._inbox.room()
 
-    @property
-    def can_ask_questions(self) -> bool:
-        return self._client.elicitation is not None and self._client.elicitation.form is not None
-
     def _session(self, session_id: str) -> OpenCodeSession:
         session = self._sessions.get(session_id)
         if session is None:
@@ -174,57 +168,35 @@ class OpenCodeAgent(NativeAgent):
     # Sessions.
 
     async def new_session(
-        self,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[acp.NewSessionResponse | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[acp.NewSessionResponse] = None
     ) -> acp.NewSessionResponse:
-        self._abilities.directories(AgentMethod.SESSION_NEW, additional_directories)
+        admitted = self._abilities.admit(AgentMethod.SESSION_NEW, request)
 
         async def opened() -> acp.NewSessionResponse:
-            server = await self._server(cwd, mcp, timeout)
-            info = await server.api.post("/session", {}, SessionInfo, directory=cwd, timeout=timeout)
-            session = await self._open(server, info, mcp)
-            return _new(session)
+            server = await self._leases.server_for(admitted, timeout)
+            return _new(await self._begin("/session", server, admitted, timeout))
 
         return await _answered(AgentMethod.SESSION_NEW, opened(), timeout, on_answer)
 
     async def load_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[acp.SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[acp.SessionSetup] = None
     ) -> acp.SessionSetup:
-        self._abilities.directories(AgentMethod.SESSION_LOAD, additional_directories)
+        admitted = self._abilities.admit(AgentMethod.SESSION_LOAD, request)
 
         async def loaded() -> acp.SessionSetup:
-            session = await self._take_up(session_id, cwd, mcp, timeout)
+            session = await self._take_up(admitted, timeout)
             await session.replay()
             return _setup(session)
 
         return await _answered(AgentMethod.SESSION_LOAD, loaded(), timeout, on_answer)
 
     async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-        on_answer: Callable[[acp.SessionSetup | AgentError], None] | None = None,
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[acp.SessionSetup] = None
     ) -> acp.SessionSetup:
-        self._abilities.directories(AgentMethod.SESSION_RESUME, additional_directories)
+        admitted = self._abilities.admit(AgentMethod.SESSION_RESUME, request)
 
         async def resumed() -> acp.SessionSetup:
-            return _setup(await self._take_up(session_id, cwd, mcp, timeout))
+            return _setup(await self._take_up(admitted, timeout))
 
         return await _answered(AgentMethod.SESSION_RESUME, resumed(), timeout, on_answer)
 
@@ -232,23 +204,13 @@ class OpenCodeAgent(NativeAgent):
     def can_fork(self) -> bool:
         return True
 
-    async def fork_session(
-        self,
-        session_id: str,
-        cwd: str,
-        mcp: tuple[McpServer, ...],
-        timeout: float,
-        *,
-        additional_directories: tuple[str, ...] = (),
-    ) -> acp.NewSessionResponse:
-        self._abilities.directories(AgentMethod.SESSION_NEW, additional_directories)
+    async def fork_session(self, request: OpenRequest, timeout: float) -> acp.NewSessionResponse:
+        admitted = self._abilities.admit(AgentMethod.SESSION_NEW, request)
 
         async def forked() -> acp.NewSessionResponse:
-            server = await self._server(cwd, mcp, timeout)
-            await self._found(server, session_id, cwd, timeout)
-            path = f"/session/{session_id}/fork"
-            info = await server.api.post(path, {}, SessionInfo, directory=cwd, timeout=timeout)
-            return _new(await self._open(server, info, mcp))
+            server = await self._leases.server_for(admitted, timeout)
+            await self._found(server, admitted, timeout)
+            return _new(await self._begin(f"/session/{admitted.session_id}/fork", server, admitted, timeout))
 
         return await _answered(AgentMethod.SESSION_NEW, forked(), timeout, None)
 
@@ -259,7 +221,7 @@ class OpenCodeAgent(NativeAgent):
         if cursor is not None:
             return acp.ListSessionsResponse(sessions=())
         where = cwd or str(self._equipment.command.cwd)
-        server = await self._server(where, (), timeout)
+        server = await self._leases.server_for(OpenRequest(where), timeout)
         listed = await server.api.get(
             "/session", tuple[SessionInfo, ...], directory=where, timeout=timeout, roots="true", limit=LISTED
         )
@@ -280,7 +242,7 @@ class OpenCodeAgent(NativeAgent):
         """A session that OpenCode does not know is deleted."""
         known = self._sessions.get(session_id)
         where = known.directory if known else str(self._equipment.command.cwd)
-        server = known.server if known else await self._server(where, (), timeout)
+        server = known.server if known else await self._leases.server_for(OpenRequest(where), timeout)
         await self.close_session(session_id, timeout)
         try:
             await server.api.do("DELETE", f"/session/{session_id}", directory=where, timeout=timeout)
@@ -308,7 +270,7 @@ class OpenCodeAgent(NativeAgent):
         session_id: str,
         prompt: tuple[ContentBlock, ...],
         *,
-        on_answer: Callable[[acp.PromptResponse | AgentError], None] | None = None,
+        on_answer: OnAnswer[acp.PromptResponse] = None,
     ) -> acp.PromptResponse:
         """Has no limit of its own: whoever calls it watches for signs of life."""
         return await self._session(session_id).prompt(prompt, on_answer)
@@ -318,21 +280,25 @@ class OpenCodeAgent(NativeAgent):
         if session is not None:
             await session.cancel()
 
-    async def _take_up(
-        self, session_id: str, cwd: str, mcp: tuple[McpServer, ...], timeout: float
+    async def _begin(
+        self, path: str, server: OpenCodeServer, request: OpenRequest, timeout: float
     ) -> OpenCodeSession:
-        server = await self._server(cwd, mcp, timeout)
-        info = await self._found(server, session_id, cwd, timeout)
-        session = await self._open(server, info, mcp)
+        info = await server.api.post(path, {}, SessionInfo, directory=request.cwd, timeout=timeout)
+        return await self._open(server, info, request.mcp_servers)
+
+    async def _take_up(self, request: OpenRequest, timeout: float) -> OpenCodeSession:
+        server = await self._leases.server_for(request, timeout)
+        info = await self._found(server, request, timeout)
+        session = await self._open(server, info, request.mcp_servers)
         await session.quiet()
         return session
 
-    async def _found(self, server: OpenCodeServer, session_id: str, cwd: str, timeout: float) -> SessionInfo:
-        path = f"/session/{session_id}"
-        info = await server.api.get(path, SessionInfo, directory=cwd, timeout=timeout)
-        if not await asyncio.to_thread(_same, info.directory, cwd):
+    async def _found(self, server: OpenCodeServer, request: OpenRequest, timeout: float) -> SessionInfo:
+        path = f"/session/{request.session_id}"
+        info = await server.api.get(path, SessionInfo, directory=request.cwd, timeout=timeout)
+        if not await asyncio.to_thread(_same, info.directory, request.cwd):
             raise InvalidParams(
-                f"cannot take up session {session_id}: it is of another folder; open it there"
+                f"cannot take up session {request.session_id}: it is of another folder; open it there"
             )
         return info
 
@@ -359,10 +325,6 @@ class OpenCodeAgent(NativeAgent):
             self.say(info.id, Notice(severity="warning", title="An MCP server is missing", description=what))
         return session
 
-    async def _server(self, cwd: str, mcp: tuple[McpServer, ...], timeout: float) -> OpenCodeServer:
-        servers = self._abilities.servers(AgentMethod.SESSION_NEW, mcp)
-        return await self._leases.server_in(cwd, servers, timeout)
-
 
 def _same(one: str, other: str) -> bool:
     return Path(one).resolve() == Path(other).resolve()
@@ -387,7 +349,7 @@ async def _answered(
     method: str,
     work: Awaitable[_T],
     timeout: float,
-    on_answer: Callable[[_T | AgentError], None] | None,
+    on_answer: OnAnswer[_T],
 ) -> _T:
     try:
         async with asyncio.timeout(timeout):
@@ -420,16 +382,16 @@ class ServerLeases:
     async def begin(self, timeout: float) -> OpenCodeServer:
         """A server for the folder of the command, which is where the first session mostly is."""
         await asyncio.to_thread(home_must_bring_no_code, self._equipment.command.env)
-        lease = await self._lease(str(self._equipment.command.cwd), (), timeout)
+        lease = await self._lease(OpenRequest(str(self._equipment.command.cwd)), timeout)
         self._first = lease
         return lease.server
 
-    async def server_in(self, cwd: str, mcp: tuple[McpServer, ...], timeout: float) -> OpenCodeServer:
+    async def server_for(self, request: OpenRequest, timeout: float) -> OpenCodeServer:
         """For what names the folder, which OpenCode then looks into."""
         await asyncio.to_thread(home_must_bring_no_code, self._equipment.command.env)
-        if not self._equipment.trusts(cwd):
-            await asyncio.to_thread(must_bring_no_code, cwd)
-        lease = await self._lease(cwd, mcp, timeout)
+        if not self._equipment.trusts(request.cwd):
+            await asyncio.to_thread(must_bring_no_code, request.cwd)
+        lease = await self._lease(request, timeout)
         first, self._first = self._first, None
         if first is not None and first is not lease:  # it began with another than it needs
             self._held = {key: each for key, each in self._held.items() if each is not first}
@@ -442,11 +404,12 @@ class ServerLeases:
         leases, self._held = tuple(self._held.values()), {}
         return leases
 
-    async def _lease(self, cwd: str, mcp: tuple[McpServer, ...], timeout: float) -> Lease[OpenCodeServer]:
+    async def _lease(self, request: OpenRequest, timeout: float) -> Lease[OpenCodeServer]:
         """INV-O15."""
         equipment, command = self._equipment, self._equipment.command
-        trusted = equipment.trusts(cwd)
-        key = pool_key(command, "trusted" if trusted else "untrusted", jsontext.write(mcp).decode())
+        trusted = equipment.trusts(request.cwd)
+        servers = jsontext.write(request.mcp_servers).decode()
+        key = pool_key(command, "trusted" if trusted else "untrusted", servers)
         async with self._opening:
             if key not in self._held:
                 start = partial(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from legation.agents.driver import OnAnswer
 from legation.agents.native import TOO_LONG
 from legation.agents.opencode.messages import (
     Busy,
@@ -38,7 +38,7 @@ from legation.agents.opencode.server import OpenCodeServer, RemoteSession
 from legation.agents.opencode.tools import Names
 from legation.agents.opencode.translate import OpenCodeTranslator, plan, prompt_parts
 from legation.agents.opencode.turn import MESSAGE_LENGTH, OpenCodeTurns
-from legation.errors import AgentError, LegationError
+from legation.errors import LegationError
 from legation.wire import jsontext
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.mcp import McpServer
@@ -92,7 +92,7 @@ class OpenCodeSession:
     async def prompt(
         self,
         prompt: tuple[ContentBlock, ...],
-        on_answer: Callable[[PromptResponse | AgentError], None] | None,
+        on_answer: OnAnswer[PromptResponse],
     ) -> PromptResponse:
         return await self._turns.run({**self.offers.body(), "parts": prompt_parts(prompt)}, on_answer)
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
+from legation.agents.driver import OnAnswer
 from legation.agents.native import Reply, TaskSet
 from legation.agents.opencode.messages import (
     AssistantMessage,
@@ -77,7 +78,7 @@ class OpenCodeTurns:
     async def run(
         self,
         prompt: dict[str, object],
-        on_answer: Callable[[PromptResponse | AgentError], None] | None,
+        on_answer: OnAnswer[PromptResponse],
     ) -> PromptResponse:
         """In its first step the turn begins, so that a cancel after it finds one."""
         if self._gone is not None:
