@@ -83,7 +83,7 @@ async def gate(folder: Path) -> AsyncIterator[tuple[Gate, list[Question]]]:
 
 async def test_it_can_all_that_the_driver_has_a_use_for(amp: Path, tmp_path: Path) -> None:
     async with desk(tmp_path, argv=(str(amp),), env={"AMP_URL": NOWHERE, **QUIET}) as made:
-        flags = made.agent.flags()
+        flags = made.agent.flags
         assert made.agent.info is not None
         assert made.agent.info.version.startswith("0.0.")
         await made.session()

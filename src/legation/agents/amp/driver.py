@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from legation.agents.amp.launch import probe, refuse_untrusted
-from legation.agents.amp.options import Flags
+from legation.agents.amp.options import Flags, chosen_mode, config_options
 from legation.agents.amp.permissions import install_plugin, must_be_gated
-from legation.agents.amp.session import AmpTurn, Threads, TurnPlace
+from legation.agents.amp.session import AmpSession, AmpTurn, Threads
 from legation.agents.amp.translate import text_of
 from legation.agents.driver import OnAnswer, OpenRequest
 from legation.agents.native import Equipment, NativeAgent, Reply, unknown_session
@@ -27,7 +27,6 @@ from legation.wire.acp.capabilities import (
     SessionCapabilities,
     Supported,
 )
-from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.sessions import (
@@ -39,19 +38,8 @@ from legation.wire.acp.sessions import (
 from legation.wire.acp.shape import PROTOCOL_VERSION
 
 NAME: Final = "amp"
-MODEL: Final = "model"  # what its modes choose
-DEFAULT: Final = "default"  # what Amp chooses itself
 _ENDED: Final = Exit(0, None)
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Session:
-    place: TurnPlace
-    thread: str | None
-    mode: str = DEFAULT
-    turn: AmpTurn | None = None
-    done: asyncio.Task[None] | None = None  # of the newest turn
 
 
 class AmpAgent(NativeAgent):
@@ -70,8 +58,8 @@ class AmpAgent(NativeAgent):
         super().__init__(equipment)
         self._home = Path(equipment.command.env.get("HOME", str(equipment.command.cwd)))
         self._threads = Threads(self._home)
-        self._flags = Flags(frozenset(), frozenset())
-        self._sessions: dict[str, _Session] = {}
+        self.flags = Flags(frozenset(), frozenset())
+        self._sessions: dict[str, AmpSession] = {}
         self._over: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
     # The connection.
@@ -79,7 +67,7 @@ class AmpAgent(NativeAgent):
     async def begin(self, timeout: float) -> None:
         program = await probe(self._equipment, timeout)
         must_be_gated(self.name, program.flags)
-        self._flags = program.flags
+        self.flags = program.flags
         self.takes_edits = program.flags.has_plugins
         await asyncio.to_thread(self.set_up_gate)
         info = Implementation(name=NAME, version=program.version, title="Amp")
@@ -99,28 +87,21 @@ class AmpAgent(NativeAgent):
         return await asyncio.shield(self._over)
 
     async def stop(self, grace: float) -> Exit:  # noqa: ARG002 - a turn that is not awaited has nothing to finish
-        await asyncio.gather(*(self._end(each) for each in tuple(self._sessions.values())))
+        await asyncio.gather(*(each.stop() for each in tuple(self._sessions.values())))
         if not self._over.done():
             self._over.set_result(_ENDED)
         return self._over.result()
 
-    async def _end(self, session: _Session) -> None:
-        if session.turn:
-            await session.turn.stop()
-        if session.done:
-            await asyncio.wait({session.done})
-
     # What its turns need.
 
-    def flags(self) -> Flags:
-        return self._flags
-
     def set_up_gate(self) -> None:
-        if self._flags.has_plugins:
+        """Blocks."""
+        if self.flags.has_plugins:
             install_plugin(self._home)
 
     def forget(self, option: str) -> None:
-        self._flags = self._flags.without(option)
+        """This Amp does not take it, whatever its help says."""
+        self.flags = self.flags.without(option)
 
     async def began(self, session_id: str, thread: str) -> None:
         session = self._sessions.get(session_id)
@@ -142,8 +123,10 @@ class AmpAgent(NativeAgent):
     ) -> NewSessionResponse:
         admitted = await self._admit(AgentMethod.SESSION_NEW, request)
         session_id = await asyncio.to_thread(self._threads.begin)
-        session = self._open(session_id, admitted, None)
-        answer = NewSessionResponse(session_id=session_id, config_options=self._options(session))
+        session = self._sessions[session_id] = AmpSession(replace(admitted, session_id=session_id), None)
+        answer = NewSessionResponse(
+            session_id=session_id, config_options=config_options(self.flags, session.mode)
+        )
         if on_answer:
             on_answer(answer)
         return answer
@@ -158,8 +141,8 @@ class AmpAgent(NativeAgent):
         if thread is None:
             raise unknown_session(method)
         await self.close_session(session_id, timeout)
-        session = self._open(session_id, admitted, thread or None)
-        answer = SessionSetup(config_options=self._options(session))
+        session = self._sessions[session_id] = AmpSession(admitted, thread or None)
+        answer = SessionSetup(config_options=config_options(self.flags, session.mode))
         if on_answer:
             on_answer(answer)
         return answer
@@ -172,16 +155,11 @@ class AmpAgent(NativeAgent):
             await asyncio.to_thread(refuse_untrusted, Path(request.cwd))
         return admitted
 
-    def _open(self, session_id: str, admitted: OpenRequest, thread: str | None) -> _Session:
-        place = TurnPlace(session_id, admitted.cwd, admitted.mcp_servers)
-        session = self._sessions[session_id] = _Session(place, thread)
-        return session
-
     async def close_session(self, session_id: str, timeout: float) -> None:  # noqa: ARG002 - see `stop`
         """A session that is not open is closed."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            await self._end(session)
+            await session.stop()
 
     # A session's own.
 
@@ -197,24 +175,8 @@ class AmpAgent(NativeAgent):
         timeout: float,  # noqa: ARG002
     ) -> SetConfigOptionResponse:
         session = self._session(AgentMethod.SESSION_SET_CONFIG_OPTION, session_id)
-        if config_id != MODEL or value not in (DEFAULT, *self._flags.modes):
-            raise InvalidParams(
-                f"cannot set {config_id!r} of Amp to {value!r}: choose from what the session offers"
-            )
-        session.mode = str(value)
-        return SetConfigOptionResponse(config_options=self._options(session))
-
-    def _options(self, session: _Session) -> tuple[ConfigOption, ...]:
-        """Amp's modes choose its model, among other things, and nothing of what it may do."""
-        if not self._flags.modes:
-            return ()
-        choices = tuple(
-            SelectChoice(name=each.capitalize(), value=each) for each in (DEFAULT, *self._flags.modes)
-        )
-        option = SelectOption(
-            id=MODEL, name="Mode", category="model", current_value=session.mode, options=choices
-        )
-        return (option,)
+        session.mode = chosen_mode(self.flags, config_id, value)
+        return SetConfigOptionResponse(config_options=config_options(self.flags, session.mode))
 
     async def prompt(
         self,
@@ -225,30 +187,14 @@ class AmpAgent(NativeAgent):
     ) -> PromptResponse:
         session = self._session(AgentMethod.SESSION_PROMPT, session_id)
         text = text_of(prompt)
-        reply: Reply[PromptResponse] = Reply(on_answer)
-        turn, before = AmpTurn(self, self._equipment, self, session.place, reply), session.done
-        session.turn = turn
-        session.done = asyncio.create_task(
-            self._run(session, turn, text, before), name=f"legation-{session_id}"
-        )
-        return await reply.value()
-
-    async def _run(
-        self, session: _Session, turn: AmpTurn, text: str, before: asyncio.Task[None] | None
-    ) -> None:
-        if before:  # the process of the turn before has told its end and is still about to leave
-            await asyncio.wait({before})
-        if session.thread and not self._flags.can_continue:
-            turn.give_up("this version of Amp cannot continue a thread; start a new session, or update it")
-            return
-        await turn.run(text, session.thread, None if session.mode == DEFAULT else session.mode)
+        return await session.prompt(AmpTurn(self, self._equipment, session.request, Reply(on_answer)), text)
 
     async def cancel(self, session_id: str) -> None:
         turn = self._session(AgentMethod.SESSION_CANCEL, session_id).turn
         if turn:
             turn.cancel()
 
-    def _session(self, method: AgentMethod, session_id: str) -> _Session:
+    def _session(self, method: AgentMethod, session_id: str) -> AmpSession:
         session = self._sessions.get(session_id)
         if session is None:
             raise unknown_session(method)

@@ -6,7 +6,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from legation.errors import AgentError
+from legation.errors import AgentError, InvalidParams
+from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption
+
+MODEL: Final = "model"  # what its modes choose
+DEFAULT: Final = "default"  # what Amp chooses itself
 
 EXECUTE: Final = "--execute"
 STREAM: Final = "--stream-json"
@@ -78,3 +82,21 @@ def _modes(text: str) -> tuple[str, ...]:
     found = _MODES.search(text)
     words = [word.strip() for word in found[1].partition(" or ")[0].split(",")] if found else []
     return tuple(word for word in words if _WORD.fullmatch(word))
+
+
+# What can be chosen in a session: Amp's modes choose its model, among other things, and nothing of what it may do.
+
+
+def config_options(flags: Flags, mode: str) -> tuple[ConfigOption, ...]:
+    if not flags.modes:
+        return ()
+    choices = tuple(SelectChoice(name=each.capitalize(), value=each) for each in (DEFAULT, *flags.modes))
+    return (SelectOption(id=MODEL, name="Mode", category="model", current_value=mode, options=choices),)
+
+
+def chosen_mode(flags: Flags, config_id: str, value: str | bool) -> str:
+    if config_id != MODEL or value not in (DEFAULT, *flags.modes):
+        raise InvalidParams(
+            f"cannot set {config_id!r} of Amp to {value!r}: choose from what the session offers"
+        )
+    return str(value)

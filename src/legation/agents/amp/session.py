@@ -17,26 +17,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from legation.agents.amp.launch import Launch, command_for, refuse_untrusted, takes_json, write_settings
-from legation.agents.amp.options import STREAM, Flags, refused_option
+from legation.agents.amp.options import DEFAULT, STREAM, Flags, refused_option
 from legation.agents.amp.permissions import AmpPermissions, Gate, must_be_gated, write_delegate
 from legation.agents.amp.translate import NO_KEY, AmpTranslator, exit_error, line_of, not_gated, refusal
 from legation.agents.claude import messages as native
 from legation.agents.claude.translate import outcome as outcome_of
 from legation.agents.claude.translate import usage_of
-from legation.agents.native import Equipment, NativeAgent, Reply, read_lines
+from legation.agents.driver import OpenRequest
+from legation.agents.native import Equipment, Reply, read_lines
 from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
 from legation.errors import AgentError, LegationError, TimedOut, Unavailable
 from legation.ids import new_id
 from legation.proc import Child, Command, Exit
 from legation.store.datafolder import make_folder
 from legation.wire.acp.content import Text
-from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import PromptResponse
 from legation.wire.acp.updates import AgentMessageChunk, Notice
 from legation.wire.diagnostic import DiagnosticCode
+
+if TYPE_CHECKING:
+    from legation.agents.amp.driver import AmpAgent
 
 GATE_LIMIT: Final = 60.0  # seconds for Amp to sign in and load its plugins: Amp's and its server's time
 AFTER_RESULT: Final = 5.0  # seconds from the end of a turn to that of its process: Amp's time to tidy up
@@ -44,47 +47,48 @@ EXIT_LIMIT: Final = 10.0  # seconds from the end of its output to its exit: Amp'
 _log: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnPlace:
-    """What the turns of one session have in common."""
+@dataclass(slots=True)
+class AmpSession:
+    """`request` has its name; `thread` is Amp's, once it has begun."""
 
-    id: str
-    cwd: str
-    mcp: tuple[McpServer, ...]
+    request: OpenRequest
+    thread: str | None
+    mode: str = DEFAULT
+    turn: AmpTurn | None = None
+    done: asyncio.Task[None] | None = None  # of the newest turn
 
+    async def prompt(self, turn: AmpTurn, text: str) -> PromptResponse:
+        before, self.turn = self.done, turn
+        name = f"legation-{self.request.session_id}"
+        self.done = asyncio.create_task(self._run(turn, text, before), name=name)
+        return await turn.reply.value()
 
-class TurnOwner(Protocol):
-    """Whose turn it is."""
+    async def _run(self, turn: AmpTurn, text: str, before: asyncio.Task[None] | None) -> None:
+        if before:  # the process of the turn before has told its end and is still about to leave
+            await asyncio.wait({before})
+        await turn.run(text, self.thread, None if self.mode == DEFAULT else self.mode)
 
-    def flags(self) -> Flags: ...
-    def set_up_gate(self) -> None:
-        """Blocks."""
-
-    def forget(self, option: str) -> None:
-        """This Amp does not take it, whatever its help says."""
-
-    async def began(self, session_id: str, thread: str) -> None: ...
+    async def stop(self) -> None:
+        if self.turn:
+            await self.turn.stop()
+        if self.done:
+            await asyncio.wait({self.done})
 
 
 class AmpTurn:
     """Runs from the start on. Whoever makes it waits for `done`."""
 
     def __init__(
-        self,
-        agent: NativeAgent,
-        equipment: Equipment,
-        ground: TurnOwner,
-        place: TurnPlace,
-        reply: Reply[PromptResponse],
+        self, agent: AmpAgent, equipment: Equipment, request: OpenRequest, reply: Reply[PromptResponse]
     ) -> None:
-        self._agent, self._equipment, self._ground = agent, equipment, ground
-        self._place, self._reply = place, reply
+        self.reply = reply
+        self._agent, self._equipment, self._request = agent, equipment, request
         self._child: Child | None = None
         self._cancelled = self._stopped = False
         self._stopping: asyncio.Task[Exit] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._translator = AmpTranslator()
-        self._asking = AmpPermissions(agent, place.id, self._translator.calls)
+        self._asking = AmpPermissions(agent, request.session_id, self._translator.calls)
         self._message = new_id("msg")
         self._spoke = False
         self._gate: Gate | None = None
@@ -114,35 +118,34 @@ class AmpTurn:
         if self._child and self._stopping is None:
             self._stopping = asyncio.create_task(self._child.stop(grace=0), name="legation-amp-stop")
 
-    def give_up(self, what: str) -> None:
-        self._reply.give(refusal(what))
-
     # The turn.
 
     async def run(self, text: str, thread: str | None, mode: str | None) -> None:
         try:
             await self._run(text, thread, mode)
         except AgentRefused as error:
-            self._reply.give(error)
+            self.reply.give(error)
         except LegationError as error:
-            self._reply.lose(error)
+            self.reply.lose(error)
         except Exception:  # noqa: BLE001 - a task boundary
             _log.exception("cannot go on with a turn of %r", self._agent.name)
-            self._reply.lose(
+            self.reply.lose(
                 AgentError(f"cannot go on with a turn of {self._agent.name!r}: a mistake of ours")
             )
 
     async def _run(self, text: str, thread: str | None, mode: str | None) -> None:
+        if thread and not self._agent.flags.can_continue:
+            raise refusal("this version of Amp cannot continue a thread; start a new session, or update it")
         if not self._equipment.trusts(
-            self._place.cwd
+            self._request.cwd
         ):  # each time: a turn may have written what the next one runs
-            await asyncio.to_thread(refuse_untrusted, Path(self._place.cwd))
+            await asyncio.to_thread(refuse_untrusted, Path(self._request.cwd))
         folder = await asyncio.to_thread(self._make_folder)
         gate = self._gate = self._asking.gate_at(folder)
         try:
             settings = await asyncio.to_thread(self._prepare, folder)
             await gate.open()
-            await self._converse(Launch(self._place.cwd, thread, mode, settings, gate.door), text, gate)
+            await self._converse(Launch(self._request.cwd, thread, mode, settings, gate.door), text, gate)
         finally:
             await gate.close()
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -151,13 +154,13 @@ class AmpTurn:
         return Path(tempfile.mkdtemp(prefix="amp-", dir=self._equipment.command.env.get("TMPDIR")))
 
     def _prepare(self, folder: Path) -> Path:
-        self._ground.set_up_gate()  # each time: a turn may have changed what gates the next one
-        return write_settings(folder, write_delegate(folder), self._place.mcp)
+        self._agent.set_up_gate()  # each time: a turn may have changed what gates the next one
+        return write_settings(folder, write_delegate(folder), self._request.mcp_servers)
 
     async def _converse(self, launch: Launch, text: str, gate: Gate) -> None:
         """Again with less, where Amp refuses an option that its help lists."""
         while True:
-            flags = self._ground.flags()
+            flags = self._agent.flags
             must_be_gated(self._agent.name, flags)
             if self._cancelled or self._stopped:
                 self._conclude(Exit(None, None), "", plain=False)
@@ -168,7 +171,7 @@ class AmpTurn:
             if refused is None or not flags.has(refused):
                 self._conclude(found, self._last_words, plain=not flags.has(STREAM))
                 return
-            self._ground.forget(refused)
+            self._agent.forget(refused)
 
     async def _spawn(self, command: Command) -> Child:
         child = self._child = await self._equipment.launcher.spawn(command, self._equipment.pipes)
@@ -208,17 +211,17 @@ class AmpTurn:
             child.close_stdin()
 
     def _conclude(self, found: Exit, complaint: str, *, plain: bool) -> None:
-        if self._reply.given:
+        if self.reply.given:
             return
         if self._cancelled:
-            self._reply.give(PromptResponse(stop_reason="cancelled"))
+            self.reply.give(PromptResponse(stop_reason="cancelled"))
         elif plain and found.code == 0:
-            self._reply.give(PromptResponse(stop_reason="end_turn"))
+            self.reply.give(PromptResponse(stop_reason="end_turn"))
         else:
             raise exit_error(self._agent.name, found, complaint)
 
     def _refuse(self, why: AgentError) -> None:
-        self._reply.give(why)
+        self.reply.give(why)
         self._end()
 
     # Amp speaks.
@@ -228,16 +231,17 @@ class AmpTurn:
             hear(line, brief)
         except Exception:  # noqa: BLE001 - nothing that an agent says may end the reading
             _log.exception("cannot understand a line of %r", self._agent.name)
-            self._agent.say_unknown(self._place.id, line)
+            self._agent.say_unknown(self._request.session_id, line)
 
     def _hear_plain(self, line: bytes, _: bytes) -> None:
         text = line.decode(errors="replace")
         if text.startswith(NO_KEY):
             self._refuse(refusal(text))
-        elif not self._reply.given:
+        elif not self.reply.given:
             self._spoke = True
             self._agent.say(
-                self._place.id, AgentMessageChunk(content=Text(text=f"{text}\n"), message_id=self._message)
+                self._request.session_id,
+                AgentMessageChunk(content=Text(text=f"{text}\n"), message_id=self._message),
             )
 
     def _hear(self, line: bytes, brief: bytes) -> None:
@@ -249,17 +253,17 @@ class AmpTurn:
             return
         self._spoke = True
         if not self._cancelled:
-            self._agent.say(self._place.id, *heard.updates, native=line if heard.known else b"")
+            self._agent.say(self._request.session_id, *heard.updates, native=line if heard.known else b"")
             if not heard.known:
-                self._agent.say_unknown(self._place.id, line)
+                self._agent.say_unknown(self._request.session_id, line)
         match heard.message:
             case native.Init(session_id=thread) if thread and self._keeping is None:
                 self._keeping = asyncio.create_task(
-                    self._ground.began(self._place.id, thread), name="legation-amp-thread"
+                    self._agent.began(self._request.session_id, thread), name="legation-amp-thread"
                 )
             case native.User(message=told) if ran := self._asking.ungated(told):
                 what = f"Amp ran {ran} without asking Legation"
-                self._agent.say(self._place.id, Notice(severity="error", title=what))
+                self._agent.say(self._request.session_id, Notice(severity="error", title=what))
                 self._refuse(not_gated(what))
             case native.Result():
                 self._result(heard.message, heard.failure)
@@ -268,14 +272,14 @@ class AmpTurn:
         found = outcome_of(result, failure, cancelled=self._cancelled)
         if self._cancelled:  # it was quicker than its end
             found = PromptResponse(stop_reason="cancelled", usage=usage_of(result))
-        self._reply.give(found)
+        self.reply.give(found)
         self._leave()
 
     def _stray(self, line: bytes) -> None:
         shown = line[:SHOWN_BYTES].decode(errors="replace")
         if shown.startswith(NO_KEY):
             self._refuse(refusal(shown))
-        elif not self._reply.given:  # what follows that has a link to sign in with
+        elif not self.reply.given:  # what follows that has a link to sign in with
             what = f"skipped a line of {len(line)} bytes: {shown}"
             self._equipment.inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final, cast
 
 import msgspec
@@ -25,16 +25,6 @@ from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallUpdate
 from legation.wire.acp.updates import AgentMessageChunk, AgentThoughtChunk, SessionUpdate
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """`message` is None for text that is no line of the stream."""
-
-    message: native.Native | None
-    updates: tuple[SessionUpdate, ...]
-    known: bool
-    failure: str | None
-
-
 class AmpTranslator:
     """One turn's. `take` never raises. `calls` are the name and the arguments of each, by its id."""
 
@@ -43,12 +33,12 @@ class AmpTranslator:
         self._diffs: dict[str, tuple[Diff, ...]] = {}
         self.calls: dict[str, tuple[str, object]] = {}
 
-    def take(self, line: bytes) -> Taken:
+    def take(self, line: bytes) -> Heard:
         heard = self._claude.take(line)
         message = heard.message
         if isinstance(message, native.Result) and message.is_error:
             message = _with_error(message, line)
-        return Taken(message, tuple(self._updates(heard)), heard.known, heard.failure)
+        return replace(heard, message=message, updates=tuple(self._updates(heard)))
 
     def _updates(self, heard: Heard) -> Iterator[SessionUpdate]:
         message_id = new_id("msg")  # it names none: a line is a message
