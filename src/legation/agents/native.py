@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from legation.wire import codec, jsontext
 from legation.wire.acp.capabilities import ClientCapabilities, ElicitationCapabilities, InitializeResponse
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.mcp import NameValue
 from legation.wire.acp.permission import (
     PermissionOption,
     RequestPermissionRequest,
@@ -185,6 +186,31 @@ async def brief_of(line: bytes, trouble: Trouble) -> tuple[bytes, bytes]:
     long.digest, long.texts = found.digest.encode(), found.texts
     long.base64 = await outlines.as_base64(line)
     return long, long.digest
+
+
+class _Option(Protocol):
+    @property
+    def label(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+
+
+def question_field(
+    title: str, question: str, options: Iterable[_Option], *, many: bool = False
+) -> dict[str, object]:
+    """The field of a form that asks it. Where there are options an answer is one of them, or with `many` some."""
+    choices = [
+        {"const": each.label, "title": each.label, "description": each.description} for each in options
+    ]
+    about = {"title": title, "description": question}
+    if many:
+        return {"type": "array", **about, "items": {"anyOf": choices}}
+    return {"type": "string", **about, **({"oneOf": choices} if choices else {})}
+
+
+def pairs(values: tuple[NameValue, ...] | None) -> dict[str, str]:
+    """Variables or headers of an MCP server, as most agents want them."""
+    return {each.name: each.value for each in values or ()}
 
 
 def unknown_session(method: AgentMethod) -> AgentRefused:

@@ -66,6 +66,13 @@ def printable(line: bytes) -> str:
     )
 
 
+def last_words(child: Child, stray: Stray | None = None) -> str:
+    """What it wrote to its standard error last, and first to its output that is no message, for the end of a message."""
+    tail = child.stderr_tail().strip()[-STDERR_SHOWN:]
+    found = f", having said:\n{tail}\n" if tail else ""
+    return found if stray is None else f"{found}{stray.said(child.unfinished())}"
+
+
 class Output:
     """`read` takes all of it, from the start on. When that is over the process has ended, or is made to: an agent that
     can say nothing any more is none. `over` is told then. Whoever makes it stops it."""
@@ -106,11 +113,7 @@ class Output:
         return found
 
     def said(self) -> str:
-        """What it wrote to its standard error last, and what it wrote first that is no message, for the end of a
-        message."""
-        tail = self._child.stderr_tail().strip()[-STDERR_SHOWN:]
-        found = f", having said:\n{tail}\n" if tail else ""
-        return f"{found}{self.stray.said(self._child.unfinished())}"
+        return last_words(self._child, self.stray)
 
     async def end(self, doing: str) -> LegationError:
         """Why that cannot be done any more, when the reading is over."""

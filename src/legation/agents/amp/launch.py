@@ -22,7 +22,7 @@ from legation.agents.amp import options as option
 from legation.agents.amp.options import Flags, read_flags
 from legation.agents.amp.permissions import VARIABLE
 from legation.agents.beginning import REPOSITORY
-from legation.agents.native import Equipment
+from legation.agents.native import Equipment, pairs
 from legation.agents.output import all_said
 from legation.errors import AgentExited, Forbidden, TimedOut
 from legation.proc import Command
@@ -97,9 +97,8 @@ def write_settings(folder: Path, delegate: Path, servers: tuple[McpServer, ...])
 
 def _described_server(server: McpServer) -> Mapping[str, object]:
     if server.type != "stdio":
-        return {"url": server.url, "headers": {each.name: each.value for each in server.headers or ()}}
-    variables = {each.name: each.value for each in server.env or ()}
-    return {"command": server.command, "args": list(server.args or ()), "env": variables}
+        return {"url": server.url, "headers": pairs(server.headers)}
+    return {"command": server.command, "args": list(server.args or ()), "env": pairs(server.env)}
 
 
 _CONFIGURATION: Final = ("settings.json", "settings.jsonc", "plugins")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from legation.agents.claude.tools import title_of
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import (
     Content,
@@ -17,7 +18,6 @@ from legation.wire.acp.toolcall import (
     ToolKind,
 )
 
-TITLE_SHOWN: Final = 200  # characters of what a call is about
 KINDS: Final[Mapping[str, ToolKind]] = {
     "shell_command": "execute",
     "async_shell_command": "execute",
@@ -97,11 +97,7 @@ def _kind(name: str, given: Mapping[str, object]) -> ToolKind:
 
 def _title(name: str, given: Mapping[str, object]) -> str:
     found = (str(given[key]) for key in _TITLES if isinstance(given.get(key), str) and given[key])
-    about = " ".join(next(found, ", ".join(_paths(given))).split())
-    about = about if len(about) <= TITLE_SHOWN else f"{about[: TITLE_SHOWN - 1]}…"
-    if not about:
-        return name
-    return about if KINDS.get(name) == "execute" else f"{name}: {about}"
+    return title_of(name, next(found, ", ".join(_paths(given))), KINDS.get(name))
 
 
 def _paths(given: Mapping[str, object]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from legation.agents.claude.tools import ASK
-from legation.agents.native import Equipment
+from legation.agents.native import Equipment, pairs
 from legation.agents.output import all_said
 from legation.errors import AgentError, AgentExited, TimedOut
 from legation.proc import Child, Command, Exit
@@ -97,10 +97,13 @@ def _surroundings(launch: Launch, mcp_file: Path | None) -> tuple[str, ...]:
 
 def _described(server: McpServer) -> dict[str, object]:
     if server.type != "stdio":
-        headers = {each.name: each.value for each in server.headers or ()}
-        return {"type": server.type, "url": server.url, "headers": headers}
-    variables = {each.name: each.value for each in server.env or ()}
-    return {"type": "stdio", "command": server.command, "args": list(server.args or ()), "env": variables}
+        return {"type": server.type, "url": server.url, "headers": pairs(server.headers)}
+    return {
+        "type": "stdio",
+        "command": server.command,
+        "args": list(server.args or ()),
+        "env": pairs(server.env),
+    }
 
 
 # Which Claude Code it is.

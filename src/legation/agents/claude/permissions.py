@@ -20,7 +20,7 @@ from typing import Final
 from legation.agents.answers import READ_ERRORS, fit
 from legation.agents.claude import tools
 from legation.agents.claude.messages import ControlAnswer, ControlRequest, Native
-from legation.agents.native import NativeAgent, Permission
+from legation.agents.native import NativeAgent, Permission, question_field
 from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused
 from legation.errors import LegationError, TimedOut
 from legation.proc import Child
@@ -268,7 +268,12 @@ def read_questions(given: object) -> tuple[Question, ...]:
 def question_form(questions: tuple[Question, ...], session_id: str, call_id: str) -> CreateElicitationRequest:
     """One field for each question; an answer in one's own words fits as well."""
     alone = questions[0].question if len(questions) == 1 else "Claude Code has some questions."
-    properties = {_field_name(number): _field(each) for number, each in enumerate(questions)}
+    properties = {
+        _field_name(number): question_field(
+            each.header or each.question, each.question, each.options, many=each.multiSelect
+        )
+        for number, each in enumerate(questions)
+    }
     return CreateElicitationRequest(
         mode="form",
         message=alone,
@@ -292,17 +297,6 @@ def question_answers(
 
 def _field_name(number: int) -> str:
     return f"question_{number}"
-
-
-def _field(question: Question) -> dict[str, object]:
-    choices = [
-        {"const": each.label, "title": each.label, "description": each.description}
-        for each in question.options
-    ]
-    about = {"title": question.header or question.question, "description": question.question}
-    if question.multiSelect:
-        return {"type": "array", **about, "items": {"anyOf": choices}}
-    return {"type": "string", **about, **({"oneOf": choices} if choices else {})}
 
 
 def _answer_text(value: ElicitationValue) -> str:

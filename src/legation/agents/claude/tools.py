@@ -90,9 +90,10 @@ def announced(call_id: str, name: str, given: object, parent: str | None = None)
 def described(call_id: str, name: str, given: object) -> ToolCallPatch:
     """All that a policy or a person needs to decide on it."""
     arguments = given if isinstance(given, Mapping) else {}
+    about = (str(arguments[key]) for key in _TITLES if isinstance(arguments.get(key), str) and arguments[key])
     return ToolCallPatch(
         tool_call_id=call_id,
-        title=_title(name, arguments),
+        title=title_of(name, next(about, ""), KINDS.get(name)),
         name=name,
         kind=KINDS.get(name, "other"),
         content=_content(name, arguments) or None,
@@ -120,13 +121,13 @@ def written(given: object) -> Diff | None:
     return None
 
 
-def _title(name: str, given: Mapping[str, object]) -> str:
-    found = (given[key] for key in _TITLES if isinstance(given.get(key), str) and given[key])
-    about = " ".join(str(next(found, "")).split())
+def title_of(name: str, about: str, kind: str | None) -> str:
+    """A command speaks for itself; the rest is called by its tool's name, too."""
+    about = " ".join(about.split())
     about = about if len(about) <= TITLE_SHOWN else f"{about[: TITLE_SHOWN - 1]}…"
     if not about:
         return name
-    return about if KINDS.get(name) == "execute" else f"{name}: {about}"
+    return about if kind == "execute" else f"{name}: {about}"
 
 
 def _locations(given: Mapping[str, object]) -> tuple[ToolCallLocation, ...]:

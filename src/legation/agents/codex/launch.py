@@ -20,8 +20,9 @@ from typing import Final
 
 from legation.agents.codex.messages import ThreadSettings
 from legation.agents.driver import OpenRequest
+from legation.agents.native import pairs
 from legation.errors import Forbidden
-from legation.wire.acp.mcp import McpServer, NameValue
+from legation.wire.acp.mcp import McpServer
 
 # Asks for every command and every change of a file. A configuration file may not name it any more; a thread may.
 APPROVALS: Final = "untrusted"
@@ -123,14 +124,10 @@ def _server(server: McpServer) -> dict[str, object]:
         return {
             "command": server.command,
             "args": list(server.args or ()),
-            "env": _pairs(server.env),
+            "env": pairs(server.env),
             **asking,
         }
-    return {"url": server.url, "http_headers": _pairs(server.headers), **asking}
-
-
-def _pairs(values: tuple[NameValue, ...] | None) -> dict[str, str]:
-    return {each.name: each.value for each in values or ()}
+    return {"url": server.url, "http_headers": pairs(server.headers), **asking}
 
 
 # Members of the configuration that run and allow nothing. What is said of projects each thread says anew.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -38,9 +38,8 @@ from legation.agents.codex.tools import (
 )
 from legation.agents.codex.translate import CodexTranslator
 from legation.agents.messages import id_key
-from legation.agents.native import Permission
+from legation.agents.native import NativeAgent, Permission, question_field
 from legation.agents.rpc import REQUESTS_AT_ONCE
-from legation.wire.acp.capabilities import ElicitationCapabilities
 from legation.wire.acp.content import Text
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.rpc import ErrorCode, RpcError
@@ -57,19 +56,9 @@ SHAPES: Final[dict[str, type[Any]]] = {
 }
 
 
-class Host(Protocol):
-    """As a native agent asks it."""
-
-    @property
-    def elicitation(self) -> ElicitationCapabilities: ...
-    def say_unknown(self, session_id: str, line: bytes) -> None: ...
-    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]: ...
-    def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]: ...
-
-
 class CodexPermissions:
-    def __init__(self, host: Host, session_id: str, translation: CodexTranslator) -> None:
-        self._host = host
+    def __init__(self, agent: NativeAgent, session_id: str, translation: CodexTranslator) -> None:
+        self._agent = agent
         self._session_id = session_id
         self._translation = translation
         self._waiting: dict[
@@ -81,13 +70,13 @@ class CodexPermissions:
         shape = SHAPES.get(asked.method)
         too_many = id_key(asked.key) in self._waiting or len(self._waiting) >= REQUESTS_AT_ONCE
         if shape is None or too_many:
-            self._host.say_unknown(self._session_id, asked.line)
+            self._agent.say_unknown(self._session_id, asked.line)
             asked.answer(declined(asked))
             return
         try:
             params = msgspec.json.decode(asked.params, type=shape)
         except (ValueError, RecursionError):
-            self._host.say_unknown(self._session_id, asked.line)
+            self._agent.say_unknown(self._session_id, asked.line)
             asked.answer(declined(asked))
             return
         self._ask(thread_id, asked, params)
@@ -122,11 +111,11 @@ class CodexPermissions:
     def _permission(
         self, thread_id: str, asked: Asked, call: ToolCallPatch, answer: Callable[[Permission], object]
     ) -> None:
-        self._wait(thread_id, asked, self._host.ask_permission(self._session_id, call), answer)
+        self._wait(thread_id, asked, self._agent.ask_permission(self._session_id, call), answer)
 
     def _all_of(self, calls: tuple[ToolCallPatch, ...]) -> asyncio.Task[Permission]:
         """Allowed where each is; the first that is not decides, and the rest is taken back."""
-        asked = [self._host.ask_permission(self._session_id, call) for call in calls]
+        asked = [self._agent.ask_permission(self._session_id, call) for call in calls]
 
         async def decided() -> Permission:
             found = Permission(allowed=False)
@@ -145,7 +134,7 @@ class CodexPermissions:
         return task
 
     def _user_input(self, thread_id: str, asked: Asked, params: UserInputAsked) -> None:
-        if self._host.elicitation.form is None:
+        if self._agent.elicitation.form is None:
             asked.answer(question_said(params.questions, NOBODY))
             return
         request = CreateElicitationRequest(
@@ -155,7 +144,7 @@ class CodexPermissions:
             session_id=self._session_id,
             tool_call_id=params.item_id,
         )
-        coming = self._host.ask_question(request)
+        coming = self._agent.ask_question(request)
         self._wait(thread_id, asked, coming, lambda found: question_answers(params.questions, found))
 
     def _elicitation(self, thread_id: str, asked: Asked, params: ElicitationAsked) -> None:
@@ -163,7 +152,7 @@ class CodexPermissions:
         if call is not None:
             self._permission(thread_id, asked, call, mcp_decision)
             return
-        offered = self._host.elicitation.form if params.mode == "form" else self._host.elicitation.url
+        offered = self._agent.elicitation.form if params.mode == "form" else self._agent.elicitation.url
         if params.mode not in ("form", "url") or offered is None:
             asked.answer(declined(asked))
             return
@@ -176,7 +165,7 @@ class CodexPermissions:
             elicitation_id=params.elicitation_id,
             session_id=self._session_id,
         )
-        self._wait(thread_id, asked, self._host.ask_question(request), elicitation_answer)
+        self._wait(thread_id, asked, self._agent.ask_question(request), elicitation_answer)
 
     def _wait(
         self, thread_id: str, asked: Asked, coming: asyncio.Task[_T], answer: Callable[[_T], object]
@@ -336,7 +325,7 @@ def mcp_decision(permission: Permission) -> object:
 
 def question_form(questions: tuple[Question, ...]) -> dict[str, object]:
     """One field a question; what is written freely is for a question without options."""
-    fields = {each.id: _field(each) for each in questions}
+    fields = {each.id: question_field(each.header, each.question, each.options or ()) for each in questions}
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
@@ -360,20 +349,6 @@ def question_said(questions: tuple[Question, ...], text: str) -> object:
 def elicitation_answer(given: CreateElicitationResponse) -> object:
     content = msgspec.to_builtins(given.content or {}) if given.action == "accept" else None
     return {"action": given.action, "content": content}
-
-
-def _field(question: Question) -> dict[str, object]:
-    field: dict[str, object] = {
-        "type": "string",
-        "title": question.header,
-        "description": question.question,
-    }
-    if question.options:
-        field["oneOf"] = [
-            {"const": each.label, "title": each.label, "description": each.description}
-            for each in question.options
-        ]
-    return field
 
 
 def _texts(value: object) -> list[str]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -32,15 +32,15 @@ from legation.agents.codex.messages import (
     UserInput,
 )
 from legation.agents.codex.options import DEFAULT, PLAN, CodexOptions
-from legation.agents.codex.permissions import CodexPermissions, Host
+from legation.agents.codex.permissions import CodexPermissions
 from legation.agents.codex.server import CodexServer
 from legation.agents.codex.translate import CodexTranslator, TokenMeter, failure
 from legation.agents.driver import OnAnswer
-from legation.agents.native import Permission, Reply
+from legation.agents.native import NativeAgent, Permission, Reply
 from legation.errors import AgentError, Conflict, LegationError
 from legation.wire.acp.sessions import PromptResponse
 from legation.wire.acp.toolcall import ToolCall, ToolCallUpdate
-from legation.wire.acp.updates import CurrentModeUpdate, SessionUpdate
+from legation.wire.acp.updates import CurrentModeUpdate
 
 TURN_LIMIT: Final = 60.0  # seconds to take a prompt, not to work on it: the server's time
 INTERRUPT_LIMIT: Final = 10.0  # seconds to say that an interrupt was heard: the server's time
@@ -49,10 +49,6 @@ _STARTING: Final = ""  # stands for a turn's id until the server has given it on
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-
-class Agent(Host, Protocol):
-    def say(self, session_id: str, *updates: SessionUpdate, native: bytes = b"") -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +62,7 @@ class CodexTurn:
 
 
 class CodexSession:
-    def __init__(self, agent: Agent, server: CodexServer, thread_id: str, choice: CodexOptions) -> None:
+    def __init__(self, agent: NativeAgent, server: CodexServer, thread_id: str, choice: CodexOptions) -> None:
         self.id = thread_id
         self.choice = choice
         self.translation = CodexTranslator(thread_id)

@@ -21,8 +21,9 @@ from legation.agents.native import Equipment, NativeAgent
 from legation.agents.opencode.launch import home_must_bring_no_code, must_bring_no_code
 from legation.agents.opencode.messages import Event, SessionInfo, SessionUpdated
 from legation.agents.opencode.options import offered
-from legation.agents.opencode.server import Listener, OpenCodeServer, last_words
+from legation.agents.opencode.server import Listener, OpenCodeServer
 from legation.agents.opencode.session import OpenCodeSession
+from legation.agents.output import last_words
 from legation.agents.pool import Lease, pool_key
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, ConfigInvalid, InvalidParams, LegationError, TimedOut

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from legation.agents.native import pairs
 from legation.errors import ConfigInvalid, Forbidden
 from legation.proc import Command
 from legation.wire.acp.mcp import McpServer
@@ -126,13 +127,13 @@ def mcp_config(server: McpServer) -> dict[str, Any]:
         return {
             "type": "local",
             "command": [server.command or "", *(server.args or ())],
-            "environment": {each.name: each.value for each in server.env or ()},
+            "environment": pairs(server.env),
             "enabled": True,
         }
     return {
         "type": "remote",
         "url": server.url or "",
-        "headers": {each.name: each.value for each in server.headers or ()},
+        "headers": pairs(server.headers),
         "oauth": False,  # nobody is there to open a browser
         "enabled": True,
     }

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from legation.agents.native import Permission, TaskSet
+from legation.agents.native import Permission, TaskSet, question_field
 from legation.agents.opencode.messages import (
     PermissionReplied,
     PermissionRequest,
-    QuestionInfo,
     QuestionRequest,
     ToolPart,
     ToolPending,
@@ -294,7 +293,9 @@ def question_form(session_id: str, request: QuestionRequest) -> CreateElicitatio
     """One field for each question, and one for an answer of one's own where that is welcome."""
     fields: dict[str, Any] = {}
     for number, question in enumerate(request.questions):
-        fields[_field_name(number)] = _field(question)
+        many = bool(question.multiple and question.options)
+        title = question.header or question.question
+        fields[_field_name(number)] = question_field(title, question.question, question.options, many=many)
         if question.custom is not False:
             own = {"type": "string", "title": "Other", "description": _CUSTOM}
             fields[f"{_field_name(number)}_custom"] = own
@@ -323,19 +324,6 @@ def no_answers(request: QuestionRequest) -> list[list[str]]:
 
 def _field_name(number: int) -> str:
     return f"question_{number}"
-
-
-def _field(question: QuestionInfo) -> dict[str, Any]:
-    choices = [
-        {"const": option.label, "title": option.label, "description": option.description}
-        for option in question.options
-    ]
-    head = {"title": question.header or question.question, "description": question.question}
-    if not choices:
-        return {"type": "string", **head}
-    if question.multiple:
-        return {"type": "array", **head, "items": {"anyOf": choices}}
-    return {"type": "string", **head, "oneOf": choices}
 
 
 def _labels(value: ElicitationValue | None) -> list[str]:

@@ -41,8 +41,8 @@ from legation.agents.opencode.messages import (
     Told,
     read_event,
 )
-from legation.agents.output import Stray
-from legation.agents.rpc import SLICE_LINES, AgentRefused
+from legation.agents.output import Stray, last_words
+from legation.agents.rpc import SHOWN_BYTES, SLICE_LINES, AgentRefused
 from legation.errors import AgentError, AgentExited, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.proc.lines import LineSplitter, Redact
@@ -59,7 +59,6 @@ RECONNECT_LIMIT: Final = 15.0  # seconds to get the stream back from a process t
 RECONNECT_PAUSE: Final = 0.2  # seconds between two tries
 MCP_LIMIT: Final = 60.0  # seconds for an MCP server to start and tell its tools: its time
 REST_LIMIT: Final = 5.0  # seconds for the last events to be taken: the store's time
-SHOWN_BYTES: Final = 200  # of something unreadable, in a diagnostic
 
 _log = logging.getLogger(__name__)
 
@@ -486,7 +485,6 @@ class RemoteSession:
 # What the process writes: where it listens, and nothing else that counts but its last words.
 
 
-STDERR_SHOWN: Final = 2000  # characters of it in an error
 _LISTENING: Final = re.compile(rb"listening on (http://[\w.:\[\]]+)")
 
 
@@ -508,13 +506,6 @@ async def read_to_the_end(child: Child) -> None:
     """Its output has nothing to say; it must not fill up."""
     async for _ in child.lines():
         pass
-
-
-def last_words(child: Child, stray: Stray | None = None) -> str:
-    """What it wrote to its standard error last, and first to its output, for the end of a message."""
-    tail = child.stderr_tail().strip()[-STDERR_SHOWN:]
-    found = f", having said:\n{tail}\n" if tail else ""
-    return found if stray is None else f"{found}{stray.said(child.unfinished())}"
 
 
 _FIELD: Final = b"data:"
