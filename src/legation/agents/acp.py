@@ -15,7 +15,7 @@ from legation.agents.answers import READ_ERRORS, fit, read_answer
 from legation.agents.beginning import Beginning, must_not_be_obeyed
 from legation.agents.driver import AgentInfo, OnAnswer, OpenRequest
 from legation.agents.output import Output, Stray
-from legation.agents.rpc import OUTBOX_LIMIT, AgentRefused, Inbox, RpcPeer
+from legation.agents.rpc import OUTBOX_LIMIT, AgentListener, AgentRefused, RpcPeer
 from legation.errors import AgentError, InvalidParams, TimedOut, TransportClosed, Unavailable
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire.acp.capabilities import (
@@ -67,7 +67,7 @@ class AcpAgent(AgentInfo):
 
     takes_edits = False  # it acts on the arguments that it asked about, whatever it is answered
 
-    def __init__(self, child: Child, inbox: Inbox, beginning: Beginning | None = None) -> None:
+    def __init__(self, child: Child, inbox: AgentListener, beginning: Beginning | None = None) -> None:
         super().__init__(child.name, InitializeResponse(protocol_version=SUPPORTED_VERSIONS[0]))
         self.child = child
         stray = Stray()
@@ -80,7 +80,7 @@ class AcpAgent(AgentInfo):
         cls,
         launcher: Launcher,
         command: Command,
-        inbox: Inbox,
+        inbox: AgentListener,
         *,
         pipes: Pipes,
         capabilities: ClientCapabilities,

@@ -1,7 +1,7 @@
 """The seam between a host and its agents: what a host asks of a running agent, whatever that speaks.
 
 The vocabulary is ACP's. A driver of another protocol translates: its agent's messages become session updates, handed to
-the host's `Inbox` in the order in which they came, with the agent's own line beside them; what its agent asks becomes
+the host's `AgentListener` in the order in which they came, with the agent's own line beside them; what its agent asks becomes
 `session/request_permission` or `elicitation/create` there.
 
 INV-D1  An answer keeps its place among the updates: `on_answer` is called where the agent's answer stood.

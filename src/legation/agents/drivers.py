@@ -9,15 +9,15 @@ from legation.agents.acp import AcpAgent
 from legation.agents.driver import Driver, DriverName
 
 if TYPE_CHECKING:
-    from legation.agents.native import Equipment, NativeAgent
+    from legation.agents.native import DriverContext, NativeAgent
 
 
-async def open_driver(kind: DriverName, equipment: Equipment) -> Driver:
+async def open_driver(kind: DriverName, context: DriverContext) -> Driver:
     """Not yet greeted: `initialize` does that. Whoever opened it stops it."""
     if kind == "acp":
-        child = await equipment.launcher.spawn(equipment.command, equipment.pipes)
-        return AcpAgent(child, equipment.inbox, equipment.beginning)
-    return _NATIVE[kind]()(equipment)
+        child = await context.launcher.spawn(context.command, context.pipes)
+        return AcpAgent(child, context.inbox, context.beginning)
+    return _NATIVE[kind]()(context)
 
 
 def _claude() -> type[NativeAgent]:

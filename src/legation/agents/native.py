@@ -22,7 +22,7 @@ from legation.agents import outlines
 from legation.agents.beginning import Beginning
 from legation.agents.driver import AgentInfo, OnAnswer, OpenRequest
 from legation.agents.pool import Pool
-from legation.agents.rpc import SLICE_LINES, AgentRefused, Inbox, RpcFault
+from legation.agents.rpc import SLICE_LINES, AgentListener, AgentRefused, RpcFault
 from legation.errors import AgentError, InvalidParams, LegationError
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.proc.lines import MAX_LINE
@@ -64,7 +64,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Equipment:
+class DriverContext:
     """What a native driver is given.
 
     `command` is the agent's program with its environment; its folder is for an agent that no session gives another.
@@ -74,7 +74,7 @@ class Equipment:
     command: Command
     launcher: Launcher
     pipes: Pipes
-    inbox: Inbox
+    inbox: AgentListener
     pool: Pool
     trusts: Callable[[str], bool]
     beginning: Beginning = field(default_factory=Beginning)  # of sessions by ACP
@@ -221,10 +221,10 @@ class NativeAgent(AgentInfo, ABC):
     HELLO: ClassVar[InitializeResponse]
     takes_edits: bool = False
 
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment.command.name, self.HELLO)
-        self._equipment = equipment
-        self._inbox = equipment.inbox
+    def __init__(self, context: DriverContext) -> None:
+        super().__init__(context.command.name, self.HELLO)
+        self._context = context
+        self._inbox = context.inbox
         self._client = ClientCapabilities()
         self._cut: set[tuple[str, str]] = set()  # calls of which a digest is known (INV-N2)
 

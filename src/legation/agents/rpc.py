@@ -62,7 +62,7 @@ _OURS = frozenset(AgentMethod)  # whose answers are read here; others are for wh
 _log = logging.getLogger(__name__)
 
 
-class Inbox(Protocol):
+class AgentListener(Protocol):
     """Where an agent's messages go. `updates` and `trouble` are called while reading and must not wait. No updates are
     a sign of life: the agent said something that is nobody's concern."""
 
@@ -107,7 +107,7 @@ def _ignore(_: bytes | RpcError) -> None: ...
 
 
 class RpcPeer:
-    def __init__(self, child: Child, inbox: Inbox, stray: Stray | None = None) -> None:
+    def __init__(self, child: Child, inbox: AgentListener, stray: Stray | None = None) -> None:
         self._child = child
         self._strayed = stray or Stray()
         self._inbox = inbox

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from legation.agents.driver import Driver
 from legation.agents.drivers import open_driver
-from legation.agents.native import Equipment
+from legation.agents.native import DriverContext
 from legation.agents.pool import Pool
 from legation.clock import Clock
 from legation.errors import AgentExited, LegationError
@@ -276,7 +276,7 @@ class Agent:
             names = sorted(command.env)
             self._diagnose(DiagnosticCode.AGENT_SPAWN, f"starting {command.argv[0]}", data={"env": names})
             self.router.reset()
-            equipment = Equipment(
+            context = DriverContext(
                 command,
                 around.launcher,
                 self._pipes(),
@@ -285,7 +285,7 @@ class Agent:
                 around.options.trusts,
                 self.definition.beginning,
             )
-            return await open_driver(self.definition.driver, equipment)
+            return await open_driver(self.definition.driver, context)
         except BaseException as error:
             self._diagnose(DiagnosticCode.AGENT_SPAWN_FAILED, _said(error))
             self._fail("spawn-failed")

@@ -81,7 +81,7 @@ class Held:
 
 
 class Router:
-    """The `Inbox` of one agent."""
+    """The `AgentListener` of one agent."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from legation.agents.amp import AmpAgent
 from legation.agents.driver import OpenRequest
-from legation.agents.native import ALLOW, REJECT, Equipment
+from legation.agents.native import ALLOW, REJECT, DriverContext
 from legation.agents.pool import Pool
 from legation.agents.rpc import RpcFault
 from legation.proc import Command, Launcher, Pipes, ProcessLauncher, child_environment
@@ -148,7 +148,7 @@ async def desk(
     )
     box = Box(answer=answer)
     agent = AmpAgent(
-        Equipment(
+        DriverContext(
             command=command,
             launcher=launcher or ProcessLauncher(),
             pipes=Pipes(),

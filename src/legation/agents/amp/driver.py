@@ -16,7 +16,7 @@ from legation.agents.amp.permissions import install_plugin, must_be_gated
 from legation.agents.amp.session import AmpSession, AmpTurn, Threads
 from legation.agents.amp.translate import text_of
 from legation.agents.driver import OnAnswer, OpenRequest
-from legation.agents.native import Equipment, NativeAgent, Reply, unknown_session
+from legation.agents.native import DriverContext, NativeAgent, Reply, unknown_session
 from legation.errors import AgentExited, InvalidParams, Unavailable
 from legation.proc import Exit
 from legation.wire.acp.capabilities import (
@@ -54,9 +54,9 @@ class AmpAgent(NativeAgent):
         ),
     )
 
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment)
-        self._home = Path(equipment.command.env.get("HOME", str(equipment.command.cwd)))
+    def __init__(self, context: DriverContext) -> None:
+        super().__init__(context)
+        self._home = Path(context.command.env.get("HOME", str(context.command.cwd)))
         self._threads = Threads(self._home)
         self.flags = Flags(frozenset(), frozenset())
         self._sessions: dict[str, AmpSession] = {}
@@ -65,7 +65,7 @@ class AmpAgent(NativeAgent):
     # The connection.
 
     async def begin(self, timeout: float) -> None:
-        program = await probe(self._equipment, timeout)
+        program = await probe(self._context, timeout)
         must_be_gated(self.name, program.flags)
         self.flags = program.flags
         self.takes_edits = program.flags.has_plugins
@@ -151,7 +151,7 @@ class AmpAgent(NativeAgent):
         if self._over.done():
             raise AgentExited(f"cannot complete {method}: {self.name!r} was stopped; start it again")
         admitted = self._abilities.admit(method, request)
-        if not self._equipment.trusts(request.cwd):
+        if not self._context.trusts(request.cwd):
             await asyncio.to_thread(refuse_untrusted, Path(request.cwd))
         return admitted
 
@@ -187,7 +187,7 @@ class AmpAgent(NativeAgent):
     ) -> PromptResponse:
         session = self._session(AgentMethod.SESSION_PROMPT, session_id)
         text = text_of(prompt)
-        return await session.prompt(AmpTurn(self, self._equipment, session.request, Reply(on_answer)), text)
+        return await session.prompt(AmpTurn(self, self._context, session.request, Reply(on_answer)), text)
 
     async def cancel(self, session_id: str) -> None:
         turn = self._session(AgentMethod.SESSION_CANCEL, session_id).turn

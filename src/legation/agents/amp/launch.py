@@ -22,7 +22,7 @@ from legation.agents.amp import options as option
 from legation.agents.amp.options import Flags, read_flags
 from legation.agents.amp.permissions import VARIABLE
 from legation.agents.beginning import REPOSITORY
-from legation.agents.native import Equipment, pairs
+from legation.agents.native import DriverContext, pairs
 from legation.agents.output import all_said
 from legation.errors import AgentExited, Forbidden, TimedOut
 from legation.proc import Command
@@ -147,18 +147,18 @@ class Program:
 _known: dict[_Build, Program] = {}
 
 
-async def probe(equipment: Equipment, timeout: float) -> Program:
+async def probe(context: DriverContext, timeout: float) -> Program:
     """The time is the program's, for both answers."""
-    build = await asyncio.to_thread(_build, equipment)
+    build = await asyncio.to_thread(_build, context)
     if build is not None and build in _known:
         return _known[build]
     try:
         async with asyncio.timeout(timeout):
-            version = await _answer_of(equipment, "--version")
-            flags = read_flags(await _answer_of(equipment, "--help"))
+            version = await _answer_of(context, "--version")
+            flags = read_flags(await _answer_of(context, "--help"))
     except TimeoutError:
         raise TimedOut(
-            f"cannot start {equipment.command.name!r}: it did not tell what it can do within {timeout} s;"
+            f"cannot start {context.command.name!r}: it did not tell what it can do within {timeout} s;"
             " give it more time or run it by hand"
         ) from None
     found = Program(version.split()[0] if version.split() else "", flags)
@@ -167,10 +167,10 @@ async def probe(equipment: Equipment, timeout: float) -> Program:
     return found
 
 
-async def _answer_of(equipment: Equipment, option: str) -> str:
-    base = equipment.command
+async def _answer_of(context: DriverContext, option: str) -> str:
+    base = context.command
     command = replace(base, argv=(*base.argv, option), env={**base.env, "NO_COLOR": "1", "TERM": "dumb"})
-    async with await equipment.launcher.spawn(command, equipment.pipes) as child:
+    async with await context.launcher.spawn(command, context.pipes) as child:
         child.close_stdin()
         said = await all_said(child)
         found = await child.wait()
@@ -183,9 +183,9 @@ async def _answer_of(equipment: Equipment, option: str) -> str:
     return said.decode(errors="replace")
 
 
-def _build(equipment: Equipment) -> _Build | None:
+def _build(context: DriverContext) -> _Build | None:
     """None where the program cannot be seen from here: then it is asked each time."""
-    argv, env = equipment.command.argv, equipment.command.env
+    argv, env = context.command.argv, context.command.env
     program = shutil.which(argv[0], path=env.get("PATH", "")) if argv else None
     if program is None:
         return None

@@ -27,7 +27,7 @@ from legation.agents.claude import messages as native
 from legation.agents.claude.translate import outcome as outcome_of
 from legation.agents.claude.translate import usage_of
 from legation.agents.driver import OpenRequest
-from legation.agents.native import Equipment, Reply, read_lines
+from legation.agents.native import DriverContext, Reply, read_lines
 from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
 from legation.errors import AgentError, LegationError, TimedOut, Unavailable
 from legation.ids import new_id
@@ -79,10 +79,10 @@ class AmpTurn:
     """Runs from the start on. Whoever makes it waits for `done`."""
 
     def __init__(
-        self, agent: AmpAgent, equipment: Equipment, request: OpenRequest, reply: Reply[PromptResponse]
+        self, agent: AmpAgent, context: DriverContext, request: OpenRequest, reply: Reply[PromptResponse]
     ) -> None:
         self.reply = reply
-        self._agent, self._equipment, self._request = agent, equipment, request
+        self._agent, self._context, self._request = agent, context, request
         self._child: Child | None = None
         self._cancelled = self._stopped = False
         self._stopping: asyncio.Task[Exit] | None = None
@@ -136,7 +136,7 @@ class AmpTurn:
     async def _run(self, text: str, thread: str | None, mode: str | None) -> None:
         if thread and not self._agent.flags.can_continue:
             raise refusal("this version of Amp cannot continue a thread; start a new session, or update it")
-        if not self._equipment.trusts(
+        if not self._context.trusts(
             self._request.cwd
         ):  # each time: a turn may have written what the next one runs
             await asyncio.to_thread(refuse_untrusted, Path(self._request.cwd))
@@ -151,7 +151,7 @@ class AmpTurn:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def _make_folder(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="amp-", dir=self._equipment.command.env.get("TMPDIR")))
+        return Path(tempfile.mkdtemp(prefix="amp-", dir=self._context.command.env.get("TMPDIR")))
 
     def _prepare(self, folder: Path) -> Path:
         self._agent.set_up_gate()  # each time: a turn may have changed what gates the next one
@@ -165,7 +165,7 @@ class AmpTurn:
             if self._cancelled or self._stopped:
                 self._conclude(Exit(None, None), "", plain=False)
                 return
-            child = await self._spawn(command_for(self._equipment.command, launch, flags))
+            child = await self._spawn(command_for(self._context.command, launch, flags))
             found = await self._play(child, flags, text, gate)
             refused = refused_option(self._last_words) if found.code and not self._spoke else None
             if refused is None or not flags.has(refused):
@@ -174,7 +174,7 @@ class AmpTurn:
             self._agent.forget(refused)
 
     async def _spawn(self, command: Command) -> Child:
-        child = self._child = await self._equipment.launcher.spawn(command, self._equipment.pipes)
+        child = self._child = await self._context.launcher.spawn(command, self._context.pipes)
         if self._cancelled or self._stopped:
             self._end()
         return child
@@ -183,7 +183,7 @@ class AmpTurn:
         writing = asyncio.create_task(self._write(child, flags, text, gate), name="legation-amp-write")
         take = self._hear if flags.has(STREAM) else self._hear_plain
         try:
-            inbox = self._equipment.inbox
+            inbox = self._context.inbox
             await read_lines(child, partial(self._take, take), inbox.room, inbox.trouble)
             await asyncio.wait({ending := asyncio.ensure_future(child.wait())}, timeout=EXIT_LIMIT)
             found = ending.result() if ending.done() else await child.stop(grace=0)
@@ -281,7 +281,7 @@ class AmpTurn:
             self._refuse(refusal(shown))
         elif not self.reply.given:  # what follows that has a link to sign in with
             what = f"skipped a line of {len(line)} bytes: {shown}"
-            self._equipment.inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+            self._context.inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
 
     def _leave(self) -> None:
         """It ends by itself; where it does not, it is made to."""

@@ -17,7 +17,7 @@ from typing import Final
 from legation.agents.catalogue.found import Start
 from legation.agents.driver import Driver, OpenRequest
 from legation.agents.drivers import open_driver
-from legation.agents.native import Equipment
+from legation.agents.native import DriverContext
 from legation.agents.pool import Pool
 from legation.agents.rpc import RpcFault
 from legation.errors import LegationError
@@ -80,10 +80,10 @@ async def probe(
     with tempfile.TemporaryDirectory(prefix="legation-probe-", ignore_cleanup_errors=True) as folder:
         command = _command(name, start, placeholders, Path(folder))
         began = time.monotonic()
-        equipment = Equipment(
+        context = DriverContext(
             command, launcher or ProcessLauncher(), Pipes(), NoInbox(), Pool(), lambda _folder: False
         )
-        agent = await open_driver(start.driver, equipment)
+        agent = await open_driver(start.driver, context)
         try:
             await agent.initialize(ClientCapabilities(), timeout)
             seconds = time.monotonic() - began

@@ -13,7 +13,7 @@ import msgspec
 from legation.agents.claude.launch import Launch, ask_version, foreign_servers
 from legation.agents.claude.session import ClaudeSession, Opening
 from legation.agents.driver import OnAnswer, OpenRequest
-from legation.agents.native import Equipment, NativeAgent, Reply, unknown_session
+from legation.agents.native import DriverContext, NativeAgent, Reply, unknown_session
 from legation.errors import AgentError, AgentExited, LegationError
 from legation.proc import Exit
 from legation.wire.acp.capabilities import (
@@ -59,8 +59,8 @@ class ClaudeAgent(NativeAgent):
     )
     takes_edits = True
 
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment)
+    def __init__(self, context: DriverContext) -> None:
+        super().__init__(context)
         self._sessions: dict[str, ClaudeSession] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._opening: set[asyncio.Task[ClaudeSession]] = set()
@@ -72,7 +72,7 @@ class ClaudeAgent(NativeAgent):
 
     async def begin(self, timeout: float) -> None:
         """There is nothing to start before a session is, so that it only tells its version."""
-        version, self._last_words = await ask_version(self._equipment, timeout)
+        version, self._last_words = await ask_version(self._context, timeout)
         info = Implementation(name=NAME, version=version, title="Claude Code")
         self.hello = msgspec.structs.replace(self.hello, agent_info=info)
 
@@ -160,7 +160,7 @@ class ClaudeAgent(NativeAgent):
     def _launch(
         self, method: AgentMethod, request: OpenRequest, session_id: str, resumes: str | None
     ) -> Launch:
-        admitted, trusts = self._abilities.admit(method, request), self._equipment.trusts
+        admitted, trusts = self._abilities.admit(method, request), self._context.trusts
         trusted = all(trusts(each) for each in (request.cwd, *request.additional_directories))
         return Launch(
             session_id=session_id,
@@ -197,7 +197,7 @@ class ClaudeAgent(NativeAgent):
     async def _open(self, opening: Opening, timeout: float) -> ClaudeSession:
         """In a task of its own, so that `stop` ends what is only beginning."""
         self._must_run(opening.method)
-        task = asyncio.create_task(ClaudeSession.open(self, self._equipment, opening, timeout))
+        task = asyncio.create_task(ClaudeSession.open(self, self._context, opening, timeout))
         self._opening.add(task)
         try:
             await asyncio.wait({task})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from legation.agents.claude.tools import ASK
-from legation.agents.native import Equipment, pairs
+from legation.agents.native import DriverContext, pairs
 from legation.agents.output import all_said
 from legation.errors import AgentError, AgentExited, TimedOut
 from legation.proc import Child, Command, Exit
@@ -112,11 +112,11 @@ def _described(server: McpServer) -> dict[str, object]:
 _PROGRAM: Final = "(Claude Code)"
 
 
-async def ask_version(equipment: Equipment, timeout: float) -> tuple[str, str]:
+async def ask_version(context: DriverContext, timeout: float) -> tuple[str, str]:
     """The version, and what it said on its standard error. The time is the program's to start."""
-    base, name = equipment.command, equipment.command.name
+    base, name = context.command, context.command.name
     command = replace(base, argv=(*base.argv, "--version"))
-    async with await equipment.launcher.spawn(command, equipment.pipes) as child:
+    async with await context.launcher.spawn(command, context.pipes) as child:
         child.close_stdin()
         try:
             async with asyncio.timeout(timeout):

@@ -24,9 +24,9 @@ from legation.agents.claude.options import ClaudeOptions, read_greeting
 from legation.agents.claude.permissions import HOOKS, ClaudePermissions, ControlProtocol
 from legation.agents.claude.translate import ClaudeTranslator, available, blocks_of, error_of, outcome
 from legation.agents.driver import OnAnswer
-from legation.agents.native import Equipment, NativeAgent, Reply, read_lines
+from legation.agents.native import DriverContext, NativeAgent, Reply, read_lines
 from legation.agents.output import Output
-from legation.agents.rpc import OUTBOX_LIMIT, SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused, Inbox
+from legation.agents.rpc import OUTBOX_LIMIT, SHOWN_BYTES, WRITE_TIMEOUT, AgentListener, AgentRefused
 from legation.errors import AgentError, Conflict, LegationError, TimedOut
 from legation.proc import Child, Exit
 from legation.wire.acp.config import ConfigOption
@@ -51,12 +51,12 @@ class Opening:
 class ClaudeSession:
     """Made by `open`. Whoever opened it stops it."""
 
-    def __init__(self, agent: NativeAgent, equipment: Equipment, opening: Opening, child: Child) -> None:
+    def __init__(self, agent: NativeAgent, context: DriverContext, opening: Opening, child: Child) -> None:
         launch = opening.launch
         self.id = launch.session_id
         self.offers = ClaudeOptions()
         self._agent = agent
-        self._inbox = equipment.inbox
+        self._inbox = context.inbox
         self._opening = opening
         self._translator = ClaudeTranslator()
         self._turns = ClaudeTurns()
@@ -78,14 +78,14 @@ class ClaudeSession:
 
     @classmethod
     async def open(
-        cls, agent: NativeAgent, equipment: Equipment, opening: Opening, timeout: float
+        cls, agent: NativeAgent, context: DriverContext, opening: Opening, timeout: float
     ) -> ClaudeSession:
         """The time is the program's to start. Nothing of it is left where this raises."""
-        servers = await asyncio.to_thread(write_servers, equipment.command, opening.launch.mcp)
+        servers = await asyncio.to_thread(write_servers, context.command, opening.launch.mcp)
         try:
-            command = command_for(equipment.command, opening.launch, servers)
-            child = await equipment.launcher.spawn(command, equipment.pipes)
-            session = cls(agent, equipment, opening, child)
+            command = command_for(context.command, opening.launch, servers)
+            child = await context.launcher.spawn(command, context.pipes)
+            session = cls(agent, context, opening, child)
             try:
                 await session._greet(timeout)
             except BaseException:
@@ -261,7 +261,7 @@ class ClaudeProcess(Output):
     def __init__(
         self,
         child: Child,
-        inbox: Inbox,
+        inbox: AgentListener,
         take: Callable[[bytes, bytes], None],
         over: Callable[[LegationError], None],
     ) -> None:

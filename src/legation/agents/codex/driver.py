@@ -37,7 +37,7 @@ from legation.agents.codex.server import CodexServer
 from legation.agents.codex.session import CodexSession
 from legation.agents.codex.translate import user_input
 from legation.agents.driver import OnAnswer, OpenRequest
-from legation.agents.native import Equipment, NativeAgent
+from legation.agents.native import DriverContext, NativeAgent
 from legation.agents.pool import Lease, pool_key
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, InvalidParams, LegationError, SessionClosed, TimedOut
@@ -85,8 +85,8 @@ class CodexAgent(NativeAgent):
         agent_info=Implementation(name="codex", version="app-server", title="Codex"),
     )
 
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment)
+    def __init__(self, context: DriverContext) -> None:
+        super().__init__(context)
         self._lease: Lease[CodexServer] | None = None
         self._threads: dict[str, CodexSession] = {}
         self._roots: dict[str, str] = {}  # a sub-agent's thread -> the session that it is of
@@ -95,11 +95,11 @@ class CodexAgent(NativeAgent):
         self._stopping: asyncio.Task[Exit] | None = None
 
     async def begin(self, timeout: float) -> None:
-        command = self._equipment.command
+        command = self._context.command
         await asyncio.to_thread(refuse_orders, command.env)
         key = pool_key(command, *overrides(command.env))
-        start = partial(CodexServer.start, self._equipment, timeout)
-        self._lease = await self._equipment.pool.lease(key, command, start)
+        start = partial(CodexServer.start, self._context, timeout)
+        self._lease = await self._context.pool.lease(key, command, start)
         self._server.join(self)
 
     @property
@@ -335,7 +335,7 @@ class CodexAgent(NativeAgent):
         self, method: AgentMethod, request: OpenRequest, model: str | None = None
     ) -> ThreadSettings:
         admitted = self._abilities.admit(method, request)
-        return thread_settings(admitted, self._equipment.command.env, self._equipment.trusts, model)
+        return thread_settings(admitted, self._context.command.env, self._context.trusts, model)
 
     async def _old_settings(self, method: AgentMethod, request: OpenRequest, timeout: float) -> OldThread:
         """With the model that it spoke with last: a thread that is taken up with settings would else get the one of new
@@ -352,7 +352,7 @@ class CodexAgent(NativeAgent):
         timeout: float,
         on_answer: OnAnswer[NewSessionResponse],
     ) -> NewSessionResponse:
-        await asyncio.to_thread(refuse_orders, self._equipment.command.env)
+        await asyncio.to_thread(refuse_orders, self._context.command.env)
         found: list[NewSessionResponse] = []
 
         def opened(answer: Opened | AgentError) -> None:

@@ -26,7 +26,7 @@ from legation.agents.codex.messages import Addressed, Asked, Heard, Model, Model
 from legation.agents.codex.permissions import declined
 from legation.agents.driver import OnAnswer
 from legation.agents.messages import Message, id_key, read_error, read_message
-from legation.agents.native import TOO_LONG, Equipment, read_lines
+from legation.agents.native import TOO_LONG, DriverContext, read_lines
 from legation.agents.output import Output
 from legation.agents.rpc import (
     OUTBOX_LIMIT,
@@ -82,11 +82,11 @@ class CodexServer:
         self._output = Output(child, self._read, trouble=self._trouble, over=self._lost)
 
     @classmethod
-    async def start(cls, equipment: Equipment, timeout: float, command: Command) -> CodexServer:
+    async def start(cls, context: DriverContext, timeout: float, command: Command) -> CodexServer:
         """The command is `codex app-server`. Its folder is its home, for no thread is to find it in another's."""
         argv = (*command.argv, *overrides(command.env))
         placed = replace(command, argv=argv, cwd=Path(command.env["HOME"]))
-        server = cls(await equipment.launcher.spawn(placed, equipment.pipes))
+        server = cls(await context.launcher.spawn(placed, context.pipes))
         try:
             async with asyncio.timeout(timeout):
                 await server._greet(timeout)

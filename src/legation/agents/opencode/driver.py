@@ -17,7 +17,7 @@ from typing import ClassVar, Final, TypeVar
 import msgspec
 
 from legation.agents.driver import OnAnswer, OpenRequest
-from legation.agents.native import Equipment, NativeAgent
+from legation.agents.native import DriverContext, NativeAgent
 from legation.agents.opencode.launch import home_must_bring_no_code, must_bring_no_code
 from legation.agents.opencode.messages import Event, SessionInfo, SessionUpdated
 from legation.agents.opencode.options import offered
@@ -66,9 +66,9 @@ class OpenCodeAgent(NativeAgent):
         agent_info=Implementation(name="opencode", title="OpenCode", version="unknown"),
     )
 
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment)
-        self._leases = ServerLeases(equipment, self)
+    def __init__(self, context: DriverContext) -> None:
+        super().__init__(context)
+        self._leases = ServerLeases(context, self)
         self._sessions: dict[str, OpenCodeSession] = {}
         self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._stopping: asyncio.Task[Exit] | None = None
@@ -221,7 +221,7 @@ class OpenCodeAgent(NativeAgent):
         """All at once: there is no `cursor` to go on with."""
         if cursor is not None:
             return acp.ListSessionsResponse(sessions=())
-        where = cwd or str(self._equipment.command.cwd)
+        where = cwd or str(self._context.command.cwd)
         server = await self._leases.server_for(OpenRequest(where), timeout)
         listed = await server.api.get(
             "/session", tuple[SessionInfo, ...], directory=where, timeout=timeout, roots="true", limit=LISTED
@@ -242,7 +242,7 @@ class OpenCodeAgent(NativeAgent):
     async def delete_session(self, session_id: str, timeout: float) -> None:
         """A session that OpenCode does not know is deleted."""
         known = self._sessions.get(session_id)
-        where = known.directory if known else str(self._equipment.command.cwd)
+        where = known.directory if known else str(self._context.command.cwd)
         server = known.server if known else await self._leases.server_for(OpenRequest(where), timeout)
         await self.close_session(session_id, timeout)
         try:
@@ -309,7 +309,7 @@ class OpenCodeAgent(NativeAgent):
         """What is asked here makes OpenCode load all that a turn needs, so that an early abort cannot poison it."""
         where = info.directory
         offers = await offered(server.api, info)
-        if not offers.build_asks and not self._equipment.trusts(where):
+        if not offers.build_asks and not self._context.trusts(where):
             raise ConfigInvalid(
                 f"cannot open a session of {self.name!r}: OpenCode's own settings in its home let it act without asking;"
                 " remove their permissions"
@@ -369,8 +369,8 @@ async def _answered(
 class ServerLeases:
     """`listener` joins every server that is leased."""
 
-    def __init__(self, equipment: Equipment, listener: Listener) -> None:
-        self._equipment = equipment
+    def __init__(self, context: DriverContext, listener: Listener) -> None:
+        self._context = context
         self._listener = listener
         self._held: dict[str, Lease[OpenCodeServer]] = {}
         self._first: Lease[OpenCodeServer] | None = None  # until a session says which server it needs
@@ -382,15 +382,15 @@ class ServerLeases:
 
     async def begin(self, timeout: float) -> OpenCodeServer:
         """A server for the folder of the command, which is where the first session mostly is."""
-        await asyncio.to_thread(home_must_bring_no_code, self._equipment.command.env)
-        lease = await self._lease(OpenRequest(str(self._equipment.command.cwd)), timeout)
+        await asyncio.to_thread(home_must_bring_no_code, self._context.command.env)
+        lease = await self._lease(OpenRequest(str(self._context.command.cwd)), timeout)
         self._first = lease
         return lease.server
 
     async def server_for(self, request: OpenRequest, timeout: float) -> OpenCodeServer:
         """For what names the folder, which OpenCode then looks into."""
-        await asyncio.to_thread(home_must_bring_no_code, self._equipment.command.env)
-        if not self._equipment.trusts(request.cwd):
+        await asyncio.to_thread(home_must_bring_no_code, self._context.command.env)
+        if not self._context.trusts(request.cwd):
             await asyncio.to_thread(must_bring_no_code, request.cwd)
         lease = await self._lease(request, timeout)
         first, self._first = self._first, None
@@ -407,15 +407,15 @@ class ServerLeases:
 
     async def _lease(self, request: OpenRequest, timeout: float) -> Lease[OpenCodeServer]:
         """INV-O15."""
-        equipment, command = self._equipment, self._equipment.command
-        trusted = equipment.trusts(request.cwd)
+        context, command = self._context, self._context.command
+        trusted = context.trusts(request.cwd)
         servers = jsontext.write(request.mcp_servers).decode()
         key = pool_key(command, "trusted" if trusted else "untrusted", servers)
         async with self._opening:
             if key not in self._held:
                 start = partial(
-                    OpenCodeServer.start, equipment.launcher, equipment.pipes, timeout, trusted=trusted
+                    OpenCodeServer.start, context.launcher, context.pipes, timeout, trusted=trusted
                 )
-                self._held[key] = await equipment.pool.lease(key, command, start)
+                self._held[key] = await context.pool.lease(key, command, start)
                 self._held[key].server.join(self._listener)
             return self._held[key]
