@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from legation.agents.outlines import ODD_BYTES
+from legation.agents.outlines import MOST_BYTES, ODD_BYTES
 from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused, RpcFault, RpcPeer
 from legation.errors import TimedOut, TransportClosed
 from legation.proc import Child
@@ -17,6 +17,7 @@ from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.events import Draft
 
 LIMIT = 10.0  # seconds for anything here to happen
+PROCESS_LIMIT = 60.0  # where a process has to start for it, on a busy machine
 UPDATE = b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"plan","n":%d}}}'
 
 
@@ -26,17 +27,20 @@ class Pipe:
     def __init__(self) -> None:
         self.output: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
         self.input: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.written: asyncio.Queue[bytes] = asyncio.Queue()  # of lines that are not written at once
         self.closed = False
         self.unsent = 0
 
     async def blocks(self) -> AsyncIterator[list[bytes]]:
         while (lines := await self.output.get()) is not None:
-            yield [b"\n".join(lines)]
+            yield lines if len(lines) == 1 else [b"\n".join(lines)]
 
     def write(self, data: bytes) -> None:
         if self.closed:
             raise TransportClosed("cannot write")
-        assert data.endswith(b"\n")
+        if not (data.startswith(b"{") and data.endswith(b"\n")):
+            self.written.put_nowait(data)
+            return
         for line in data.splitlines():
             self.input.put_nowait(json.loads(line))
 
@@ -440,3 +444,68 @@ async def test_lines_that_no_parser_takes_are_few_between_two_turns_of_others(li
     await line.end()
     assert len(seen.order) == count
     assert max(after - before for before, after in pairwise(steps)) <= 5
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"this is no message", id="no JSON"),
+        pytest.param(b'{"jsonrpc":"2.0","method":"session/update","params":{"x"', id="half a message"),
+        pytest.param(b"1", id="no object"),
+    ],
+)
+async def test_stray_lines_are_few_between_two_turns_of_others(line: Line, said: bytes) -> None:
+    """Each of them is read in three ways before it is one."""
+    loop, seen, steps, count = asyncio.get_running_loop(), line.seen, [0], 1_000
+
+    def neighbour() -> None:
+        steps.append(len(seen.troubles))
+        if steps[-1] < count:
+            loop.call_soon(neighbour)
+
+    line.pipe.say(*[said] * count)
+    loop.call_soon(neighbour)
+    await line.end()
+    assert len(seen.troubles) == count
+    assert max(after - before for before, after in pairwise(steps)) <= 16
+
+
+@pytest.mark.parametrize("size", [300 * 1024, 2 * 1024 * 1024])
+async def test_a_heavy_request_is_answered_however_long_its_id_is(line: Line, size: int) -> None:
+    name = b'"%b"' % (b"i" * size)
+    line.pipe.say(b'{"id":%b,"method":"m","params":{"x":"%b"}}' % (name, b"x" * MOST_BYTES))
+    async with asyncio.timeout(PROCESS_LIMIT):
+        written = b"".join([await line.pipe.written.get() for _ in range(3)])
+    answer = json.loads(written)
+    assert answer["id"] == json.loads(name)
+    assert answer["error"]["code"] == -32600
+    assert line.seen.troubles == [DiagnosticCode.AGENT_LINE_TOO_LONG]
+
+
+class Watched(bytes):
+    """A line that knows how often a long part of it was copied."""
+
+    copied = 0
+
+    def __getitem__(self, part: Any) -> Any:
+        found = super().__getitem__(part)
+        if isinstance(found, bytes):
+            self.copied += len(found) > MOST_BYTES
+        return found
+
+
+async def test_a_heavy_answer_that_nobody_waits_for_is_not_copied(line: Line) -> None:
+    """Each copy of a long one takes a while."""
+    call = asyncio.create_task(line.peer.call("_x", {}))
+    number = (await line.pipe.hear())["id"]
+    long = b'"%b"' % (b"x" * MOST_BYTES)
+    strange, awaited = (
+        Watched(b'{"id":900000,"result":%b}' % long),
+        Watched(b'{"id":%d,"result":%b}' % (number, long)),
+    )
+    line.pipe.say(strange)
+    line.pipe.say(awaited)
+    async with asyncio.timeout(PROCESS_LIMIT):
+        assert await call == long
+    assert line.seen.troubles == [DiagnosticCode.AGENT_LATE_RESPONSE]
+    assert (strange.copied, awaited.copied) == (0, 1)

@@ -62,7 +62,8 @@ WHOLE_BYTES: Final = (
     8 * 1024 * 1024
 )  # of a native line whose texts are put back: they are copied, in the loop
 TEXTS_KEPT: Final = 6  # of such a line; others stay cut
-OUTLINE_BYTES: Final = 256 * 1024  # what the process says of a line, at most
+NAME_BYTES: Final = 64 * 1024  # of an id, a method or a session: a longer one is nobody's that we know
+OUTLINE_BYTES: Final = 2 * 1024 * 1024  # what the process says of a line, at most: digests and names, escaped
 
 _NUMBER: Final = struct.Struct("!Q")
 _ACP, _NATIVE = b"a", b"n"  # what a line is to be read as
@@ -86,13 +87,18 @@ class Outline(msgspec.Struct, frozen=True):
     part: tuple[int, int]
     digest: str
     method: str = ""
-    id: str = ""  # as it was written
+    id: str = ""  # as it was written; a long one is not told, but where it is: `id_of`
+    id_part: tuple[int, int] | None = None
     error: str = ""  # a digest
     session: str | None = None  # of an update, as are the type of its event and its place in the params
     type: str = UNRECOGNIZED
     span: Span = WHOLE
     whole: bool = True  # else it is no UTF-8, and the part is one of the text that has U+FFFD for that
     texts: tuple[CutText, ...] = ()  # of a native line that is not longer than `WHOLE_BYTES`
+
+    @property
+    def has_id(self) -> bool:
+        return bool(self.id or self.id_part)
 
 
 class LongLine(LongNative):
@@ -146,7 +152,26 @@ async def as_text(line: bytes) -> bytes:
     for start in range(0, len(line), DENSE_BYTES):
         parts.append(decoder.decode(line[start : start + DENSE_BYTES]).encode())
         await asyncio.sleep(0)
-    return b"".join((*parts, decoder.decode(b"", final=True).encode()))
+    whole = b"".join((*parts, decoder.decode(b"", final=True).encode()))
+    await asyncio.sleep(0)
+    return whole
+
+
+async def part(line: bytes, found: Outline) -> bytes:
+    """Of the line that it is the outline of. A copy of what is long is a slice of its own."""
+    text = line if found.whole else await as_text(line)
+    copy = text[slice(*found.part)]
+    if len(copy) > MOST_BYTES:
+        await asyncio.sleep(0)
+    return copy
+
+
+async def id_of(line: bytes, found: Outline) -> bytes:
+    """As it was written, however long."""
+    if found.id_part is None:
+        return found.id.encode()
+    text = line if found.whole else await as_text(line)
+    return text[slice(*found.id_part)]
 
 
 # Who asks.
@@ -304,11 +329,14 @@ def outline(line: bytes) -> Outline | None:
         odd = read_odd_update(params, b"")
         return _update(text, *odd, whole=whole) if odd else None
     part = params if message.method else result or b"null"
+    raw_id = bytes(message.id)
+    is_long = len(raw_id) > NAME_BYTES
     return Outline(
         part=_span(text, part),
         digest=digest(part).decode(),
-        method=message.method,
-        id=bytes(message.id).decode(),
+        method=_name(message.method),
+        id="" if is_long else raw_id.decode(),
+        id_part=_span(text, raw_id) if is_long else None,
         error=digest(error).decode() if error else "",
         whole=whole,
     )
@@ -332,12 +360,17 @@ def native_outline(line: bytes) -> Outline | None:
     return Outline(part=(0, len(text)), digest=found.decode(), whole=text == line, texts=tuple(texts))
 
 
+def _name(name: str) -> str:
+    """Cut, a long one is still nobody's."""
+    return name if len(name) <= NAME_BYTES else f"{name[:NAME_BYTES]}…"
+
+
 def _update(text: bytes, session: str, draft: Draft, *, whole: bool) -> Outline:
     return Outline(
         part=_span(text, draft.raw),
         digest=digest_of_update(draft.payload).decode() if _is_sound(draft.raw) else UNREADABLE.decode(),
         method="session/update",
-        session=session,
+        session=_name(session),
         type=draft.type,
         span=draft.span,
         whole=whole,

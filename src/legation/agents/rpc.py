@@ -18,11 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from legation.agents import outlines
 from legation.agents.messages import (
-    Message,
     UpdateReader,
     id_key,
     is_odd,
@@ -55,6 +52,7 @@ LINE_BYTES = (
 OTHER_BYTES = 128  # the same of a line that is no update: some are walked through, token by token
 FILE_BYTES = 16 * 1024 * 1024  # of a request to write a file
 REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
+STRAY_LINES = 8  # the same of a line that no parser takes: it is read in three ways before that is sure
 SHOWN_BYTES = 200  # of a stray line, in the diagnostic
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
 _OURS = frozenset(AgentMethod)  # whose answers are read here; others are for whoever asked, as they are
@@ -228,55 +226,62 @@ class RpcPeer:
                 DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {len(line)} bytes, which is no UTF-8"
             )
             return
-        text = line if found.whole else await outlines.as_text(line)
-        part = text[slice(*found.part)]
         if found.session is not None:
-            digest = found.digest.encode() if outlines.is_heavy(line) else b""  # else it can be read as it is
-            if digest and not found.whole:
-                what = f"a line of {len(line)} bytes is no UTF-8: it is kept with U+FFFD where it is none"
-                self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
-            native = b"" if digest or found.whole else line
-            draft = Draft(found.type, part, native, found.span, digest)
-            if len(part) > outlines.MOST_BYTES:
-                draft = await self._inbox.keep(found.session, draft)
-            self._inbox.updates(found.session, [draft])
-            return
-        message = Message(found.method, msgspec.Raw(found.id.encode()), msgspec.Raw(part))
-        if not found.method:
-            ours = self._calls.method(id_key(found.id.encode())) in _OURS
-            message.result, message.error = (
-                msgspec.Raw(found.digest.encode() if ours else part),
-                msgspec.Raw(found.error.encode()),
-            )
-            self._take_response(message)
-        elif found.id and outlines.is_heavy(line) and not _is_file(found.method, line):
-            self._refuse(message, len(line))
-        elif found.id:
-            self._take_request(message)
+            await self._take_heavy_update(found.session, found, line)
+        elif not found.method:
+            await self._take_heavy_response(found, line)
+        elif found.has_id:
+            await self._take_heavy_request(found, line)
         elif outlines.is_heavy(line):
             self._inbox.trouble(
                 DiagnosticCode.AGENT_LINE_TOO_LONG,
                 f"skipped a notification, {found.method[:SHOWN_BYTES]!r}: {_too_much(len(line))}",
             )
         elif found.method == CANCEL_REQUEST:
-            self._take_cancel(message)
+            self._take_cancel(await outlines.part(line, found))
         else:
-            self._inbox.notification(found.method, part)
+            self._inbox.notification(found.method, await outlines.part(line, found))
 
-    def _refuse(self, message: Message, size: int) -> None:
+    async def _take_heavy_update(self, session: str, found: outlines.Outline, line: bytes) -> None:
+        digest = found.digest.encode() if outlines.is_heavy(line) else b""  # else it can be read as it is
+        if digest and not found.whole:
+            what = f"a line of {len(line)} bytes is no UTF-8: it is kept with U+FFFD where it is none"
+            self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+        native = b"" if digest or found.whole else line
+        draft = Draft(found.type, await outlines.part(line, found), native, found.span, digest)
+        if len(draft.raw) > outlines.MOST_BYTES:
+            draft = await self._inbox.keep(session, draft)
+        self._inbox.updates(session, [draft])
+
+    async def _take_heavy_response(self, found: outlines.Outline, line: bytes) -> None:
+        """Each copy of a long one takes a while: of an answer that nobody waits for there is none."""
+        raw_id = found.id.encode()
+        method = self._calls.method(id_key(raw_id))
+        is_read_here = method is None or method in _OURS
+        result = found.digest.encode() if is_read_here else await outlines.part(line, found)
+        self._take_response(raw_id, result, found.error.encode())
+
+    async def _take_heavy_request(self, found: outlines.Outline, line: bytes) -> None:
+        raw_id = await outlines.id_of(line, found)
+        if not outlines.is_heavy(line) or (found.id_part is None and _is_file(found.method, line)):
+            self._take_request(found.method, raw_id, await outlines.part(line, found))
+        else:
+            self._refuse(found.method, raw_id, len(line))
+
+    def _refuse(self, method: str, raw_id: bytes, size: int) -> None:
         """Nobody could be shown it. To a permission that is a no: some agents hang after an error."""
         why = _too_much(size)
-        if message.method == ClientMethod.REQUEST_PERMISSION:
+        if method == ClientMethod.REQUEST_PERMISSION:
             what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
             self._inbox.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
             answer: object = RequestPermissionResponse(outcome=Cancelled())
         else:
             self._inbox.trouble(
                 DiagnosticCode.AGENT_LINE_TOO_LONG,
-                f"refused a request, {message.method[:SHOWN_BYTES]!r}: {why}",
+                f"refused a request, {method[:SHOWN_BYTES]!r}: {why}",
             )
             answer = RpcError(ErrorCode.INVALID_REQUEST, f"cannot serve this request: {why}; send less")
-        self._write_answer(bytes(message.id), answer)
+        self._write_answer(raw_id, answer)
 
     def _take_other(self, line: bytes) -> None:
         text = line.decode(errors="replace").encode()
@@ -291,30 +296,29 @@ class RpcPeer:
             else:
                 self._stray(line)
         elif not message.method:
-            self._take_response(message)
+            self._take_response(bytes(message.id), bytes(message.result), bytes(message.error))
         elif message.id:
-            self._take_request(message)
+            self._take_request(message.method, bytes(message.id), bytes(message.params))
         elif message.method == CANCEL_REQUEST:
-            self._take_cancel(message)
+            self._take_cancel(bytes(message.params))
         else:
             self._inbox.notification(message.method, bytes(message.params))
 
     def _stray(self, line: bytes) -> None:
+        self._handled += STRAY_LINES - 1
         self._strayed.add(line)
         shown = line[:SHOWN_BYTES].decode(errors="replace")
         self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
 
-    def _take_response(self, message: Message) -> None:
-        error, result = bytes(message.error), bytes(message.result) or b"null"
-        odd = self._calls.take(id_key(bytes(message.id)), read_error(error) if error else result)
+    def _take_response(self, raw_id: bytes, result: bytes, error: bytes) -> None:
+        odd = self._calls.take(id_key(raw_id), read_error(error) if error else result or b"null")
         if odd:
             self._inbox.trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
         else:
             self._strayed.settle()
 
-    def _take_request(self, message: Message) -> None:
+    def _take_request(self, method: str, raw_id: bytes, params: bytes) -> None:
         self._handled += REQUEST_LINES - 1
-        raw_id = bytes(message.id)
         key = id_key(raw_id)
         if key in self._answering or len(self._answering) >= REQUESTS_AT_ONCE:
             refusal = RpcError(
@@ -323,15 +327,15 @@ class RpcPeer:
             self._write_answer(raw_id, refusal)
             return
         try:
-            coming = asyncio.ensure_future(self._inbox.request(message.method, bytes(message.params)))
+            coming = asyncio.ensure_future(self._inbox.request(method, params))
         except Exception as error:  # noqa: BLE001 - nothing an agent asks may end the connection
-            self._write_answer(raw_id, _fault(message.method, error))
+            self._write_answer(raw_id, _fault(method, error))
             return
         self._answering[key] = coming
-        coming.add_done_callback(partial(self._answer, raw_id, message.method))
+        coming.add_done_callback(partial(self._answer, raw_id, method))
 
-    def _take_cancel(self, message: Message) -> None:
-        coming = self._answering.get(id_key(read_cancelled_id(bytes(message.params))))
+    def _take_cancel(self, params: bytes) -> None:
+        coming = self._answering.get(id_key(read_cancelled_id(params)))
         if coming:
             coming.cancel()
 
@@ -353,7 +357,12 @@ class RpcPeer:
         except UNWRITABLE as error:
             part, text = b"error", jsontext.write(_fault("a request", error))
         with suppress(LegationError):  # the agent went away with its question
-            self._child.write(b'{"jsonrpc":"2.0","id":%b,"%b":%b}\n' % (raw_id, part, text))
+            if len(raw_id) <= outlines.NAME_BYTES:
+                self._child.write(b'{"jsonrpc":"2.0","id":%b,"%b":%b}\n' % (raw_id, part, text))
+                return
+            self._child.write(b'{"jsonrpc":"2.0","id":')
+            self._child.write(raw_id)  # as it is: each copy of a long one takes a while
+            self._child.write(b',"%b":%b}\n' % (part, text))
 
     def _end(self) -> None:
         self._calls.abandon()
