@@ -1,26 +1,30 @@
 """Any reading of any log, in any order, gives what the whole fold gives (INV-P1, INV-P4)."""
 
 import asyncio
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.server.streaming.session_events import FACTS, drafts, whole_fold
-from tests.wire.universal.logs import ACTIVE, Entry, asked, call, change, chunk, output, turn
+from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, output, turn
+from tests.wire.universal.logs import log as log_of
 
 from legation.clock import SystemClock
 from legation.server.streaming.hub import Hub
 from legation.server.streaming.projected import Projected, project
 from legation.server.streaming.projected_checkpoints import MOST_HELD, Checkpoints
-from legation.server.streaming.projected_fold import Schema
+from legation.server.streaming.projected_fold import FOLDS, Schema, framed_row, row
 from legation.server.streaming.projected_reading import STEP, STEP_BYTES, Wanted, steps
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
 from legation.wire.events import Event
 from legation.wire.lifecycle import PermissionAnswered, SessionReset, SessionStatus
-from legation.wire.universal.rows import FRAME, join_frames
+from legation.wire.universal.rows import FRAME, framed, join_frames
 
 ENTRIES: list[Entry] = [
     ACTIVE,
@@ -198,3 +202,68 @@ async def test_checkpoints_do_not_keep_all_that_calls_said(schema: Schema) -> No
         assert [(row.seq, row.raw) for row in found.rows] == whole
         assert sum(checkpoints._used.values()) <= MOST_HELD
         assert 0 < len(checkpoints) < 100
+
+
+LONG = "a long text\n" * 100_000
+
+
+def long_log(*beside: Entry, name: str | None = None) -> list[Event]:
+    """A turn with a text that came with a digest."""
+    started, *rest = log_of(*turn(chunk("before", name), *beside, chunk("behind", name)))
+    raw = b'{"sessionId":"s","update":%b}' % written(chunk(LONG, name))
+    long = Event(
+        rest[0].seq + 1,
+        rest[0].at,
+        "agent-message-chunk",
+        raw,
+        b"",
+        (26, 1),
+        written(chunk("a long text… [cut]", name)),
+    )
+    behind = [replace(event, seq=event.seq + 1) for event in rest[1:]]
+    return [started, rest[0], long, *behind]
+
+
+def written(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("schema", ["sandbox-agent", "universal"])
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param(long_log(), id="alone"),
+        pytest.param(long_log(block(type="image", data="AAAA", mimeType="image/png")), id="a picture"),
+        pytest.param(long_log(chunk(LONG)), id="two texts"),
+        pytest.param(long_log(name="\ud83d"), id="half a character"),
+    ],
+)
+def test_a_long_text_that_is_kept_apart_is_told_as_every_other(schema: Schema, events: list[Event]) -> None:
+    fold = FOLDS[schema](FACTS)
+    for event in events:
+        for emitted in fold.feed(event):
+            made = row(emitted, event, include_raw=False)
+            assert made.text == emitted.encode()
+            assert join_frames([framed(made)]) == FRAME % (emitted.sequence, emitted.encode())
+            assert join_frames([framed_row(emitted, event, include_raw=False)]) == join_frames([framed(made)])
+
+
+def test_of_a_long_text_nothing_is_copied_before_its_frame() -> None:
+    """Each copy of a long one takes a while, in which nobody else has a turn."""
+    events = long_log()
+    long = events[2]
+    fold = FOLDS["sandbox-agent"](FACTS)
+    rows = [row(emitted, event, include_raw=False) for event in events for emitted in fold.feed(event)]
+    [delta] = [each for each in rows if each.type == "item.delta" and each.cause == long.seq]
+    assert memoryview(delta.native).obj is long.raw
+    [ended] = [each for each in rows if each.type == "item.completed" and len(each.text) > len(LONG)]
+    assert len(ended.raw) + len(ended.end) < 1000
+
+
+def test_a_long_event_is_the_last_of_its_step_though_its_digest_be_short() -> None:
+    events = [
+        Event(1, 0, "plan", b"x" * 2_000_000, digest=b"{}"),
+        Event(2, 0, "plan", b"x" * 2_000_000, digest=b"{}"),
+        Event(3, 0, "plan", b"{}"),
+    ]
+    assert [len(step) for step in steps(events)] == [1, 1, 1]

@@ -1,10 +1,11 @@
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tests.wire.samples import UPDATES, tagged
 from tests.wire.universal.laws import FACTS, check, events_of, project, text_of
-from tests.wire.universal.logs import ACTIVE, asked, block, call, change, chunk, log, output, turn
+from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, log, output, turn
 
 from legation.wire.acp.rpc import RpcError
 from legation.wire.action import Action
@@ -22,10 +23,13 @@ from legation.wire.lifecycle import (
     UnaskedEffect,
     UnaskingMode,
 )
+from legation.wire.universal import speech
 from legation.wire.universal.facts import floor
 from legation.wire.universal.projector import Projector
+from legation.wire.universal.speech import MOST_TEXT
 
 Found = list[dict[str, Any]]
+MOST_PARTS = MOST_TEXT // 1024  # of a message that are no text
 
 
 def types(found: Found) -> list[str]:
@@ -624,3 +628,62 @@ def test_a_call_that_has_ended_takes_no_room_of_others(monkeypatch: pytest.Monke
         if event["type"] == "item.completed"
     ]
     assert [each["status"] for each in items].count("failed") == 1  # the one that never ended
+
+
+def test_the_end_of_a_message_joins_few_pieces_however_many_there_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined: list[int] = []
+    one_literal = speech._one_literal
+
+    def counted(literals: Sequence[bytes | memoryview]) -> bytes | memoryview:
+        joined.append(len(literals))
+        return one_literal(literals)
+
+    monkeypatch.setattr(speech, "_one_literal", counted)
+    told = log(*turn(*[chunk(f"{number} ") for number in range(20_000)]))
+    fed, run = Projector(FACTS), Projector(FACTS)
+    found = [json.loads(each.encode()) for event in told for each in fed.feed(event)]
+    assert text_of(completed(found, "message")[-1]) == "".join(f"{number} " for number in range(20_000))
+    at = 0
+    while at < len(told):  # as a live body has it
+        rows = run.go_on(told[: at + 50], at)
+        if not rows:
+            run.feed(told[at])
+        at += len(rows) or 1
+    assert max(joined) <= 2_000
+
+
+@pytest.mark.parametrize("together", [1, 2, 3])
+def test_pieces_that_are_joined_early_are_the_same_message(
+    monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    entries: list[Entry] = [
+        chunk("a"),
+        chunk("b"),
+        block(type="image", data="AAAA", mimeType="image/png"),
+        chunk("c"),
+        b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"\\ud83d"}}',
+        b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"\\ude00"}}',
+        chunk("d"),
+    ]
+    told = log(*turn(*entries))
+    expected = project(told)
+    monkeypatch.setattr("legation.wire.universal.speech.TOGETHER", together)
+    check(told)
+    assert project(told) == expected
+    copied, found = Projector(FACTS), list[bytes]()
+    for event in told:  # a copy of it goes on elsewhere, as from a checkpoint
+        aside = copied.copy()
+        aside.feed(log(chunk("elsewhere"), first=event.seq)[0])
+        found += [each.encode(True) for each in copied.feed(event)]
+    assert found == expected
+
+
+def test_a_message_of_very_many_pictures_goes_on_in_another_item() -> None:
+    """What is no text counts, too: the end of an item repeats it."""
+    picture = block(type="image", data="AAAA", mimeType="image/png")
+    found = check(log(*turn(*[picture for _ in range(MOST_PARTS + 100)])))
+    ended = [len(item["content"]) for item in completed(found, "message") if item["role"] == "assistant"]
+    assert len(ended) == 2
+    assert max(ended) <= MOST_PARTS + 1

@@ -155,6 +155,8 @@ class Channel:
         for chunk in sse.chunks(await self.source.read_older(after), self._framing):
             self._keep(after, chunk)
             first, after = first if first.events else chunk, chunk.upto
+            if len(chunk.data) > sse.LONG_CHUNK:
+                await asyncio.sleep(0)  # every copy of a long one takes a while
         return first
 
     def _has_read(self, after: int, done: asyncio.Task[Frames]) -> None:

@@ -142,7 +142,7 @@ class Projected(Source):
             self._restart(end)
         rows: list[Event] = []
         for each in found.rows:
-            if len(each.raw) > AT_ONCE:
+            if each.end:
                 await asyncio.sleep(0)  # every copy of a long one takes a while
             rows.append(framed(each))
         return rows

@@ -8,9 +8,8 @@ from typing import Final, Literal, Protocol, Self
 from legation.wire.events import Event
 from legation.wire.universal.facts import SessionFacts
 from legation.wire.universal.messages import MessageProjector
-from legation.wire.universal.outbox import Projected
 from legation.wire.universal.projector import Projector
-from legation.wire.universal.rows import FRAME_START, Row, framed
+from legation.wire.universal.rows import Row, framed
 
 Schema = Literal["sandbox-agent", "universal"]
 
@@ -21,6 +20,9 @@ class Emitted(Protocol):
     @property
     def sequence(self) -> int: ...
     def encode(self, include_raw: bool = False) -> bytes: ...
+    def apart(self, include_raw: bool = False) -> Sequence[bytes]:
+        """The same where it has long texts, which are not copied: what stands before one, the text, and so on to what
+        is behind the last. Nothing where it has none."""
 
 
 class Fold(Protocol):
@@ -49,26 +51,14 @@ FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
 
 def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> Row:
     """Its JSON; `framed_row` is for a live body."""
-    return Row(
-        emitted.sequence,
-        cause.at,
-        getattr(emitted, "type", ""),
-        emitted.encode(include_raw),
-        cause=cause.seq,
-    )
+    number, type_ = emitted.sequence, getattr(emitted, "type", "")
+    parts = emitted.apart(include_raw)
+    if parts:
+        start, *texts, end = parts
+        text = texts[0] if len(texts) == 1 else b"".join(texts)
+        return Row(number, cause.at, type_, start, text, cause=cause.seq, end=end)
+    return Row(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
 
 
 def framed_row(emitted: Emitted, cause: Event, *, include_raw: bool) -> Row:
-    """With a frame. A text that is long is kept apart, as the agent wrote it, and copied where the frames are joined."""
-    apart = emitted.apart(include_raw) if isinstance(emitted, Projected) and cause.digest else None
-    if apart is None:
-        return framed(row(emitted, cause, include_raw=include_raw))
-    start, literal = apart
-    return Row(
-        emitted.sequence,
-        cause.at,
-        "item.delta",
-        FRAME_START % emitted.sequence + start,
-        literal,
-        cause=cause.seq,
-    )
+    return framed(row(emitted, cause, include_raw=include_raw))

@@ -41,7 +41,7 @@ async def _parts(projection: Projection, after: int, left: int) -> AsyncIterator
     opening = _OPENING
     while True:
         found = await projection.read(Wanted(after, until, rows=left, room=CHUNK_BYTES))
-        part = opening + b",".join([row.raw for row in found.rows])
+        part = opening + b",".join([row.text for row in found.rows])
         if found.rows:
             after, left, opening = found.rows[-1].seq, left - len(found.rows), b","
         if found.end is not None or not found.rows:

@@ -47,7 +47,7 @@ def steps(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
     """INV-P3: as many at a time as hold up nobody."""
     start = size = 0
     for end, event in enumerate(events, 1):
-        size += len(event.digest or event.raw)
+        size += len(event.raw)  # though it be its digest that is read: what is made of it has its text
         if size >= STEP_BYTES or end - start == STEP:
             yield events[start:end]
             start, size = end, 0
@@ -138,7 +138,7 @@ class _Walk:
                 if each.sequence > after:
                     made = row(each, event, include_raw=include_raw)
                     rows.append(made)
-                    self._room -= len(made.raw)
+                    self._room -= len(made.raw) + len(made.native)
             self._at = event.seq
             if not event.seq % apart:
                 self._projection.lay(event.seq, fold)

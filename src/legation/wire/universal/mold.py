@@ -64,18 +64,19 @@ def mold_of(event: Event, chunk: Chunk) -> Mold | None:
     return Mold(event.type, event.span, before, after) if is_the_text and tried == expected else None
 
 
-def whole_text(event: Event, chunk: Chunk) -> bytes:
-    """The JSON string of a text that is cut in the digest, as it stands in the event; empty if it cannot be told."""
+def whole_text(event: Event, chunk: Chunk) -> memoryview:
+    """The JSON string of a text that is cut in the digest, as it stands in the event, of which no copy is made; empty if
+    it cannot be told."""
     mold = mold_of(msgspec.structs.replace(event, raw=event.digest, span=WHOLE), chunk)
     before, behind = event.span
     end = len(event.raw) - behind
     if mold is None or not (
         event.raw.startswith(mold.before, before) and event.raw.endswith(mold.after, 0, end)
     ):
-        return b""
-    literal = event.raw[before + len(mold.before) - 1 : end - len(mold.after) + 1]
+        return memoryview(b"")
+    literal = memoryview(event.raw)[before + len(mold.before) - 1 : end - len(mold.after) + 1]
     try:
         _skim(literal)
     except jsontext.READ_ERRORS:
-        return b""
+        return memoryview(b"")
     return literal

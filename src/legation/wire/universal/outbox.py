@@ -7,9 +7,10 @@ INV-U3  From a reset on, numbers depend on the log from there alone: the history
         that the history can have used.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar, cast
 
 import msgspec
 
@@ -37,8 +38,11 @@ _DELTA_HEAD: Final = (
     b'"data":{"item_id":%b,"native_item_id":%b'
 )
 
+_DELTA_END: Final = DELTA_END.rstrip()
 _encode = msgspec.json.Encoder().encode
 _from_timestamp = datetime.fromtimestamp
+
+_P = TypeVar("_P", bound=msgspec.Struct)
 
 
 _BARE: Final = 4096  # bytes around an update, above which there is more than a name
@@ -72,6 +76,36 @@ class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
         update = raw[before : len(raw) - behind]
         native = msgspec.Raw(event.native.replace(b"\r", b" ")) if event.native else None
         return cls(event.seq, event.type, msgspec.Raw(update), native, msgspec.Raw(raw) if more else None)
+
+
+LONG_TEXT: Final = 256 * 1024  # bytes of one that is JSON already, of which no copy is made without need
+_HOLE: Final = msgspec.Raw(b"\0")  # in no JSON
+
+
+def long_texts(content: Iterable[object]) -> list[memoryview]:
+    return [memoryview(part.text) for part in content if _is_long(part)]  # type: ignore[attr-defined]
+
+
+def with_holes(content: Iterable[_P]) -> tuple[_P, ...]:
+    return tuple(msgspec.structs.replace(part, text=_HOLE) if _is_long(part) else part for part in content)
+
+
+def _is_long(part: object) -> bool:
+    text = getattr(part, "text", None)
+    return type(text) is msgspec.Raw and len(text) > LONG_TEXT
+
+
+def filled(encode: Callable[[], bytes], texts: Sequence[memoryview]) -> Sequence[bytes]:
+    """What is encoded `with_holes`, in parts, with the texts between them. Nothing where that cannot be done."""
+    try:
+        around = encode().split(bytes(_HOLE))
+    except jsontext.READ_ERRORS:  # half of a character somewhere: what is written by other means has no holes
+        return ()
+    parts: list[bytes] = [b""] * (len(around) + len(texts))
+    if len(around) != len(texts) + 1:
+        return ()
+    parts[::2], parts[1::2] = around, cast(Sequence[bytes], texts)
+    return parts
 
 
 class _BareParams(msgspec.Struct, forbid_unknown_fields=True):
@@ -112,15 +146,34 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
     def source_seq(self) -> int:
         return self.cause.seq
 
-    def apart(self, include_raw: bool) -> tuple[bytes, bytes] | None:
-        """Of a delta as the agent wrote its text: what stands before that, and the text."""
-        if not self.literal or (include_raw and self.has_raw):
-            return None
-        return DELTA % (self.sequence, self.sequence, time_text(self.cause.at), self.head), self.literal
+    def apart(self, include_raw: bool = False) -> Sequence[bytes]:
+        """See `Emitted`. A delta is written as the agent wrote its text."""
+        if include_raw and self.has_raw:
+            return ()
+        if self.literal:
+            return self._delta() if len(self.literal) > LONG_TEXT else ()
+        if type(self.data) is not ItemEvent or self.type != "item.completed":
+            return ()
+        item = self.data.item
+        texts = long_texts(item.content)
+        if not texts:
+            return ()
+        data = ItemEvent(msgspec.structs.replace(item, content=with_holes(item.content)))
+        return filled(lambda: self._encoded(data), texts)
+
+    def _delta(self) -> tuple[bytes, bytes, bytes]:
+        head = DELTA % (self.sequence, self.sequence, time_text(self.cause.at), self.head)
+        return head, self.literal, _DELTA_END
 
     def encode(self, include_raw: bool = False) -> bytes:
-        if (apart := self.apart(include_raw)) is not None:
-            return b"".join((*apart, DELTA_END.rstrip()))
+        if self.literal and not (include_raw and self.has_raw):
+            return b"".join(self._delta())
+        encoded = self._encoded(self.data)
+        if include_raw and self.has_raw:
+            return encoded[: -len(_NO_RAW)] + _encode(LogRow.of(self.cause)) + b"}"
+        return encoded
+
+    def _encoded(self, data: Data) -> bytes:
         event = UniversalEvent(
             f"evt_{self.sequence}",
             self.sequence,
@@ -130,15 +183,12 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
             self.synthetic,
             "daemon" if self.synthetic else "agent",
             self.type,
-            self.data,
+            data,
         )
         try:
-            encoded = _encode(event)
+            return _encode(event)
         except UnicodeEncodeError:  # lone surrogates
-            encoded = json_bytes(event)
-        if include_raw and self.has_raw:
-            return encoded[: -len(_NO_RAW)] + _encode(LogRow.of(self.cause)) + b"}"
-        return encoded
+            return json_bytes(event)
 
 
 @lru_cache(maxsize=16)  # a burst has few times

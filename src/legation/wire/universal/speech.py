@@ -29,11 +29,15 @@ THOUGHT = Speaker("message", "assistant", thinks=True)
 SUMMARY = Speaker("system", "system")
 
 
-Piece: TypeAlias = str | bytes | shapes.Part
-"""A text may be kept as the JSON string that it came as."""
+Piece: TypeAlias = str | bytes | memoryview | shapes.Part
+"""A text may be kept as the JSON string that it came as, a long one as a part of its event."""
 
 
 _SHORT: Final = 4096  # bytes
+TOGETHER: Final = (
+    1000  # pieces that are joined while others come: at the end of a message there are few to join
+)
+PART_BYTES: Final = 1024  # that a part which is no text counts for, at least
 
 MOST_TEXT: Final = 8 * 1024 * 1024
 """Bytes of an item's text. A message that is longer goes on in another item: at its end each repeats its text, in one
@@ -41,16 +45,27 @@ piece, and that must hold up nobody."""
 
 
 class Speech:
-    """`_pieces` may be shared with copies, and be longer than ours: only the first `_length` of them count."""
+    """`_pieces` may be shared with copies, and be longer than ours: only the first `_length` of them count. Of these the
+    first `_joined` are joined already."""
 
-    __slots__ = ("_head", "_item_id", "_length", "_mold", "_native_id", "_pieces", "_size", "_speaker")
+    __slots__ = (
+        "_head",
+        "_item_id",
+        "_joined",
+        "_length",
+        "_mold",
+        "_native_id",
+        "_pieces",
+        "_size",
+        "_speaker",
+    )
 
     def __init__(self) -> None:
         self._speaker: Speaker | None = None  # nobody speaks
         self._native_id: str | None = None
         self._item_id = ""
         self._pieces: list[Piece] = []
-        self._length = self._size = 0
+        self._length = self._joined = self._size = 0
         self._mold: Mold | None = None
         self._head = b""
 
@@ -59,6 +74,7 @@ class Speech:
         other._speaker, other._native_id = self._speaker, self._native_id
         other._item_id, other._mold, other._head = self._item_id, self._mold, self._head
         other._pieces, other._length, other._size = self._pieces, self._length, self._size
+        other._joined = self._joined
         return other
 
     def goes_on(self, out: Outbox, event: Event) -> bool:
@@ -104,6 +120,7 @@ class Speech:
             if size > MOST_TEXT:
                 break
         self._length, self._size = len(self._pieces), size
+        self._join_some()
         out.skip(len(rows))
         return rows
 
@@ -118,28 +135,36 @@ class Speech:
         if literal:
             self._add(literal)
             head = out.delta_head(self._item_id, native_id)
-            out.delta(self._item_id, native_id, cast(str, msgspec.Raw(literal)), head=head, literal=literal)
+            out.delta(self._item_id, native_id, _as_json(literal), head=head, literal=cast(bytes, literal))
         elif type(block) is Text:
             self._add(block.text)
             out.delta(self._item_id, native_id, block.text)
         else:
-            self._add(part_of(block))
+            self._add(part_of(block), max(PART_BYTES, len(out.cause.raw)))
             out.delta(self._item_id, native_id, "")
 
     def end(self, out: Outbox) -> None:
         speaker = self._speaker
         if speaker is None:
             return
-        content = tuple(_joined(self._pieces[: self._length], thinks=speaker.thinks))
+        content = tuple(_parts(self._pieces[: self._length], thinks=speaker.thinks))
         out.emit("item.completed", self._item(speaker, content, "completed"), synthetic=True)
         self._speaker = self._mold = None
-        self._pieces, self._length, self._size = [], 0, 0
+        self._pieces, self._length, self._joined, self._size = [], 0, 0, 0
 
-    def _add(self, piece: Piece) -> None:
+    def _add(self, piece: Piece, size: int | None = None) -> None:
         self._own_pieces()
         self._pieces.append(piece)
         self._length += 1
-        self._size += len(piece) if isinstance(piece, str | bytes) else 0
+        self._size += len(cast(bytes, piece)) if size is None else size
+        self._join_some()
+
+    def _join_some(self) -> None:
+        """What is shared with copies stays as it is."""
+        if self._length - self._joined >= TOGETHER:
+            fresh = _joined(self._pieces[self._joined : self._length])
+            self._pieces = [*self._pieces[: self._joined], *fresh]
+            self._length = self._joined = len(self._pieces)
 
     def _own_pieces(self) -> None:
         if len(self._pieces) != self._length:
@@ -158,22 +183,43 @@ class Speech:
         return shapes.ItemEvent(item)
 
 
-def _joined(pieces: list[Piece], *, thinks: bool) -> Iterator[shapes.Part]:
+def _is_text(piece: Piece) -> bool:
+    return isinstance(piece, str | bytes | memoryview)
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """Texts that follow each other are one."""
-    for is_text, run in groupby(pieces, key=lambda piece: isinstance(piece, str | bytes)):
+    if {*map(type, pieces)} == {bytes}:  # as nearly always
+        yield _one_literal(cast(Sequence[bytes], pieces))
+        return
+    for is_text, run in groupby(pieces, key=_is_text):
         if is_text:
-            text = _one_text(cast(Iterator[str | bytes], run))
+            texts = cast(Iterator[str | bytes | memoryview], run)
+            yield _one_literal([json_bytes(text) if isinstance(text, str) else text for text in texts])
+        else:
+            yield from run
+
+
+def _parts(pieces: Sequence[Piece], *, thinks: bool) -> Iterator[shapes.Part]:
+    for piece in _joined(pieces):
+        if isinstance(piece, bytes | memoryview):
+            text = _as_json(piece)
             yield shapes.Reasoning(text) if thinks else shapes.Text(text)
         else:
-            yield from cast(Iterator[shapes.Part], run)
+            yield cast(shapes.Part, piece)
 
 
-def _one_text(texts: Iterator[str | bytes]) -> str:
+def _as_json(literal: bytes | memoryview) -> str:
     """As JSON already, which is how it goes out: a long one would hold up everybody while it is read and written."""
-    literals = [text if isinstance(text, bytes) else json_bytes(text) for text in texts]
+    return cast(str, msgspec.Raw(literal))
+
+
+def _one_literal(literals: Sequence[bytes | memoryview]) -> bytes | memoryview:
+    if len(literals) == 1:
+        return literals[0]
     bare: list[bytes | memoryview] = [b'"', b'"']
     # One copy of what is long; of what is short a copy costs less than a view.
     bare[1:1] = [
         literal[1:-1] if len(literal) < _SHORT else memoryview(literal)[1:-1] for literal in literals
     ]
-    return cast(str, msgspec.Raw(b"".join(bare)))
+    return b"".join(bare)
