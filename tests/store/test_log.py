@@ -505,7 +505,7 @@ async def test_a_cancelled_subscriber_leaves_nothing_behind(open_log: Open) -> N
         await asyncio.sleep(0)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        assert stream._asleep == []
+        assert not stream.news._waiters
         await stream.append(numbered(1))
 
 

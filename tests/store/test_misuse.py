@@ -161,7 +161,7 @@ async def test_a_receipt_or_a_change_that_is_given_up_happens_all_the_same(open_
         gate.open()
         async with asyncio.timeout(BOUND):
             while stream.info().first_seq != 4:
-                await stream.news()
+                await stream.news.wait()
             await stream.append(numbered(1))
         assert (stream.info().first_seq, stream.info().head) == (4, 6)
 

@@ -39,18 +39,20 @@ class Words:
             self.said += [(word, op) for op in ops]
             self._news.notify_all()
 
-    def committed(self, ops: Sequence[Op]) -> None:
-        self._note("committed", ops)
+    def settled(self, ops: Sequence[Op], error: StorageFailed | None = None) -> None:
+        self._note("refused" if error else "committed", ops)
 
     def postponed(self, ops: Sequence[Op], _error: StorageFailed) -> None:
         self._note("postponed", ops)
 
-    def refused(self, ops: Sequence[Op], _error: StorageFailed) -> None:
-        self._note("refused", ops)
-
     def until(self, word: str, op: Op) -> None:
         with self._news:
             assert self._news.wait_for(lambda: (word, op) in self.said, BOUND), self.said
+
+
+def tell(owner: Callable[..., None], *words: object) -> None:
+    """In the writer's own thread: the list has a lock."""
+    owner(*words)
 
 
 def append(stream: str) -> Append:
@@ -61,10 +63,10 @@ def test_a_strict_op_is_not_refused_for_what_fails_behind_it() -> None:
     """It would be in the store, and its stream would go on as if it were not."""
     full = True
     store, words = Store(lambda op: StorageFailed("cannot") if full and op.stream == "b" else None), Words()
-    writer = Writer(cast(Backend, store), words)
+    writer = Writer(cast(Backend, store), words, tell)
     close, behind = SetState("a", "closed"), append("b")
     for op in (append("c"), close, behind):  # the first is held, so that the rest is one group
-        writer.put(op)
+        writer.queue.put(op)
     store.go.set()
     words.until("committed", close)
     words.until("postponed", behind)
@@ -77,10 +79,10 @@ def test_a_strict_op_is_not_refused_for_what_fails_behind_it() -> None:
 def test_a_strict_op_behind_what_fails_is_refused_and_not_stored() -> None:
     full = True
     store, words = Store(lambda op: StorageFailed("cannot") if full and op.stream == "b" else None), Words()
-    writer = Writer(cast(Backend, store), words)
+    writer = Writer(cast(Backend, store), words, tell)
     before, close = append("b"), SetState("b", "closed")
-    writer.put(before)
-    writer.put(close)
+    writer.queue.put(before)
+    writer.queue.put(close)
     store.go.set()
     words.until("refused", close)
     full = False
@@ -93,9 +95,9 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_writer() -> None:
     faults: list[Exception] = [MemoryError()]
     store, words = Store(lambda _: faults.pop() if faults else None), Words()
     store.go.set()
-    writer = Writer(cast(Backend, store), words)
+    writer = Writer(cast(Backend, store), words, tell)
     op = append("a")
-    writer.put(op)
+    writer.queue.put(op)
     words.until("postponed", op)
     words.until("committed", op)
     writer.close()
@@ -105,9 +107,9 @@ def test_what_a_closing_writer_cannot_save_is_refused_after_a_few_tries() -> Non
     naps: list[float] = []
     store, words = Store(lambda _: StorageFailed("cannot")), Words()
     store.go.set()
-    writer = Writer(cast(Backend, store), words, sleep=naps.append)
+    writer = Writer(cast(Backend, store), words, tell, sleep=naps.append)
     op = append("a")
-    writer.put(op)
+    writer.queue.put(op)
     words.until("postponed", op)
     writer.close()
     assert ("refused", op) in words.said

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 from legation.clock import Clock, SystemClock
-from legation.errors import Conflict, InvalidParams, LegationError, NotFound, StorageFailed
+from legation.errors import Conflict, InvalidParams, NotFound, StorageFailed
 from legation.ids import new_id
 from legation.store.backend import (
     Append,
@@ -80,6 +80,7 @@ class EventLog:
         self._strict: dict[Op, asyncio.Future[None]] = {}
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._failing = False
+        self._room_limit = min(pending_limit, FLIGHT_LIMIT)
         self._writable = self._readable = False
 
     async def __aenter__(self) -> Self:
@@ -91,7 +92,7 @@ class EventLog:
             self._readers.submit(self._backend.close)  # after the opening, which cannot be stopped
             self._readers.shutdown(wait=False)
             raise
-        self._writer = Writer(self._backend, _Outcome(self)) if self._backend.durable else None
+        self._writer = Writer(self._backend, self, self.on_loop) if self._backend.durable else None
         self._writable = self._readable = True
         return self
 
@@ -174,10 +175,6 @@ class EventLog:
         """What was appended and is not on the disk yet."""
         return self._pending_bytes
 
-    @property
-    def _room_limit(self) -> int:
-        return self._pending_limit if self._failing else min(self._pending_limit, FLIGHT_LIMIT)
-
     async def room(self) -> None:
         """Wait until the disk has caught up enough to take more: whoever reads an agent's pipe waits here."""
         while self._pending_bytes > self._room_limit:
@@ -212,70 +209,57 @@ class EventLog:
         return await self._read(self._backend.read, stream, after, READ_BYTES)
 
     def submit(self, stream: Stream, op: Op) -> None:
-        if not stream.withholds(op):
-            self.send(stream, op)
-
-    def send(self, stream: Stream, op: Op) -> None:
-        stream.sent(op)
-        if self._writer is None:
-            stream.apply(op)
-            self._settle(op, None)
-            return
+        """Have it committed, behind whatever was submitted before."""
         self._pending[op] = stream
         if isinstance(op, Append):
             self._pending_bytes += op.size
-        self._writer.put(op)
+        if self._writer is None:
+            self.settled([op])
+        else:
+            self._writer.queue.put(op)
 
     def commit(self, stream: Stream, op: Op) -> Awaitable[None]:
         """A strict commit, submitted at once: what is returned is done when it is durable and published, and raises
         where it could not be."""
         done = self._strict[op] = self._loop.create_future()
-        self.submit(stream, op)
+        stream.advance(op)
         return asyncio.shield(done)
 
-    # Handed over by the writer thread.
+    # What the writer thread says.
 
     def on_loop(self, call: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop is gone, and with it everybody who would want to know
             self._loop.call_soon_threadsafe(call, *args)
 
-    def committed(self, ops: Sequence[Op]) -> None:
-        if self._failing:
-            self._failing = False
+    def settled(self, ops: Sequence[Op], error: StorageFailed | None = None) -> None:
+        """They are committed; or, with an error, they never will be."""
+        if self._failing and error is None:
+            self._failing, self._room_limit = False, min(self._pending_limit, FLIGHT_LIMIT)
             self._report(Trouble("storage/recovered", "the store takes events again; none was lost"))
         for op in ops:
-            self._forget(op).apply(op)
-            self._settle(op, None)
+            stream, done = self._pending.pop(op), self._strict.pop(op, None)
+            if isinstance(op, Append):
+                self._pending_bytes -= op.size
+            if error is None:
+                stream.apply(op)
+            else:
+                stream.refuse(op, error)
+            if done is not None and not done.done():
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
         self._make_room()
 
     def postponed(self, ops: Sequence[Op], error: StorageFailed) -> None:
+        """They will be committed as soon as that works."""
         if not self._failing:
-            self._failing = True
+            self._failing, self._room_limit = True, self._pending_limit
             self._report(Trouble("storage/write-failed", error.message))
         for op in ops:
             if isinstance(op, Append):
                 self._pending[op].show(op.events, op.size)
         self._make_room()
-
-    def refused(self, ops: Sequence[Op], error: StorageFailed) -> None:
-        for op in ops:
-            self._forget(op).refuse(op, error)
-            self._settle(op, error)
-        self._make_room()
-
-    def _forget(self, op: Op) -> Stream:
-        if isinstance(op, Append):
-            self._pending_bytes -= op.size
-        return self._pending.pop(op)
-
-    def _settle(self, op: Op, error: LegationError | None) -> None:
-        done = self._strict.pop(op, None)
-        if done is None or done.done():
-            return
-        if error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
 
     def _make_room(self) -> None:
         if self._pending_bytes <= self._room_limit:
@@ -286,19 +270,3 @@ class EventLog:
 
     async def _read(self, call: Callable[..., _R], *args: Any) -> _R:
         return await self._loop.run_in_executor(self._readers, call, *args)
-
-
-class _Outcome:
-    """Takes the writer thread's word over to the loop."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-
-    def committed(self, ops: Sequence[Op]) -> None:
-        self._log.on_loop(self._log.committed, ops)
-
-    def postponed(self, ops: Sequence[Op], error: StorageFailed) -> None:
-        self._log.on_loop(self._log.postponed, ops, error)
-
-    def refused(self, ops: Sequence[Op], error: StorageFailed) -> None:
-        self._log.on_loop(self._log.refused, ops, error)

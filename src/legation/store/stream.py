@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
         def must_be_writable(self, stream: str) -> None: ...
         def submit(self, stream: Stream, op: Op) -> None: ...
-        def send(self, stream: Stream, op: Op) -> None: ...
         def commit(self, stream: Stream, op: Op) -> Awaitable[None]: ...
         async def read(self, stream: str, after: int) -> list[Event]: ...
         async def keep(self, stream: Stream, text: bytes) -> str: ...
@@ -41,18 +41,16 @@ SLICE_EVENTS, SLICE_BYTES = 2_000, 4 * 1024 * 1024  # that are numbered before o
 NO_META = b"{}"  # of a stream of which nothing was noted, or nothing is left
 
 
+@dataclass(slots=True, eq=False)
 class Receipt:
     """What `append` returns: the numbers given. Await it to know that the events are durable."""
 
-    __slots__ = ("_stream", "first_seq", "last_seq")
-
-    def __init__(self, stream: Stream, first_seq: int, last_seq: int) -> None:
-        self._stream = stream
-        self.first_seq = first_seq
-        self.last_seq = last_seq
+    stream: Stream
+    first_seq: int
+    last_seq: int
 
     def __await__(self) -> Generator[object, None, None]:
-        return self._stream.durable(self.last_seq).__await__()
+        return self.stream.durable(self.last_seq).__await__()
 
 
 class Place:
@@ -89,7 +87,10 @@ class Numbered(NamedTuple):
 
 
 class Stream:
-    """Made by `EventLog.stream`. The numbers: floor <= ... <= saved <= visible <= head."""
+    """Made by `EventLog.stream`. The numbers: floor <= ... <= saved <= visible <= head, which is the last one given.
+
+    `news` is set when there may be something new, and then another takes its place: whoever waits has looked before.
+    `news_ahead` is for those who also want what is on the way to the disk."""
 
     def __init__(self, log: Log, info: StreamInfo, *, keep_all: bool) -> None:
         self.key = info.name  # what it is stored under
@@ -98,16 +99,14 @@ class Stream:
         self._log = log
         self._workspace, self._state, self._meta = info.workspace, info.state, info.meta
         self._metas_given: list[bytes] = []  # on the way to the disk, the newest last
-        self._floor, self._earlier = info.first_seq, info.earlier
-        self._head = self._visible = self._saved = info.head
+        self.floor, self._earlier = info.first_seq, info.earlier
+        self.head = self.visible = self._saved = info.head
         self._tail: list[Event] = []
         self._tail_bytes = 0
         self._before_tail = info.head  # the number just below the first event of the tail
-        self._acks: list[tuple[int, asyncio.Future[None]]] = []
         self._ahead: list[Event] = []  # on the way to the disk: those above `visible`
         self._line: deque[Place | Op] = deque()  # from the first place that is not filled on
-        self._asleep: list[asyncio.Future[None]] = []
-        self._asleep_ahead: list[asyncio.Future[None]] = []
+        self.news, self.news_ahead = asyncio.Event(), asyncio.Event()
         self._changing = False
         self._trimming = False
         self._lost: StorageFailed | None = None
@@ -115,7 +114,7 @@ class Stream:
 
     def info(self) -> StreamInfo:
         return StreamInfo(
-            self.name, self._workspace, self._state, self._floor, self._head, self.meta, self._earlier
+            self.name, self._workspace, self._state, self.floor, self.head, self.meta, self._earlier
         )
 
     @property
@@ -127,10 +126,10 @@ class Stream:
         """Number the drafts and queue them; they are durable when the receipt has been awaited."""
         self._must_be_open()
         events = self._number(drafts)
-        receipt = Receipt(self, self._head + 1, self._head + len(events))
+        receipt = Receipt(self, self.head + 1, self.head + len(events))
         if events:
-            self._head = receipt.last_seq
-            self._log.submit(self, Append(self.key, events, size_of(events)))
+            self.head = receipt.last_seq
+            self.advance(Append(self.key, events, size_of(events)))
         return receipt
 
     async def keep(self, draft: Draft) -> Draft:
@@ -143,7 +142,7 @@ class Stream:
         fills it soon: all that comes behind waits."""
         self._must_be_open()
         [event] = self._number([draft])
-        self._head = event.seq
+        self.head = event.seq
         place = Place(self, event)
         self._line.append(place)
         return place
@@ -161,21 +160,28 @@ class Stream:
             if isinstance(each, Place):
                 each.fill()
 
-    def advance(self) -> None:
-        """What stood behind a place that is filled now goes on its way, in order."""
+    def advance(self, *more: Op) -> None:
+        """What stands in line goes on its way to the disk, in order, up to the first place that is not filled."""
+        self._line += more
         while self._line:
             first = self._line[0]
-            if isinstance(first, Place) and not first.filled.is_set():
-                return
+            if isinstance(first, Place):
+                if not first.filled.is_set():
+                    return
+                first = first.op
             self._line.popleft()
-            self._log.send(self, first.op if isinstance(first, Place) else first)
+            if isinstance(first, Append):
+                self._ahead += first.events
+                self.news_ahead.set()
+                self.news_ahead = asyncio.Event()
+            self._log.submit(self, first)
 
     def _number(self, drafts: Sequence[Draft], behind: int = 0) -> list[Event]:
         codec.check(drafts)
         now = self._log.clock.now_ms()
         return [
             Event(seq, now, draft.type, draft.raw, draft.native, draft.span, draft.digest, draft.blob)
-            for seq, draft in enumerate(drafts, self._head + behind + 1)
+            for seq, draft in enumerate(drafts, self.head + behind + 1)
         ]
 
     def _must_be_open(self) -> None:
@@ -189,7 +195,7 @@ class Stream:
         """Every event above `after`, then (with `follow`) those to come. With `ahead` also those that are on the way to
         the disk: for who stores what it makes of them in the same log, behind them."""
         _must_be_position(after)
-        return Subscription(self, after, None if follow else self._visible, ahead=ahead)
+        return Subscription(self, after, None if follow else self.visible, self if ahead else None)
 
     def generation(self, number: int) -> Span:
         """One generation, counted from 1; the newest is also what the stream itself gives."""
@@ -208,7 +214,7 @@ class Stream:
 
     def starts(self) -> tuple[int, ...]:
         """Where each generation begins."""
-        return (*self._earlier, self._floor)
+        return (*self._earlier, self.floor)
 
     async def number(self, drafts: Sequence[Draft]) -> Numbered:
         """For `replace`, which is to follow at once: of a long history it takes turns with others. Meanwhile nothing is
@@ -289,32 +295,18 @@ class Stream:
 
     async def durable(self, seq: int) -> None:
         """Returns when every event up to that number is on the disk."""
+        while self._lost is None and self._saved < seq:
+            await self.news.wait()
         if self._lost:
             raise self._lost
-        if self._saved < seq:
-            saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._acks.append((seq, saved))
-            await saved
 
     # What the log tells.
-
-    def withholds(self, op: Op) -> bool:
-        """Whether it has to wait behind a place: all that is done to the stream keeps its order."""
-        if self._line:
-            self._line.append(op)
-        return bool(self._line)
-
-    def sent(self, op: Op) -> None:
-        """It is on the way to the disk."""
-        if isinstance(op, Append):
-            self._ahead += op.events
-            self._asleep_ahead = _woken(self._asleep_ahead)
 
     def apply(self, op: Op) -> None:
         """The op is committed: publish it."""
         match op:
             case Append():
-                self._save(op.events[-1].seq)
+                self._saved = op.events[-1].seq
                 self.show(op.events, op.size)
             case Replace():
                 self._restart(op.events)
@@ -330,22 +322,18 @@ class Stream:
     def refuse(self, op: Op, error: StorageFailed) -> None:
         if isinstance(op, Append):
             self._lost = error
-            acks, self._acks = self._acks, []
-            for _, saved in acks:
-                if not saved.done():
-                    saved.set_exception(error)
+            self._wake()
         if isinstance(op, Replace | SetMeta) and op.meta is not None:
             self._metas_given.remove(op.meta)  # what was given on top of it stays: it is on its way
         if isinstance(op, Replace | SetState):
             self._changing = False
 
     def show(self, events: Sequence[Event], size: int) -> None:
-        if events[-1].seq <= self._visible:
-            return  # shown from memory while the disk failed
-        self._visible = events[-1].seq
-        del self._ahead[: len(events)]
-        self._tail += events
-        self._tail_bytes += size
+        if events[-1].seq > self.visible:  # else they were shown from memory, while the disk failed
+            self.visible = events[-1].seq
+            del self._ahead[: len(events)]
+            self._tail += events
+            self._tail_bytes += size
         self._wake()
         if len(self._tail) > TAIL_EVENTS or self._tail_bytes > TAIL_BYTES:
             self._trim_soon()
@@ -355,29 +343,20 @@ class Stream:
         self.ended = True
         self._wake()
 
-    def _save(self, seq: int) -> None:
-        self._saved = seq
-        ready = [saved for wanted, saved in self._acks if wanted <= seq]
-        self._acks = [ack for ack in self._acks if ack[0] > seq]
-        for saved in ready:
-            if not saved.done():
-                saved.set_result(None)
-
     def _restart(self, events: Sequence[Event]) -> None:
         self._state = "open"
         if not events:
             self._wake()
             return
         self._earlier = self.info().begun_at(events[0].seq)
-        self._floor, self._head = events[0].seq, events[-1].seq
-        self._save(self._head)
+        self.floor, self.head, self._saved = events[0].seq, events[-1].seq, events[-1].seq
         self.show(events, size_of(events))
 
     def _set_state(self, state: State) -> None:
         self._state = state
         if state == "deleted":
-            self._tail, self._tail_bytes, self._before_tail = [], 0, self._visible
-            self._floor, self._earlier, self._meta = self._head + 1, (), NO_META
+            self._tail, self._tail_bytes, self._before_tail = [], 0, self.visible
+            self.floor, self._earlier, self._meta = self.head + 1, (), NO_META
             self.end()
         else:
             self._wake()  # whoever reads until it is closed has nothing else to be woken by
@@ -403,22 +382,11 @@ class Stream:
             del tail[:count]
 
     def _wake(self) -> None:
-        self._asleep, self._asleep_ahead = _woken(self._asleep), _woken(self._asleep_ahead)
+        self.news.set()
+        self.news_ahead.set()
+        self.news, self.news_ahead = asyncio.Event(), asyncio.Event()
 
     # What a subscription asks.
-
-    @property
-    def visible(self) -> int:
-        return self._visible
-
-    @property
-    def head(self) -> int:
-        """The last number given; above `visible` while its event is on the way to the disk."""
-        return self._head
-
-    @property
-    def floor(self) -> int:
-        return self._floor
 
     @property
     def closed(self) -> bool:
@@ -435,45 +403,28 @@ class Stream:
         """Nothing more comes of it though it is there: of an earlier generation. See `Span`."""
         return False
 
-    def since(self, seq: int) -> list[Event] | None:
+    def since(self, seq: int, floor: int | None = None) -> list[Event] | None:
         """The visible events above `seq`, or None where they must be read from the store. Who stands in an earlier
-        generation goes on with the newest."""
-        return self.since_in_all(max(seq, self._floor - 1))
-
-    def since_in_all(self, seq: int) -> list[Event] | None:
-        """The same, whatever generation they are of."""
-        start = seq - self._before_tail
+        generation goes on with the newest, unless he gives the `floor` of that."""
+        start = max(seq, (self.floor if floor is None else floor) - 1) - self._before_tail
         return self._tail[start:] if start >= 0 else None
 
     def since_ahead(self, seq: int) -> list[Event] | None:
         """The same as `since`, with those that are on the way to the disk."""
         found = self.since(seq)
-        return None if found is None else found + self._ahead[max(0, seq - self._visible) :]
+        return None if found is None else found + self._ahead[max(0, seq - self.visible) :]
 
-    async def read_older(self, after: int) -> list[Event]:
-        """From the store, for a subscriber that is behind the tail. Always gets it further."""
-        return await self.read_in_all(max(after, self._floor - 1))
-
-    async def read_in_all(self, after: int) -> list[Event]:
+    async def read_older(self, after: int, floor: int | None = None) -> list[Event]:
+        """From the store, as `since`, for a subscriber that is behind the tail. Always gets it further."""
+        after = max(after, (self.floor if floor is None else floor) - 1)
         if self._state == "deleted":
             return []
         older = await self._log.read(self.key, after)
-        if older and older[-1].seq > self._visible:  # a store of files may show a commit before it is one
-            older = [event for event in older if event.seq <= self._visible]
+        if older and older[-1].seq > self.visible:  # a store of files may show a commit before it is one
+            older = [event for event in older if event.seq <= self.visible]
         if older or after >= self._before_tail:
             return older
         return self._tail[:]  # what lay between was deleted, or was malformed and has been reported
-
-    async def news(self, *, ahead: bool = False) -> None:
-        """Returns when there may be something new."""
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (self._asleep_ahead if ahead else self._asleep).append(sleeper)
-        try:
-            await sleeper
-        finally:
-            for asleep in (self._asleep, self._asleep_ahead):
-                if sleeper.cancelled() and sleeper in asleep:  # news may have come at the same moment
-                    asleep.remove(sleeper)
 
 
 class Span:
@@ -527,15 +478,13 @@ class Span:
         return Subscription(self, after, None if follow else self.visible)
 
     def since(self, seq: int) -> list[Event] | None:
-        found = self._stream.since_in_all(max(seq, self.floor - 1))
+        found = self._stream.since(seq, self.floor)
         return None if found is None else self._cut(found)
 
-    def since_ahead(self, seq: int) -> list[Event] | None:
-        return self.since(seq)
-
     async def read_older(self, after: int) -> list[Event]:
-        after = max(after, self.floor - 1)
-        return [] if after >= self.visible else self._cut(await self._stream.read_in_all(after))
+        if max(after, self.floor - 1) >= self.visible:
+            return []
+        return self._cut(await self._stream.read_older(after, self.floor))
 
     def _cut(self, found: list[Event]) -> list[Event]:
         until = self._until
@@ -543,8 +492,9 @@ class Span:
             return found
         return [event for event in found if event.seq <= until]
 
-    async def news(self, *, ahead: bool = False) -> None:
-        await self._stream.news(ahead=ahead)
+    @property
+    def news(self) -> asyncio.Event:
+        return self._stream.news
 
 
 def _in_slices(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
@@ -560,13 +510,6 @@ def _in_slices(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
 def _must_be_position(after: int) -> None:
     if after < 0:
         raise InvalidParams(f"cannot subscribe after {after}; give a number from 0")
-
-
-def _woken(asleep: list[asyncio.Future[None]]) -> list[asyncio.Future[None]]:
-    for sleeper in asleep:
-        if not sleeper.done():
-            sleeper.set_result(None)
-    return []
 
 
 def size_of(events: Sequence[Event]) -> int:

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 class Subscription:
     """Iterate it for events, or `batches()` for all that is there at once. `seq` is the last number taken."""
 
-    def __init__(self, stream: Stream | Span, after: int, until: int | None, *, ahead: bool = False) -> None:
+    def __init__(
+        self, stream: Stream | Span, after: int, until: int | None, ahead: Stream | None = None
+    ) -> None:
         self._stream = stream
-        self._ahead = ahead
+        self._ahead = ahead  # the stream itself, where what is on the way to the disk is wanted too
         self._until = until  # None: follow
         self.until_closed = False  # that the stream is closed ends it; else it may be opened again
         self.seq = after
@@ -28,7 +30,7 @@ class Subscription:
     async def batches(self) -> AsyncIterator[list[Event]]:
         stream = self._stream
         while self._until is None or self.seq < self._until:
-            batch = stream.since_ahead(self.seq) if self._ahead else stream.since(self.seq)
+            batch = self._ahead.since_ahead(self.seq) if self._ahead else stream.since(self.seq)
             if batch is None:
                 batch = await stream.read_older(self.seq)
             if batch:
@@ -37,4 +39,4 @@ class Subscription:
             elif stream.ended or self._until is not None or (self.until_closed and stream.closed):
                 return
             else:
-                await stream.news(ahead=self._ahead)
+                await (self._ahead.news_ahead if self._ahead else stream.news).wait()

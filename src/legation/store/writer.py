@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from legation.errors import StorageFailed
@@ -26,53 +26,54 @@ CLOSE_TRIES = 3  # how often a closing log tries to save what is left
 _log = logging.getLogger(__name__)
 
 
-class Outcome(Protocol):
-    """Told from the writer thread; must only hand over to the loop."""
-
-    def committed(self, ops: Sequence[Op]) -> None: ...
+class Owner(Protocol):
+    def settled(self, ops: Sequence[Op], error: StorageFailed | None = None) -> None: ...
     def postponed(self, ops: Sequence[Op], error: StorageFailed) -> None: ...
-    def refused(self, ops: Sequence[Op], error: StorageFailed) -> None: ...
 
 
 class Writer:
+    """`tell` takes what is said to the owner over to its thread. What is put into the `queue` is committed."""
+
     def __init__(
-        self, backend: Backend, outcome: Outcome, sleep: Callable[[float], None] = time.sleep
+        self,
+        backend: Backend,
+        owner: Owner,
+        tell: Callable[..., None],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._backend = backend
-        self._outcome = outcome
+        self._owner = owner
+        self._tell = tell
         self._sleep = sleep
-        self._queue: queue.SimpleQueue[Op | None] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[Op | None] = queue.SimpleQueue()
         self._unsaved: list[Op] = []
         self._retry = 0.0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="legation-log-writer", daemon=True)
         self._thread.start()
 
-    def put(self, op: Op) -> None:
-        self._queue.put(op)
-
     def close(self) -> None:
         """Save what waits, as far as the store lets us, and end. Blocks; call it off the loop."""
-        self._queue.put(None)
+        self.queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while not self._closing:
-            groups = list(_up_to_strict(self._gather()))
-            for group in groups or ([[]] if self._unsaved else []):
-                self._save(group)
+            fresh = self._gather()
+            if fresh or self._unsaved:
+                self._save(fresh)
         self._save_the_rest()
 
     def _gather(self) -> list[Op]:
-        """Everything that waits; sleeps until there is something, or until it is time to try again."""
+        """What waits, up to a strict one; sleeps until there is something, or until it is time to try again."""
         fresh: list[Op] = []
         try:
-            op = self._queue.get(timeout=self._retry if self._unsaved else None)
+            op = self.queue.get(timeout=self._retry if self._unsaved else None)
             while op is not None:
                 fresh.append(op)
-                if len(fresh) >= MAX_GROUP:
+                if len(fresh) >= MAX_GROUP or not isinstance(op, Append | Create):
                     return fresh
-                op = self._queue.get_nowait()
+                op = self.queue.get_nowait()
             self._closing = True
         except queue.Empty:
             pass
@@ -87,16 +88,16 @@ class Writer:
             self._retry = min(RETRY_MOST, self._retry * 2) if self._retry else RETRY_FIRST
         else:
             self._unsaved, self._retry = [], 0.0
-            self._outcome.committed(group)
+            self._tell(self._owner.settled, group)
 
     def _keep(self, fresh: list[Op], error: StorageFailed) -> None:
         patient = [op for op in fresh if isinstance(op, Append | Create)]
         strict = [op for op in fresh if not isinstance(op, Append | Create)]
         self._unsaved += patient
         if strict:
-            self._outcome.refused(strict, error)
+            self._tell(self._owner.settled, strict, error)
         if patient:
-            self._outcome.postponed(patient, error)
+            self._tell(self._owner.postponed, patient, error)
 
     def _save_the_rest(self) -> None:
         for _ in range(CLOSE_TRIES):
@@ -106,18 +107,7 @@ class Writer:
             self._save([])
         if self._unsaved:
             lost = StorageFailed("cannot save the last events: the store still fails; free some space")
-            self._outcome.refused(self._unsaved, lost)
-
-
-def _up_to_strict(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    group: list[Op] = []
-    for op in ops:
-        group.append(op)
-        if not isinstance(op, Append | Create):
-            yield group
-            group = []
-    if group:
-        yield group
+            self._tell(self._owner.settled, self._unsaved, lost)
 
 
 def _failure(error: Exception) -> StorageFailed:

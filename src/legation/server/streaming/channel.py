@@ -50,14 +50,16 @@ class Source(Protocol):
         """The visible events above `seq`, or None where they must be read with `read_older`."""
 
     async def read_older(self, after: int) -> list[Event]: ...
-    async def news(self) -> None:
-        """Returns when there may be something new."""
+    @property
+    def news(self) -> asyncio.Event:
+        """Set when there may be something new; then another takes its place."""
 
 
 class Listener(Protocol):
     """A reader, as its channel sees it."""
 
-    def ring(self) -> None: ...
+    bell: asyncio.Event
+
     def dismiss(self, reason: Farewell) -> None: ...
 
 
@@ -76,25 +78,18 @@ class Channel:
     async def _watch(self) -> None:
         try:
             while True:
-                known = self._state()
+                news = self.source.news
                 for reader in self.readers:  # first of all: somebody may have missed what came before this
-                    reader.ring()
-                await self._breathe()
-                if known == self._state():
-                    await self.source.news()
+                    reader.bell.set()
+                # In a flood, many readers get more at a time and less often: they leave half the loop to others.
+                rest = min(len(self.readers) * WRITE_TIME, MOST_REST)
+                if rest >= LEAST_REST:
+                    await asyncio.sleep(rest)
+                await news.wait()
         except Exception:
             logger.exception("cannot watch a stream any longer; its readers are asked to come again")
             for reader in self.readers:
                 reader.dismiss("unavailable")
-
-    def _state(self) -> tuple[int, int, bool]:
-        return self.source.visible, self.source.floor, self.source.ended
-
-    async def _breathe(self) -> None:
-        """In a flood, many readers get more at a time and less often: they leave half the loop to others."""
-        rest = min(len(self.readers) * WRITE_TIME, MOST_REST)
-        if rest >= LEAST_REST:
-            await asyncio.sleep(rest)
 
     def close(self) -> None:
         self._watcher.cancel()
@@ -113,15 +108,11 @@ class Channel:
             events = source.since(after)
             if not events:
                 return None if events is None else NOTHING
-            return self._keep(after, self._framing(sse.first_chunk(events)))
+            return self._cache.put(self, after, self._framing(sse.first_chunk(events)))
         if found.upto < source.visible and len(found.data) < CHUNK_BYTES // 2:
             longer = self._lengthened(found)
-            return found if longer is found else self._keep(after, longer)
+            return found if longer is found else self._cache.put(self, after, longer)
         return found
-
-    def _keep(self, after: int, frames: Frames) -> Frames:
-        self._cache.put(self, after, frames)
-        return frames
 
     def _lengthened(self, first: Frames) -> Frames:
         """With those behind it, which are mostly made already: who is behind catches up in long strides."""
@@ -153,7 +144,7 @@ class Channel:
     async def _read(self, after: int) -> Frames:
         first = NOTHING
         for chunk in sse.chunks(await self.source.read_older(after), self._framing):
-            self._keep(after, chunk)
+            self._cache.put(self, after, chunk)
             first, after = first if first.events else chunk, chunk.upto
             if len(chunk.data) > sse.LONG_CHUNK:
                 await asyncio.sleep(0)  # every copy of a long one takes a while
@@ -176,18 +167,18 @@ class Cache:
     def get(self, channel: Channel, after: int) -> Frames | None:
         return self._frames.get((channel, after))
 
-    def put(self, channel: Channel, after: int, frames: Frames) -> None:
-        self._pop((channel, after))
+    def put(self, channel: Channel, after: int, frames: Frames) -> Frames:
+        if (channel, after) in self._frames:
+            self._pop((channel, after))
         self._frames[channel, after] = frames
         self.size += len(frames.data)
         while self.size > self._limit:
             self._pop(next(iter(self._frames)))
+        return frames
 
     def drop(self, channel: Channel) -> None:
         for key in [key for key in self._frames if key[0] is channel]:
             self._pop(key)
 
     def _pop(self, key: tuple[Channel, int]) -> None:
-        frames = self._frames.pop(key, None)
-        if frames is not None:
-            self.size -= len(frames.data)
+        self.size -= len(self._frames.pop(key).data)

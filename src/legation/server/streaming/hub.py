@@ -50,9 +50,9 @@ class Reader:
     def __init__(self, hub: Hub, credential: Credential | None) -> None:
         self.credential = credential
         self._hub = hub
+        self.bell = asyncio.Event()  # rung when there may be something to send
         self._over: bytes | None = None  # the last bytes, once it is over
-        self._waiter: asyncio.Future[None] | None = None
-        self._rung = self._ping = False
+        self._ping = False
 
     def __enter__(self) -> Self:
         self._hub.enter(self)
@@ -82,25 +82,19 @@ class Reader:
 
     async def _rest(self) -> bool:
         """Until there is news. True: it was silent for long."""
-        if not self._rung:
-            self._waiter = asyncio.get_running_loop().create_future()
-            self._hub.rests(self)
+        if not self.bell.is_set():
+            self._hub.resting[self] = self._hub.clock.monotonic()
             try:
-                await self._waiter
+                await self.bell.wait()
             finally:
-                self._waiter = None
-                self._hub.rises(self)
-        self._rung, ping, self._ping = False, self._ping, False
+                self._hub.resting.pop(self, None)
+        self.bell.clear()
+        ping, self._ping = self._ping, False
         return ping
-
-    def ring(self) -> None:
-        self._rung = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def ping(self) -> None:
         self._ping = True
-        self.ring()
+        self.bell.set()
 
     def dismiss(self, reason: Farewell) -> None:
         self._finish(sse.bye(reason))
@@ -111,7 +105,7 @@ class Reader:
     def _finish(self, last: bytes) -> None:
         if self._over is None:
             self._over = last
-        self.ring()
+        self.bell.set()
 
 
 class StreamReader(Reader):
@@ -170,13 +164,13 @@ class Hub:
     ) -> None:
         self.delivered = 0
         self.checkpoints = Checkpoints()  # of the projections of sessions
+        self.clock = clock
+        self.resting: dict[Reader, float] = {}  # since when; the longest first
         self._log = log
-        self._clock = clock
         self._finders = (*finders, log.find)
         self._cache = Cache(cache_bytes)
         self._channels: dict[str, Channel] = {}
         self._readers: set[Reader] = set()
-        self._resting: dict[Reader, float] = {}  # since when; the longest first
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._checking: asyncio.Task[None] | None = None
@@ -254,24 +248,18 @@ class Hub:
                 self._checking.cancel()
                 self._checking = None
 
-    def rests(self, reader: Reader) -> None:
-        self._resting[reader] = self._clock.monotonic()
-
-    def rises(self, reader: Reader) -> None:
-        self._resting.pop(reader, None)
-
     async def _keep_alive(self) -> None:
-        checked = self._clock.monotonic()
+        checked = self.clock.monotonic()
         while True:
-            now = self._clock.monotonic()
-            for reader in [each for each, since in self._resting.items() if now - since >= KEEP_ALIVE]:
-                self.rises(reader)
+            now = self.clock.monotonic()
+            for reader in [each for each, since in self.resting.items() if now - since >= KEEP_ALIVE]:
+                del self.resting[reader]
                 reader.ping()
             if now - checked >= RECHECK:
                 checked = now
                 self.recheck()
-            longest = next(iter(self._resting.values()), now)
-            await self._clock.sleep(min(longest + KEEP_ALIVE, checked + RECHECK) - now)
+            longest = next(iter(self.resting.values()), now)
+            await self.clock.sleep(min(longest + KEEP_ALIVE, checked + RECHECK) - now)
 
     async def _check_credentials(self) -> None:
         try:

@@ -110,8 +110,9 @@ class Projected(Source):
     def finished(self) -> bool:
         return self._stream.finished
 
-    async def news(self) -> None:
-        await self._stream.news()
+    @property
+    def news(self) -> asyncio.Event:
+        return self._stream.news
 
     async def check_position(self, after: int) -> None:
         end = await self.projection.end(after)

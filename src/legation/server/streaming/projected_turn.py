@@ -88,12 +88,12 @@ class TurnReader(Reader):
             self._begins.remove_done_callback(self._rung_by)
 
     def _rung_by(self, _: asyncio.Future[int]) -> None:
-        self.ring()
+        self.bell.set()
 
     async def _ready(self) -> bytes:
         if not self._greeted:
             self._greeted = True
-            self.ring()
+            self.bell.set()
             return ACCEPTED % self._shown.after
         known = self._last is not None
         rows = await self._shown.take()
@@ -105,11 +105,11 @@ class TurnReader(Reader):
         if self._is_over_with(rows, known):
             self._finish(b"")
         elif not rows and self._last is not None:
-            self.ring()  # it ended after we had looked for what to show
+            self.bell.set()  # it ended after we had looked for what to show
         elif not rows and self._shown.source.ended:
             self._finish(farewell(self._shown.source))
         elif rows and not sent:
-            self.ring()  # there may be more behind what was skipped
+            self.bell.set()  # there may be more behind what was skipped
         self._hub.delivered += len(sent)
         return frames(sent).data if sent else b""
 
