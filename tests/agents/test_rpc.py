@@ -31,9 +31,11 @@ class Pipe:
         self.closed = False
         self.unsent = 0
 
-    async def blocks(self) -> AsyncIterator[list[bytes]]:
-        while (lines := await self.output.get()) is not None:
-            yield lines if len(lines) == 1 else [b"\n".join(lines)]
+    async def blocks(self) -> list[bytes]:
+        lines = await self.output.get()
+        if lines is None:
+            return []
+        return lines if len(lines) == 1 else [b"\n".join(lines)]
 
     def write(self, data: bytes) -> None:
         if self.closed:

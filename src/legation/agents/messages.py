@@ -5,7 +5,7 @@ INV-M1  Nobody can tell a line that was read by its beginning from one that was 
         one JSON object up to the last two brackets is that update, and the brackets end the params and the message.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
@@ -19,6 +19,7 @@ from legation.wire.members import members
 NONE = msgspec.Raw(b"")
 NULL = msgspec.Raw(b"null")
 
+RUN_LINES: Final = 128  # updates that are one list
 BEGINNINGS: Final = 8  # that are known at a time: of as many sessions
 LONGEST_BEGINNING: Final = 4096  # bytes: more is content, and never comes again
 _LONG: Final = 16 * 1024  # bytes of a line of which no copy is made to look at it
@@ -26,7 +27,7 @@ _SHORT: Final = 1024
 _ENDS: Final = b"}}"
 
 Found: TypeAlias = tuple[str, list[Draft]] | bytes
-"""Updates of one session that follow each other, or a line that is no update."""
+"""Updates of one session that follow each other, some of them, or a line that is no update."""
 
 
 class _Params(msgspec.Struct, gc=False):
@@ -78,18 +79,19 @@ _decode_cancel = msgspec.json.Decoder(_Cancel).decode
 _decode_error = msgspec.json.Decoder(RpcError).decode
 
 
-def pieces(block: bytes, size: int) -> Iterator[bytes]:
-    """The lines of a block, in blocks of about that size; one that is larger is one line."""
-    start = 0
-    while len(block) - start > size:
-        end = block.rfind(b"\n", start, start + size)
-        if end < 0:
-            end = block.find(b"\n", start + size)
-        if end < 0:
-            break
-        yield block[start:end]
-        start = end + 1
-    yield block[start:] if start else block
+def pieces(blocks: Sequence[bytes], size: int) -> Iterator[bytes]:
+    """The lines of some blocks, in blocks of about that size; one that is larger is one line."""
+    for block in blocks:
+        start = 0
+        while len(block) - start > size:
+            end = block.rfind(b"\n", start, start + size)
+            if end < 0:
+                end = block.find(b"\n", start + size)
+            if end < 0:
+                break
+            yield block[start:end]
+            start = end + 1
+        yield block[start:] if start else block
 
 
 class UpdateReader:
@@ -126,8 +128,7 @@ class UpdateReader:
         known = self._known[0]
         text, size, start, span = known.text, len(known.text), known.params, known.span
         try:
-            for index in range(at, len(lines)):
-                line = lines[index]
+            for line in lines[at : at + RUN_LINES]:
                 if line[:size] != text or line[-2:] != _ENDS:
                     break
                 update = line[size:-2] if len(line) < _LONG else memoryview(line)[size:-2]

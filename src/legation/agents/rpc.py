@@ -20,6 +20,7 @@ from typing import Protocol
 
 from legation.agents import outlines
 from legation.agents.messages import (
+    RUN_LINES,
     UpdateReader,
     id_key,
     is_odd,
@@ -42,9 +43,8 @@ from legation.wire.events import Draft
 REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway cannot fill our memory
 OUTBOX_LIMIT = 32 * 1024 * 1024  # bytes that may wait for an agent to read them before it is not read either
 WRITE_TIMEOUT = 30.0  # seconds in which an agent must take what we write: its time
-SLICE_LINES = (
-    128  # messages between two turns of the loop: some milliseconds, if each of them is as dear as they get
-)
+# Messages between two turns of the loop: some milliseconds, if each of them is as dear as they get.
+SLICE_LINES = RUN_LINES
 SLICE_BYTES = 64 * 1024  # that are read at once
 LINE_BYTES = (
     SLICE_BYTES // SLICE_LINES
@@ -119,21 +119,17 @@ class RpcPeer:
         """Read until the agent's output ends; then whoever waits for an answer learns that none will come."""
         try:
             with outlines.reader.in_use():
-                await self._run()
-        except TimedOut as error:
-            self._inbox.trouble(DiagnosticCode.AGENT_PROCESS_ERROR, error.message)
+                while blocks := await self._child.blocks():
+                    for piece in pieces(blocks, SLICE_BYTES):
+                        await self._take(piece)
+                        await self._inbox.room()
+                    if self._child.unsent > OUTBOX_LIMIT:
+                        await self._child.drain(WRITE_TIMEOUT)
         finally:
             self._closed = True
-            self._end()
-
-    async def _run(self) -> None:
-        async for blocks in self._child.blocks():
-            for block in blocks:
-                for piece in pieces(block, SLICE_BYTES):
-                    await self._take(piece)
-                    await self._inbox.room()
-            if self._child.unsent > OUTBOX_LIMIT:
-                await self._child.drain(WRITE_TIMEOUT)
+            self._calls.abandon()
+            for coming in self._answering.values():
+                coming.cancel()
 
     async def call(
         self,
@@ -190,24 +186,20 @@ class RpcPeer:
 
     async def _take(self, block: bytes) -> None:
         """The hot path: a run of updates of one session goes on as one list."""
-        if outlines.is_heavy(block):
+        if len(block) > outlines.DENSE_BYTES and outlines.is_heavy(block):
             await self._take_heavy(block)
             return
         for found in self._updates.read(block):
             if not isinstance(found, bytes):
-                await self._hand_on(*found)
+                session, drafts = found
+                self._inbox.updates(session, drafts)
+                await self._rest_after(len(drafts))
             elif len(found) > outlines.ODD_BYTES and is_odd(found):
                 await self._take_heavy(found)
             else:
                 self._take_other(found)
                 await self._rest_after(1 + len(found) // OTHER_BYTES)
         await self._rest_after(len(block) // LINE_BYTES)
-
-    async def _hand_on(self, session: str, drafts: list[Draft]) -> None:
-        for start in range(0, len(drafts), SLICE_LINES):
-            some = drafts[start : start + SLICE_LINES]
-            self._inbox.updates(session, some)
-            await self._rest_after(len(some))
 
     async def _rest_after(self, messages: int) -> None:
         """INV-R4."""
@@ -363,11 +355,6 @@ class RpcPeer:
             self._child.write(b'{"jsonrpc":"2.0","id":')
             self._child.write(raw_id)  # as it is: each copy of a long one takes a while
             self._child.write(b',"%b":%b}\n' % (part, text))
-
-    def _end(self) -> None:
-        self._calls.abandon()
-        for coming in self._answering.values():
-            coming.cancel()
 
 
 def _too_much(size: int) -> str:

@@ -74,6 +74,8 @@ class Child:
         self._stdin = InputWriter(started.name)
         self._stdout = LineReader(splitter, pipes.buffer_limit)
         self._stderr = ErrorTail(pipes.redact, pipes.on_stderr)
+        self.blocks = self._stdout.blocks
+        self.write, self.drain = self._stdin.write, self._stdin.drain
         self._pipe_size = PIPE_SIZE
         self._ladder: asyncio.Task[Exit] | None = None
 
@@ -104,26 +106,15 @@ class Child:
         """Each item is every line that has arrived by then, without its ending; for one task at a time."""
         return self._stdout
 
-    def blocks(self) -> AsyncIterator[list[bytes]]:
-        """The same, with the lines in blocks: newlines between them, and none at a block's end."""
-        return self._stdout.blocks()
-
     @property
     def buffered(self) -> int:
         """Bytes of output that were read from the pipe and not yet taken by `lines`."""
         return self._stdout.buffered
 
-    def write(self, data: bytes) -> None:
-        self._stdin.write(data)
-
     @property
     def unsent(self) -> int:
         """Bytes that were written and that the child has not taken yet."""
         return self._stdin.unsent
-
-    async def drain(self, timeout: float | None = None) -> None:
-        """Wait until the child has read enough of what was written to take more."""
-        await self._stdin.drain(timeout)
 
     def close_stdin(self) -> None:
         self._stdin.close()

@@ -13,7 +13,7 @@ those behind it wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Final, cast
 
 Redact = Callable[[bytes], bytes]
@@ -174,9 +174,9 @@ class LineReader(asyncio.Protocol):
         self._splitter = splitter
         self._limit = buffer_limit
         self._transport: asyncio.ReadTransport | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._arrival = asyncio.Event()
         self._paused = False
-        self._cleaning = False
+        self._reading = False
         self.closed = asyncio.get_running_loop().create_future()
 
     @property
@@ -194,19 +194,19 @@ class LineReader(asyncio.Protocol):
         splitter = self._splitter
         splitter.feed(data)
         if splitter.ready:
-            self._wake()
+            self._arrival.set()
             if splitter.ready > self._limit:
                 self._pause()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         if not self.closed.done():
             self.closed.set_result(None)
-        self._wake()
+        self._arrival.set()
 
     def allow(self, more: int) -> None:
         """Take `more` bytes beyond the limit: the writers are dead, and what they wrote is all there will be."""
         self._limit += more
-        if self._splitter.ready <= self._limit:
+        if self._paused and self._splitter.ready <= self._limit:
             self._resume()
 
     def close(self) -> None:
@@ -217,59 +217,42 @@ class LineReader(asyncio.Protocol):
         return self
 
     async def __anext__(self) -> list[bytes]:
-        blocks = await self._next_blocks()
+        blocks = await self.blocks()
         if not blocks:
             raise StopAsyncIteration
         # Not joined first: a copy of everything costs more than a few splits.
         return [line for block in blocks for line in block.split(b"\n")]
 
-    async def blocks(self) -> AsyncIterator[list[bytes]]:
-        """The same lines, not taken apart."""
-        while blocks := await self._next_blocks():
-            yield blocks
-
-    async def _next_blocks(self) -> list[bytes]:
-        """Empty at the end."""
-        while not self._splitter.ready and not self.closed.done():
-            await self._arrival()
-        await self._clean_long_blocks()
+    async def blocks(self) -> list[bytes]:
+        """The same lines, in blocks: newlines between them, and none at a block's end. Empty at the end of all."""
+        if self._reading:
+            raise RuntimeError("cannot read lines in two tasks at once; let one of them hand the lines on")
+        self._reading = True
+        try:
+            while not self._splitter.ready and not self.closed.done():
+                self._arrival.clear()
+                await self._arrival.wait()
+            if self._splitter.ready > LONG_BLOCK or self.closed.done():
+                await self._clean_long_blocks()
+        finally:
+            self._reading = False
         if self.closed.done():
             return self._splitter.finish()
         blocks = self._splitter.take()
-        self._resume()
+        if self._paused:
+            self._resume()
         return blocks
 
     async def _clean_long_blocks(self) -> None:
         """Each goes back to its place, and whoever is cancelled meanwhile leaves it there (INV-4)."""
-        self._must_be_alone()
-        self._cleaning = True
-        try:
-            while True:
-                if self.closed.done():
-                    self._splitter.end_long_line()
-                found = self._splitter.long_block()
-                if found is None:
-                    return
-                at, block = found
-                self._splitter.put_back(at, await asyncio.to_thread(self._splitter.clean, block))
-        finally:
-            self._cleaning = False
-
-    def _must_be_alone(self) -> None:
-        if self._waiter is not None or self._cleaning:
-            raise RuntimeError("cannot read lines in two tasks at once; let one of them hand the lines on")
-
-    async def _arrival(self) -> None:
-        self._must_be_alone()
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        while True:
+            if self.closed.done():
+                self._splitter.end_long_line()
+            found = self._splitter.long_block()
+            if found is None:
+                return
+            at, block = found
+            self._splitter.put_back(at, await asyncio.to_thread(self._splitter.clean, block))
 
     def _pause(self) -> None:
         if not self._paused and self._transport is not None and not self._transport.is_closing():
@@ -277,7 +260,6 @@ class LineReader(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._paused and self._transport is not None:
-            self._paused = False
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()

@@ -118,7 +118,8 @@ class InputWriter(asyncio.BaseProtocol):
     def unsent(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    async def drain(self, timeout: float | None) -> None:
+    async def drain(self, timeout: float | None = None) -> None:
+        """Wait until the child has read enough of what was written to take more."""
         try:
             async with asyncio.timeout(timeout):
                 await self._writable.wait()

@@ -104,6 +104,7 @@ class _RecordedChild(Child):
     def __init__(self, child: Child, tape: _Tape) -> None:
         self._child = child
         self._tape = tape
+        self._blocks = self._heard()
         self.name, self.pid, self.started = child.name, child.pid, child.started
         self._ending = asyncio.create_task(self._end(), name=f"legation-recorder-{child.pid}")
 
@@ -122,8 +123,8 @@ class _RecordedChild(Child):
     def lines(self) -> AsyncIterator[list[bytes]]:
         return self._heard()
 
-    def blocks(self) -> AsyncIterator[list[bytes]]:
-        return in_blocks(self.lines())
+    async def blocks(self) -> list[bytes]:
+        return await in_blocks(self._blocks)
 
     @property
     def buffered(self) -> int:

@@ -43,11 +43,12 @@ def message_of(line: bytes) -> object:
     return found if isinstance(found, dict) else line.decode("utf-8", "replace")
 
 
-async def in_blocks(batches: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
-    """The lines of a child as `Child.blocks` gives them."""
+async def in_blocks(batches: AsyncIterator[list[bytes]]) -> list[bytes]:
+    """The next lines of a child as `Child.blocks` gives them."""
     async for lines in batches:
         if lines:
-            yield [b"\n".join(lines)]
+            return [b"\n".join(lines)]
+    return []
 
 
 def lines_of(messages: Iterable[object]) -> list[bytes]:

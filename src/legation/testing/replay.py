@@ -92,6 +92,7 @@ class ReplayedChild(Child):
         self._ids = Correspondence(places)
         self._said: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
         self._errors: list[bytes] = []
+        self._blocks = self._hear()
         self._change = asyncio.Event()
         self._closed = self._stopped = False
         self._life = asyncio.create_task(self._play(), name=f"legation-replay-{recording}")
@@ -110,8 +111,8 @@ class ReplayedChild(Child):
     def lines(self) -> AsyncIterator[list[bytes]]:
         return self._hear()
 
-    def blocks(self) -> AsyncIterator[list[bytes]]:
-        return in_blocks(self.lines())
+    async def blocks(self) -> list[bytes]:
+        return await in_blocks(self._blocks)
 
     @property
     def buffered(self) -> int:
