@@ -245,6 +245,15 @@ def test_the_table_describes_every_field_of_settings() -> None:
     assert all(field.description.endswith(".") for field in FIELDS)
 
 
+def test_a_default_is_the_same_as_it_is_written_and_as_it_is_used() -> None:
+    used = {field.name: field.default for field in dataclasses.fields(Settings)}
+    written = {field.name: field.read(field.default) for field in FIELDS if field.name != "data_dir"}
+    assert written == {name: used[name] for name in written}
+    assert {name: type(value) for name, value in written.items()} == {
+        name: type(used[name]) for name in written
+    }
+
+
 def test_the_reference_page_is_current() -> None:
     assert PAGE.read_text() == settings.reference(), (
         "write legation.settings.reference() to docs/reference/settings.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from legation.client.operation import Operation, as_json, get, sending
+from legation.client.operation import AsJson, Operation, get, sending
 from legation.client.target import segment
 from legation.client.timeouts import ASK_AGENT_READ, INSTALL_READ
 from legation.wire.api.agents import (
@@ -45,5 +45,5 @@ def _agent(agent: str) -> str:
     return f"/v1/agents/{segment(agent)}"
 
 
-_agents = as_json(AgentList)
-_modes = as_json(ModeList)
+_agents = AsJson(AgentList)
+_modes = AsJson(ModeList)

@@ -37,7 +37,7 @@ def list_approvals(
 
 def read_approval(approval: str) -> Operation[ApprovalDetail]:
     """With what its agent did lately, and the grants that it has."""
-    return get(_approval(approval), ApprovalDetail)
+    return get(f"/approvals/{segment(approval)}", ApprovalDetail)
 
 
 def approve(
@@ -53,7 +53,7 @@ def approve(
     body = Approve(
         reasoning=reasoning, message=message, confidence=confidence, params=params, resolved_by=resolved_by
     )
-    return sending("POST", f"{_approval(approval)}/approve", body, ApprovalView)
+    return sending("POST", f"/approvals/{segment(approval)}/approve", body, ApprovalView)
 
 
 def deny(
@@ -66,18 +66,20 @@ def deny(
 ) -> Operation[ApprovalView]:
     """`message` is what the agent is told; `reasoning` is kept in the trace."""
     body = Resolution(reasoning=reasoning, message=message, confidence=confidence, resolved_by=resolved_by)
-    return sending("POST", f"{_approval(approval)}/deny", body, ApprovalView)
+    return sending("POST", f"/approvals/{segment(approval)}/deny", body, ApprovalView)
 
 
 def escalate(approval: str, *, reasoning: str | None = None) -> Operation[ApprovalView]:
     """From then on only a person may answer it."""
-    return sending("POST", f"{_approval(approval)}/escalate", Escalation(reasoning=reasoning), ApprovalView)
+    return sending(
+        "POST", f"/approvals/{segment(approval)}/escalate", Escalation(reasoning=reasoning), ApprovalView
+    )
 
 
 def claim(approval: str, *, lease_seconds: int = 60) -> Operation[ApprovalView]:
     """Other supervisors keep off it for so long."""
     return sending(
-        "POST", f"{_approval(approval)}/claim", ClaimBody(lease_seconds=lease_seconds), ApprovalView
+        "POST", f"/approvals/{segment(approval)}/claim", ClaimBody(lease_seconds=lease_seconds), ApprovalView
     )
 
 
@@ -120,7 +122,3 @@ def read_grant(grant: str) -> Operation[GrantView]:
 def revoke_grant(grant: str) -> Operation[None]:
     """It lets nothing pass from then on."""
     return Operation("DELETE", f"/grants/{segment(grant)}", nothing)
-
-
-def _approval(approval: str) -> str:
-    return f"/approvals/{segment(approval)}"

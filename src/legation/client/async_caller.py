@@ -23,7 +23,6 @@ from legation.client.timeouts import BACKUP_READ, Timeouts
 from legation.client.transport import (
     CHUNK,
     TRANSPORT_ERRORS,
-    bearer,
     broke_off,
     closed,
     content_headers,
@@ -60,9 +59,10 @@ class AsyncCaller:
 
     def _client(self, at: Target) -> httpx2.AsyncClient:
         """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
-        found = self._http.get(at.trust)
+        trust = at.is_plain, at.is_local, at.certificate
+        found = self._http.get(trust)
         if found is None:
-            found = self._http[at.trust] = httpx2.AsyncClient(**options(at, self._timeouts))
+            found = self._http[trust] = httpx2.AsyncClient(**options(at, self._timeouts))
         return found
 
     def tell_away(self, error: LegationError) -> None:
@@ -106,7 +106,7 @@ class AsyncCaller:
             response = await self._client(at).request(
                 operation.method,
                 at.url(operation.path, operation.query),
-                auth=bearer(at),
+                auth=at.sign,
                 content=operation.body,
                 headers=content_headers(operation.body),
                 timeout=read_timeout(self._timeouts, operation.wait or self._timeouts.read),
@@ -137,7 +137,7 @@ class AsyncCaller:
         timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
         url = at.url(operation.path, operation.query)
         try:
-            async with self._client(at).stream("GET", url, auth=bearer(at), timeout=timeout) as response:
+            async with self._client(at).stream("GET", url, auth=at.sign, timeout=timeout) as response:
                 if response.status_code != 200:
                     return refused(what, response.status_code, response.headers, await response.aread())
                 async for chunk in response.aiter_bytes(CHUNK):
@@ -181,7 +181,7 @@ class AsyncCaller:
         timeout = read_timeout(self._timeouts, operation.wait or self._timeouts.read)
         url = at.url(operation.path, operation.query)
         try:
-            async with self._client(at).stream("GET", url, auth=bearer(at), timeout=timeout) as response:
+            async with self._client(at).stream("GET", url, auth=at.sign, timeout=timeout) as response:
                 body = b"" if response.status_code == 200 else await response.aread()
                 if refusal := no_lines(what, response.status_code, response.headers, body):
                     failed.append(refusal)
@@ -213,7 +213,7 @@ class AsyncCaller:
                 async with self._client(at).stream(
                     request.method,
                     url,
-                    auth=bearer(at),
+                    auth=at.sign,
                     content=request.body,
                     headers=headers,
                     timeout=timeout,

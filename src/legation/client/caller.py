@@ -24,7 +24,6 @@ from legation.client.timeouts import BACKUP_READ, Timeouts
 from legation.client.transport import (
     CHUNK,
     TRANSPORT_ERRORS,
-    bearer,
     broke_off,
     closed,
     content_headers,
@@ -66,9 +65,10 @@ class Caller:
 
     def _client(self, at: Target) -> httpx2.Client:
         """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
-        found = self._http.get(at.trust)
+        trust = at.is_plain, at.is_local, at.certificate
+        found = self._http.get(trust)
         if found is None:
-            found = self._http[at.trust] = httpx2.Client(**options(at, self._timeouts))
+            found = self._http[trust] = httpx2.Client(**options(at, self._timeouts))
         return found
 
     def tell_away(self, error: LegationError) -> None:
@@ -108,7 +108,7 @@ class Caller:
             response = self._client(at).request(
                 operation.method,
                 at.url(operation.path, operation.query),
-                auth=bearer(at),
+                auth=at.sign,
                 content=operation.body,
                 headers=content_headers(operation.body),
                 timeout=read_timeout(self._timeouts, operation.wait or self._timeouts.read),
@@ -139,7 +139,7 @@ class Caller:
         timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
         url = at.url(operation.path, operation.query)
         try:
-            with self._client(at).stream("GET", url, auth=bearer(at), timeout=timeout) as response:
+            with self._client(at).stream("GET", url, auth=at.sign, timeout=timeout) as response:
                 if response.status_code != 200:
                     return refused(what, response.status_code, response.headers, response.read())
                 for chunk in response.iter_bytes(CHUNK):
@@ -177,7 +177,7 @@ class Caller:
         timeout = read_timeout(self._timeouts, operation.wait or self._timeouts.read)
         url = at.url(operation.path, operation.query)
         try:
-            with self._client(at).stream("GET", url, auth=bearer(at), timeout=timeout) as response:
+            with self._client(at).stream("GET", url, auth=at.sign, timeout=timeout) as response:
                 body = b"" if response.status_code == 200 else response.read()
                 if failed := no_lines(what, response.status_code, response.headers, body):
                     return failed
@@ -206,7 +206,7 @@ class Caller:
                 with self._client(at).stream(
                     request.method,
                     url,
-                    auth=bearer(at),
+                    auth=at.sign,
                     content=request.body,
                     headers=headers,
                     timeout=timeout,

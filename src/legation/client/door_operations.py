@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from legation.client.operation import Operation, as_json, get, get_linked, nothing, query_of, sending
+from legation.client.operation import AsJson, Operation, get, get_linked, nothing, query_of, sending
 from legation.client.target import segment
 from legation.client.timeouts import LONG_READ, TOOL_READ
 from legation.errors import InvalidParams
@@ -121,7 +121,7 @@ def verify_traces(heads: Iterable[ChainHead] = ()) -> Operation[list[ChainReport
 
     `heads` are those that an earlier answer named: only they show that no end was cut off since."""
     known = tuple(("head", f"{head.server}:{head.seq}:{head.hash}") for head in heads)
-    return Operation("GET", "/v1/trace/verify", as_json(list[ChainReport]), known, wait=LONG_READ)
+    return Operation("GET", "/v1/trace/verify", AsJson(list[ChainReport]), known, wait=LONG_READ)
 
 
 def export_traces(server: str | None = None, *, after: int | None = None) -> Operation[None]:

@@ -14,7 +14,9 @@ from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile
 
 def data_folder(data_dir: Path | None = None) -> Path:
     """The one that is named, else that of the settings; absolute, for whoever looks there again later."""
-    return settings.load({"data_dir": data_dir}, os.environ).data_dir.absolute()
+    if data_dir is None:
+        data_dir = settings.load({}, os.environ).data_dir
+    return data_dir.expanduser().absolute()
 
 
 def find(folder: Path) -> ServerFile:

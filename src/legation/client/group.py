@@ -11,6 +11,7 @@ the method on the handle does without it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -36,11 +37,11 @@ class Group(Generic[C]):
         self.of = of
 
 
+@dataclass(frozen=True)
 class Call(Generic[P, T]):
     """One operation, answered with one value."""
 
-    def __init__(self, make: Callable[P, Operation[T]]) -> None:
-        self._make = make
+    make: Callable[P, Operation[T]]
 
     @overload
     def __get__(self, group: None, kind: type) -> Self: ...
@@ -49,14 +50,14 @@ class Call(Generic[P, T]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, Awaitable[T]]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else bound(self._make, group, group.caller.send)
+        return self if group is None else bound(self.make, group, group.caller.send)
 
 
+@dataclass(frozen=True)
 class Listed(Generic[P, T]):
     """A list that comes in pages: iterate it, or take one page."""
 
-    def __init__(self, make: Callable[P, Operation[Page[T]]]) -> None:
-        self._make = make
+    make: Callable[P, Operation[Page[T]]]
 
     @overload
     def __get__(self, group: None, kind: type) -> Self: ...
@@ -65,14 +66,14 @@ class Listed(Generic[P, T]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncPages[T]]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else bound(self._make, group, group.caller.pages)
+        return self if group is None else bound(self.make, group, group.caller.pages)
 
 
+@dataclass(frozen=True)
 class Followed(Generic[P, T]):
     """A stream without an end of its own: iterate it."""
 
-    def __init__(self, make: Callable[P, Follow[T]]) -> None:
-        self._make = make
+    make: Callable[P, Follow[T]]
 
     @overload
     def __get__(self, group: None, kind: type) -> Self: ...
@@ -81,14 +82,14 @@ class Followed(Generic[P, T]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncFollowing[T]]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else bound(self._make, group, group.caller.follow)
+        return self if group is None else bound(self.make, group, group.caller.follow)
 
 
+@dataclass(frozen=True)
 class ByLine(Generic[P]):
     """A long answer that is read line by line: iterate it."""
 
-    def __init__(self, make: Callable[P, Operation[None]]) -> None:
-        self._make = make
+    make: Callable[P, Operation[None]]
 
     @overload
     def __get__(self, group: None, kind: type) -> Self: ...
@@ -97,7 +98,7 @@ class ByLine(Generic[P]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncLineByLine]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else bound(self._make, group, group.caller.lines)
+        return self if group is None else bound(self.make, group, group.caller.lines)
 
 
 class CallOf(Call[P, T]):

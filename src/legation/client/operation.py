@@ -45,8 +45,12 @@ class Operation(Generic[T]):
     cursor: str = "after"  # of a list: the parameter that asks for the page behind
 
 
-def as_json(kind: type[T]) -> Read[T]:
-    return lambda answered: msgspec.json.decode(answered.body, type=kind)
+@dataclass(frozen=True, slots=True)
+class AsJson(Generic[T]):
+    kind: type[T]
+
+    def __call__(self, answered: Answered) -> T:
+        return msgspec.json.decode(answered.body, type=self.kind)
 
 
 def of_body(read: Callable[[bytes], T]) -> Read[T]:
@@ -75,7 +79,7 @@ def nothing(answered: Answered) -> None:
 
 
 def get(path: str, kind: type[T], query: Mapping[str, object] | None = None) -> Operation[T]:
-    return Operation("GET", path, as_json(kind), query_of(query or {}))
+    return Operation("GET", path, AsJson(kind), query_of(query or {}))
 
 
 def get_linked(path: str, kind: type[T], query: Mapping[str, object]) -> Operation[Page[T]]:
@@ -83,7 +87,7 @@ def get_linked(path: str, kind: type[T], query: Mapping[str, object]) -> Operati
 
 
 def sending(method: Method, path: str, body: msgspec.Struct, kind: type[T]) -> Operation[T]:
-    return Operation(method, path, as_json(kind), body=encoded(body))
+    return Operation(method, path, AsJson(kind), body=encoded(body))
 
 
 def encoded(body: msgspec.Struct) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from legation.client.eventline import read_page
-from legation.client.operation import Operation, as_json, get, nothing, of_body, query_of, sending
+from legation.client.operation import AsJson, Operation, get, nothing, of_body, query_of, sending
 from legation.client.target import segment
 from legation.wire.api.identity import (
     AuditEntry,
@@ -49,12 +49,12 @@ def info() -> Operation[ServerInfo]:
 
 def stop() -> Operation[Health]:
     """The server answers, then ends."""
-    return Operation("POST", "/v1/stop", as_json(Health))
+    return Operation("POST", "/v1/stop", AsJson(Health))
 
 
 def rotate_keys() -> Operation[KeysRotated]:
     """Seals with a new vault key from now on, and wraps anew what is sealed."""
-    return Operation("POST", "/v1/keys/rotate", as_json(KeysRotated))
+    return Operation("POST", "/v1/keys/rotate", AsJson(KeysRotated))
 
 
 def me() -> Operation[Me]:

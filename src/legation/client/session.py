@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
@@ -41,11 +42,11 @@ class Session(Group[C]):
         return f"<Session {self.id}>"
 
 
+@dataclass(frozen=True)
 class Opening(Generic[P]):
     """An operation whose answer is the id of a session, given as the session in hand."""
 
-    def __init__(self, make: Callable[P, Operation[str]]) -> None:
-        self._make = make
+    make: Callable[P, Operation[str]]
 
     @overload
     def __get__(self, group: None, kind: type) -> Self: ...
@@ -59,7 +60,7 @@ class Opening(Generic[P]):
         if group is None:
             return self
         in_hand = partial(Session, group.caller)
-        return bound(self._make, group, partial(group.caller.send_for, make=in_hand))
+        return bound(self.make, group, partial(group.caller.send_for, make=in_hand))
 
 
 class Sessions(Group[C]):

@@ -10,9 +10,9 @@ import msgspec
 
 from legation.client.operation import (
     Answered,
+    AsJson,
     Operation,
     Read,
-    as_json,
     encoded,
     get,
     nothing,
@@ -224,7 +224,7 @@ def _question(session: str, question: str | Question) -> str:
 
 
 def _id_if_healthy(session: str) -> Read[str]:
-    created = as_json(SessionCreated)
+    created = AsJson(SessionCreated)
 
     def read(answered: Answered) -> str:
         found = created(answered)
@@ -241,5 +241,5 @@ def _page(answered: Answered) -> Page[SessionInfo]:
     return Page(items=found.sessions, next=found.next or None)
 
 
-_listed = as_json(SessionList)
-_info = as_json(SessionInfo)
+_listed = AsJson(SessionList)
+_info = AsJson(SessionInfo)

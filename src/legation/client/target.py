@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
 from legation.client.failure import Failure
 from legation.errors import InvalidParams, LegationError, Unauthenticated
 from legation.secret import Secret
 
+if TYPE_CHECKING:
+    from httpx2 import Request
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
     base: str  # scheme, host, port and path prefix, without a slash at the end
+    is_plain: bool  # HTTP without TLS
+    is_local: bool  # on this machine: no proxy has any business between us and it
     token: Secret
     workspace: str | None = None
     certificate: str | None = None  # the only one to trust, in PEM; None: those that the system trusts
@@ -21,40 +27,21 @@ class Target:
     def url(self, path: str, query: tuple[tuple[str, str], ...] = ()) -> str:
         return f"{self.base}{path}{'?' if query else ''}{urlencode(query)}"
 
-    def headers(self) -> dict[str, str]:
-        """Without the token, which is put on when the request leaves."""
-        return {} if self.workspace is None else {"Legation-Workspace": self.workspace}
-
-    @property
-    def trust(self) -> tuple[bool, bool, str | None]:
-        """Targets of one trust can be talked to by one HTTP client."""
-        return self.is_plain, self.is_local, self.certificate
-
-    @property
-    def is_plain(self) -> bool:
-        return self.base.startswith("http:")
-
-    @property
-    def is_local(self) -> bool:
-        """On this machine: no proxy has any business between us and it."""
-        from ipaddress import ip_address
-
-        host = urlsplit(self.base).hostname or ""
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost" or host.endswith(".localhost")
+    def sign(self, request: Request) -> Request:
+        """The token is put on when the request leaves, and stands nowhere before."""
+        request.headers["Authorization"] = f"Bearer {self.token.reveal()}"
+        return request
 
 
+@dataclass(slots=True)
 class Located:
     """Where the server is now. `again` looks for it: after a restart it has another token, and maybe another address.
 
     INV-C9  What may have reached a server is not sent to the next one by this: only what met no server at all, or one
     that did not know the token. A token that is refused by the server it is for stays refused."""
 
-    def __init__(self, at: Target) -> None:
-        self.now = at
-        self.again: Callable[[], Target] | None = None  # None: it is where it was said to be
+    now: Target
+    again: Callable[[], Target] | None = None  # None: it is where it was said to be
 
     def after(self, failure: Failure, tried: Target) -> Failure | None:
         """What remains of a failure of a try at `tried`; None: that did not take it, and there is another to ask."""
@@ -77,7 +64,8 @@ def target(
         raise InvalidParams("cannot use the token: it holds spaces or characters beyond ASCII; copy it again")
     if workspace is not None and not _fits_a_header(workspace):
         raise InvalidParams("cannot use the workspace: give its id, as `legation workspaces` shows it")
-    return Target(_base(url), secret, workspace, certificate)
+    base, host = _base(url)
+    return Target(base, base.startswith("http:"), _is_local(host), secret, workspace, certificate)
 
 
 def segment(value: str) -> str:
@@ -94,10 +82,12 @@ def segment(value: str) -> str:
         ) from None
 
 
-def _base(url: str) -> str:
+def _base(url: str) -> tuple[str, str]:
+    """And its host."""
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host = parts.hostname or ""
+        usable = parts.scheme in ("http", "https") and host != "" and parts.port != 0
     except ValueError:
         usable = False
     if not usable or any(not " " < char < "\x7f" for char in url):
@@ -106,7 +96,16 @@ def _base(url: str) -> str:
         raise InvalidParams(
             "cannot use the server's address: leave out user, password, query and fragment; give the token apart"
         )
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", host
+
+
+def _is_local(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _fits_a_header(value: str) -> bool:

@@ -33,15 +33,18 @@ class Options(TypedDict):
 
 
 def options(target: Target, timeouts: Timeouts) -> Options:
+    headers = {"User-Agent": f"legation/{__version__}", "Accept-Encoding": "identity"}
+    if target.workspace is not None:
+        headers["Legation-Workspace"] = target.workspace
     return Options(
-        auth=bearer(target),
-        headers={**target.headers(), "User-Agent": f"legation/{__version__}", "Accept-Encoding": "identity"},
+        auth=target.sign,
+        headers=headers,
         timeout=read_timeout(timeouts, timeouts.read),
         # One connection for each stream that is followed, however many: no wait for a free one.
         limits=httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE),
         follow_redirects=False,  # the token goes to the address it was given for and nowhere else
         trust_env=not target.is_local,
-        verify=_no_trust() if target.is_plain else _trust(target.certificate),
+        verify=_trust(target),
     )
 
 
@@ -86,20 +89,14 @@ def closed() -> Conflict:
     return Conflict("cannot use a client after it was closed: connect again")
 
 
-def bearer(target: Target) -> Callable[[httpx2.Request], httpx2.Request]:
-    def put_on(request: httpx2.Request) -> httpx2.Request:
-        request.headers["Authorization"] = f"Bearer {target.token.reveal()}"
-        return request
-
-    return put_on
-
-
-def _trust(certificate: str | None) -> ssl.SSLContext | bool:
+def _trust(target: Target) -> ssl.SSLContext | bool:
     """One certificate and no other: whatever name it is for, it was given to us for this server."""
-    if certificate is None:
+    if target.is_plain:  # loading the certificates that are never asked for would cost most of the start
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if target.certificate is None:
         return True
     try:
-        context = ssl.create_default_context(cadata=certificate)
+        context = ssl.create_default_context(cadata=target.certificate)
     except ssl.SSLError:
         raise ConfigInvalid(
             "cannot use the certificate: it is not one in PEM; give the server's own"
@@ -107,8 +104,3 @@ def _trust(certificate: str | None) -> ssl.SSLContext | bool:
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not be an authority's
     return context
-
-
-def _no_trust() -> ssl.SSLContext:
-    """For plain HTTP: loading the certificates that are never asked for would cost most of the start."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from legation.settings.readers import (
-    address,
+    Address,
+    Duration,
+    Number,
+    Optional,
+    SecretText,
+    Size,
+    Text,
+    Words,
     command,
-    duration,
     folder,
     folders,
     log_level,
-    number,
-    optional,
     port,
-    secret,
-    size,
-    text,
     truth,
-    words,
 )
 
 PREFIX: Final = "LEGATION_"
@@ -54,35 +54,35 @@ FIELDS: Final = (
     Field(
         "stop_grace",
         "5s",
-        duration(0, 300),
+        Duration(0, 300),
         "How long an agent told to stop may take before it is killed; a moment where Legation itself is stopped.",
     ),
     Field(
         "start_timeout",
         "60s",
-        duration(0.1, 3600),
+        Duration(0.1, 3600),
         "How long an agent may take to start and open a session.",
     ),
     Field(
         "idle_timeout",
         "10m",
-        duration(0.1, _WEEK),
+        Duration(0.1, _WEEK),
         "How long a prompt may go without a message from its agent before it counts as stuck.",
     ),
     Field(
         "agent_rest",
         "30m",
-        duration(0, _WEEK),
+        Duration(0, _WEEK),
         "How long the agent of a session may have nothing to do before it is stopped until the next message; 0: it never is.",
         flag=False,
     ),
     Field(
         "permission_timeout",
         "10m",
-        duration(0.1, _WEEK),
+        Duration(0.1, _WEEK),
         "How long a permission waits for an answer; without one it is denied.",
     ),
-    Field("max_line_bytes", "32MiB", size(2**16, 2**29), "The longest line an agent may send."),
+    Field("max_line_bytes", "32MiB", Size(2**16, 2**29), "The longest line an agent may send."),
     Field(
         "log_level",
         "warning",
@@ -92,13 +92,13 @@ FIELDS: Final = (
     Field(
         "url",
         "",
-        optional(address(_HTTP, "an address like https://legation.example.com")),
+        Optional(Address(_HTTP, "an address like https://legation.example.com")),
         "Server that commands talk to, with `token`. Without it they find the one of this machine by its data folder.",
     ),
     Field(
         "host",
         "127.0.0.1",
-        text(r"[A-Za-z0-9.:_-]+", "an address or a host name"),
+        Text(r"[A-Za-z0-9.:_-]+", "an address or a host name"),
         "Address that the server listens on. Anything but loopback needs `token`.",
     ),
     Field(
@@ -110,58 +110,62 @@ FIELDS: Final = (
     Field(
         "token",
         "",
-        secret("token"),
+        Optional(SecretText("token")),
         "A token that the server accepts as its owner's, for as long as it runs; better given as a variable: "
         "everybody on the machine can read a command line.",
     ),
     Field(
         "public_url",
         "",
-        optional(address(_HTTP, "an address like https://legation.example.com")),
+        Optional(Address(_HTTP, "an address like https://legation.example.com")),
         "The address under which others reach the server, for links and cookies; behind a reverse proxy.",
     ),
-    Field("tls_cert", "", optional(folder), "File with the TLS certificate and its chain (PEM)."),
-    Field("tls_key", "", optional(folder), "File with the private key of `tls_cert` (PEM)."),
+    Field("tls_cert", "", Optional(folder), "File with the TLS certificate and its chain (PEM)."),
+    Field("tls_key", "", Optional(folder), "File with the private key of `tls_cert` (PEM)."),
     Field(
         "allowed_hosts",
         "",
-        words(r"[A-Za-z0-9.\[\]:_-]+", "host names, separated by commas"),
+        Words(Text(r"[A-Za-z0-9.\[\]:_-]+", "host names, separated by commas")),
         "Host names that requests may be addressed to, besides those of `host` and `public_url`.",
         flag=False,
     ),
     Field(
         "cors_origins",
         "",
-        words(r"https?://[A-Za-z0-9.:\[\]_-]+", "origins like https://app.example.com, separated by commas"),
+        Words(
+            Text(
+                r"https?://[A-Za-z0-9.:\[\]_-]+", "origins like https://app.example.com, separated by commas"
+            )
+        ),
         "Web pages of these origins may call the server. None by default.",
         flag=False,
     ),
     Field(
         "trusted_proxies",
         "",
-        words(r"[0-9A-Fa-f.:/]+", "addresses or networks, separated by commas"),
+        Words(Text(r"[0-9A-Fa-f.:/]+", "addresses or networks, separated by commas")),
         "Reverse proxies whose X-Forwarded- headers are believed. None by default.",
         flag=False,
     ),
     Field(
         "reader_timeout",
         "1m",
-        duration(0.1, 3600),
+        Duration(0.1, 3600),
         "How long a reader may take next to nothing (16 KiB) of what waits for it before its connection is dropped.",
         flag=False,
     ),
-    Field("max_body_bytes", "1MiB", size(2**10, 2**30), "The longest body of a request.", flag=False),
+    Field("max_body_bytes", "1MiB", Size(2**10, 2**30), "The longest body of a request.", flag=False),
     Field(
         "database_url",
         "",
-        secret("database_url", r"postgres(ql)?://\S+", "postgresql://user:password@host/name"),
+        Optional(SecretText("database_url", r"postgres(ql)?://\S+", "postgresql://user:password@host/name")),
         "postgresql://user:password@host/name. Without it the database is a file in the data folder.",
         flag=False,
     ),
     Field(
         "blobs",
         "",
-        optional(text(r"s3://\S+", "an address like s3://bucket/prefix")),
+        Optional(Text(r"s3://\S+", "an address like s3://bucket/prefix")),
         "Where files are kept: s3://bucket/prefix?endpoint=...&region=... with the usual AWS_ variables. Without it, "
         "a folder in the data folder.",
         flag=False,
@@ -169,7 +173,7 @@ FIELDS: Final = (
     Field(
         "vault_key",
         "",
-        secret("vault_key"),
+        Optional(SecretText("vault_key")),
         "Key that seals secrets; after a comma older ones, so that what they sealed opens. `legation keys new` "
         "makes one. With Postgres it is needed; else it is made and kept in the data folder.",
         flag=False,
@@ -177,27 +181,27 @@ FIELDS: Final = (
     Field(
         "token_pepper",
         "",
-        secret("token_pepper"),
+        Optional(SecretText("token_pepper")),
         "Key under which tokens are hashed. As `vault_key`, but it cannot be changed.",
         flag=False,
     ),
     Field(
         "cookie_key",
         "",
-        secret("cookie_key"),
+        Optional(SecretText("cookie_key")),
         "Key that signs cookies and links. As `vault_key`.",
         flag=False,
     ),
     Field(
         "policy",
         "",
-        optional(folder),
+        Optional(folder),
         "File or folder with the rules for agents. Without it the starter `careful` holds: see `legation policy`.",
     ),
     Field(
         "tools",
         "",
-        optional(folder),
+        Optional(folder),
         "File that lists the tools that agents can call at `POST /tool/{name}`.",
     ),
     Field(
@@ -210,25 +214,25 @@ FIELDS: Final = (
     Field(
         "supervisor_wait",
         "30s",
-        duration(0, _WEEK),
+        Duration(0, _WEEK),
         "How long an approval waits for a supervisor to be there before it goes to a person.",
         flag=False,
     ),
     Field(
         "pending_per_agent",
         "25",
-        number(1, 1000),
+        Number(1, 1000),
         "How many tool calls of one agent in a workspace, by all its tokens together, may wait for an answer at once, "
         "and how many permissions of each session; further ones are refused until some are answered.",
         flag=False,
     ),
     Field(
-        "max_grant", "24h", duration(1, 365 * 86400), "The longest time that a grant may last.", flag=False
+        "max_grant", "24h", Duration(1, 365 * 86400), "The longest time that a grant may last.", flag=False
     ),
     Field(
         "mesh_port",
         "",
-        optional(port),
+        Optional(port),
         "Port of 127.0.0.1 where whoever is on this machine decides approvals as `agent:supervisor`, without a "
         "credential. Off without it.",
     ),
@@ -242,14 +246,14 @@ FIELDS: Final = (
     Field(
         "notify_webhook",
         "",
-        secret("notify_webhook", r"https?://\S+", "an address like https://example.com/hook"),
+        Optional(SecretText("notify_webhook", r"https?://\S+", "an address like https://example.com/hook")),
         "Address that is told, signed, of every approval that reaches a person.",
         flag=False,
     ),
     Field(
         "notify_webhook_secret",
         "",
-        secret("notify_webhook_secret", r"\S{16,}", "at least 16 characters without spaces"),
+        Optional(SecretText("notify_webhook_secret", r"\S{16,}", "at least 16 characters without spaces")),
         "Key that signs what `notify_webhook` is sent. Needed with it.",
         flag=False,
     ),
@@ -263,35 +267,39 @@ FIELDS: Final = (
     Field(
         "notify_smtp",
         "",
-        secret("notify_smtp", r"smtps?://\S+", "smtps://user:password@host:port, or smtp:// for STARTTLS"),
+        Optional(
+            SecretText(
+                "notify_smtp", r"smtps?://\S+", "smtps://user:password@host:port, or smtp:// for STARTTLS"
+            )
+        ),
         "Mail server for notices of approvals that reach a person.",
         flag=False,
     ),
     Field(
         "notify_from",
         "",
-        optional(text(r"[^@\s,]+@[^@\s,]+", "a mail address")),
+        Optional(Text(r"[^@\s,]+@[^@\s,]+", "a mail address")),
         "Sender of those mails.",
         flag=False,
     ),
     Field(
         "notify_to",
         "",
-        words(r"[^@\s,]+@[^@\s,]+", "mail addresses, separated by commas"),
+        Words(Text(r"[^@\s,]+@[^@\s,]+", "mail addresses, separated by commas")),
         "Who gets those mails.",
         flag=False,
     ),
     Field(
         "otel_endpoint",
         "",
-        optional(text(_HTTP, "an address like http://127.0.0.1:4318")),
+        Optional(Text(_HTTP, "an address like http://127.0.0.1:4318")),
         "OpenTelemetry collector (OTLP over HTTP) that gets a span for every decided call; needs `legation[otel]`.",
         flag=False,
     ),
     Field(
         "agents",
         "",
-        optional(folder),
+        Optional(folder),
         "File with agents of your own, a stanza each. Without it, agents.toml in the data folder.",
         flag=False,
     ),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from legation.errors import ConfigInvalid
-from legation.settings.fields import FIELDS, PREFIX, Field, flag, variable
+from legation.settings.fields import FIELDS, PREFIX, flag, variable
 from legation.settings.readers import Unusable, folders
 from legation.settings.values import Settings
 
@@ -28,11 +28,12 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     problems: list[str] = []
-    for layer in (_flags(flags), _variables(environ), _file(environ, problems), _defaults(environ)):
+    for layer in (_flags(flags), _variables(environ), _file(environ, problems)):
         for name, raw in layer.values.items():
-            place = f"{layer.where} {layer.spell(name)}".strip()
+            place = f"{layer.where} {layer.spell(name)}"
             try:
-                field = _field(name, layer.spell)
+                if (field := _BY_NAME.get(name)) is None:
+                    raise _unknown(name, layer.spell)
                 if field.read is folders and isinstance(raw, str):
                     raw = raw.split(":")  # a list in the file; elsewhere a text, as PATH is
                 value = field.read(_from_home(raw, environ))
@@ -41,6 +42,8 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
             else:
                 values.setdefault(name, value)
                 sources.setdefault(name, place)
+    if "data_dir" not in values and (folder := default_data_folder(environ)).is_absolute():
+        values["data_dir"] = folder
     if not problems and "data_dir" not in values:
         problems.append("data_dir has no default without HOME: set HOME or LEGATION_DATA_DIR")
     if problems:
@@ -101,14 +104,6 @@ def _parsed(path: Path) -> Mapping[str, object]:
         raise Unusable("is not UTF-8: save it as such") from error
 
 
-def _defaults(environ: Mapping[str, str]) -> _Layer:
-    defaults: dict[str, object] = {field.name: field.default for field in FIELDS}
-    defaults["data_dir"] = folder = default_data_folder(environ)
-    if not folder.is_absolute():
-        del defaults["data_dir"]
-    return _Layer(defaults, "default", lambda _: "")
-
-
 def default_data_folder(environ: Mapping[str, str]) -> Path:
     """Where the data is unless somebody says otherwise; relative where there is no such folder."""
     return _xdg_folder(environ, "XDG_DATA_HOME", ".local/share")
@@ -129,11 +124,9 @@ def _from_home(value: object, environ: Mapping[str, str]) -> object:
     return value
 
 
-def _field(name: str, spell: Callable[[str], str]) -> Field:
-    if field := _BY_NAME.get(name):
-        return field
+def _unknown(name: str, spell: Callable[[str], str]) -> Unusable:
     from difflib import get_close_matches
 
     near = get_close_matches(name, _BY_NAME, n=1)
     known = f"did you mean {spell(near[0])}?" if near else f"known are {', '.join(map(spell, _BY_NAME))}"
-    raise Unusable(f"is unknown: {known}")
+    return Unusable(f"is unknown: {known}")

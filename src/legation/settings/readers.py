@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 from urllib.parse import urlsplit
@@ -24,28 +25,113 @@ class Unusable(Exception):
     """What is wrong with a value or a file, and what to write instead."""
 
 
-def _within(least: float, most: float, units: Mapping[str, float], hint: str) -> Callable[[object], float]:
-    """A reader of numbers, and of texts with a unit."""
-
-    def read(value: object) -> float:
-        if isinstance(value, str) and (text := _QUANTITY.fullmatch(value)) and text[2].lower() in units:
-            value = float(text[1]) * units[text[2].lower()]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Unusable(f"is not understood: write {hint}")
-        if not least <= value <= most:  # neither infinity nor nan is
-            raise Unusable(f"is out of range: write {hint}, at least {least:.15g} and at most {most:.15g}")
-        return float(value)
-
-    return read
+def _quantity(value: object, least: float, most: float, units: Mapping[str, float], hint: str) -> float:
+    if isinstance(value, str) and (text := _QUANTITY.fullmatch(value)) and text[2].lower() in units:
+        value = float(text[1]) * units[text[2].lower()]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unusable(f"is not understood: write {hint}")
+    if not least <= value <= most:  # neither infinity nor nan is
+        raise Unusable(f"is out of range: write {hint}, at least {least:.15g} and at most {most:.15g}")
+    return float(value)
 
 
-def duration(least: float, most: float) -> Callable[[object], float]:
-    return _within(least, most, _SECONDS, 'seconds, or a text like "90s", "10m" or "1h"')
+@dataclass(frozen=True)
+class Duration:
+    """Seconds: a number, or a text with a unit."""
+
+    least: float
+    most: float
+
+    def __call__(self, value: object) -> float:
+        hint = 'seconds, or a text like "90s", "10m" or "1h"'
+        return _quantity(value, self.least, self.most, _SECONDS, hint)
 
 
-def size(least: int, most: int) -> Callable[[object], int]:
-    read = _within(least, most, _BYTES, 'bytes, or a text like "512KiB" or "32MiB"')
-    return lambda value: int(read(value))
+@dataclass(frozen=True)
+class Size:
+    """Bytes: a number, or a text with a unit."""
+
+    least: int
+    most: int
+
+    def __call__(self, value: object) -> int:
+        hint = 'bytes, or a text like "512KiB" or "32MiB"'
+        return int(_quantity(value, self.least, self.most, _BYTES, hint))
+
+
+@dataclass(frozen=True)
+class Number:
+    least: int
+    most: int
+
+    def __call__(self, value: object) -> int:
+        if isinstance(value, str) and value.isascii() and value.isdigit():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most:
+            return value
+        raise Unusable(f"is not understood: write a number from {self.least} to {self.most}")
+
+
+@dataclass(frozen=True)
+class Text:
+    pattern: str
+    hint: str
+
+    def __call__(self, value: object) -> str:
+        if isinstance(value, str) and re.fullmatch(self.pattern, value):
+            return value
+        raise Unusable(f"is not understood: write {self.hint}")
+
+
+class Address(Text):
+    """One that can be taken apart: `http://[::1` looks like one, and has no host."""
+
+    def __call__(self, value: object) -> str:
+        found = super().__call__(value)
+        try:
+            parts = urlsplit(found)
+            named = parts.hostname and (parts.port is None or parts.port > 0)
+        except ValueError:
+            named = False
+        if not named:
+            raise Unusable(f"is not understood: write {self.hint}")
+        return found
+
+
+@dataclass(frozen=True)
+class Words:
+    """A list in the file; elsewhere a text with commas."""
+
+    word: Text
+
+    def __call__(self, value: object) -> tuple[str, ...]:
+        words = value if isinstance(value, list) else str(value).split(",")
+        return tuple(
+            self.word(each.strip() if isinstance(each, str) else each) for each in words if each != ""
+        )
+
+
+@dataclass(frozen=True)
+class SecretText:
+    name: str
+    pattern: str = r".+"
+    hint: str = "it as text"
+
+    def __call__(self, value: object) -> Secret:
+        if isinstance(value, str) and re.fullmatch(self.pattern, value, re.DOTALL):
+            with suppress(InvalidParams):  # not Unicode
+                return Secret(value, self.name)
+        raise Unusable(f"is not understood: write {self.hint}")
+
+
+@dataclass(frozen=True)
+class Optional:
+    """The empty text stands for "none": it is the default, and a variable cannot be unset in every place."""
+
+    read: Callable[[object], object]
+
+    def __call__(self, value: object) -> object:
+        return None if value == "" else self.read(value)
 
 
 def log_level(value: object) -> str:
@@ -65,78 +151,12 @@ def folders(value: object) -> tuple[Path, ...]:
     return tuple(folder(word) for word in words if word != "")
 
 
-def optional(read: Callable[[object], object]) -> Callable[[object], object]:
-    """The empty text stands for "none": it is the default, and a variable cannot be unset in every place."""
-    return lambda value: None if value == "" else read(value)
-
-
-def secret(name: str, pattern: str = r".+", hint: str = "it as text") -> Callable[[object], object]:
-    def read(value: object) -> Secret:
-        if isinstance(value, str) and re.fullmatch(pattern, value, re.DOTALL):
-            with suppress(InvalidParams):  # not Unicode
-                return Secret(value, name)
-        raise Unusable(f"is not understood: write {hint}")
-
-    return optional(read)
-
-
-def text(pattern: str, hint: str) -> Callable[[object], str]:
-    matches = re.compile(pattern).fullmatch
-
-    def read(value: object) -> str:
-        if isinstance(value, str) and matches(value):
-            return value
-        raise Unusable(f"is not understood: write {hint}")
-
-    return read
-
-
-def address(pattern: str, hint: str) -> Callable[[object], str]:
-    """One that can be taken apart: `http://[::1` looks like one, and has no host."""
-    look = text(pattern, hint)
-
-    def read(value: object) -> str:
-        found = look(value)
-        try:
-            parts = urlsplit(found)
-            named = parts.hostname and (parts.port is None or parts.port > 0)
-        except ValueError:
-            named = False
-        if not named:
-            raise Unusable(f"is not understood: write {hint}")
-        return found
-
-    return read
-
-
-def words(pattern: str, hint: str) -> Callable[[object], tuple[str, ...]]:
-    """A list in the file; elsewhere a text with commas."""
-    word = text(pattern, hint)
-
-    def read(value: object) -> tuple[str, ...]:
-        words = value if isinstance(value, list) else str(value).split(",")
-        return tuple(word(each.strip() if isinstance(each, str) else each) for each in words if each != "")
-
-    return read
-
-
 def port(value: object) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535:
         return value
     raise Unusable("is not understood: write a number from 1 to 65535, or 0 for any free one")
-
-
-def number(least: int, most: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        if isinstance(value, str) and value.isascii() and value.isdigit():
-            value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
-            return value
-        raise Unusable(f"is not understood: write a number from {least} to {most}")
-
-    return read
 
 
 def truth(value: object) -> bool:
