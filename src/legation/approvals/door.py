@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from legation.approvals import acting
 from legation.approvals.answers import Ending, ending_of
 from legation.approvals.approval import Approval, Status, new_approval_id
 from legation.approvals.approval_endings import Reason, Revoked, get
@@ -27,6 +26,7 @@ from legation.approvals.attendance import Attendance
 from legation.approvals.call_context import context_of
 from legation.approvals.considering import considered
 from legation.approvals.editing import edited, edited_params
+from legation.approvals.execute import act, write_down, write_down_later
 from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox, Wait
 from legation.approvals.injection import Signal, nothing
@@ -48,7 +48,7 @@ from legation.approvals.request import (
     unheard,
 )
 from legation.approvals.trace import Call, StepKind, proposed, unasked
-from legation.approvals.vigil import AWAY, AWAY_MS, WAIT_MS, Notify, Vigil, first_of, nobody
+from legation.approvals.wait import AWAY, AWAY_MS, WAIT_MS, Notify, Vigil, first_of, nobody
 from legation.errors import Conflict, LegationError, RateLimited, Unavailable
 
 TIMEOUT: Final = 600.0  # seconds: a person's time to answer, unless the rule says otherwise
@@ -341,12 +341,12 @@ class Door:
         return ruling_of(judged, "denied", POLICY, MOVED, MOVED, approval.call)
 
     async def _act(self, request: Request, ruling: Ruling, execute: Execute) -> Returned:
-        outcome = await acting.act(self.inbox, request, ruling, execute)
+        outcome = await act(self.inbox, request, ruling, execute)
         try:
-            await acting.write_down(self.inbox, outcome)
+            await write_down(self.inbox, outcome)
         except AWAY as error:
             logger.warning("cannot write down what a tool answered, and go on trying: %s", error)
-            self._own(acting.write_down_later(self.inbox, outcome, self._closing, self._habits.ended))
+            self._own(write_down_later(self.inbox, outcome, self._closing, self._habits.ended))
         return outcome.returned
 
     async def _withdraw(self, approval: Approval, reason: Reason) -> Approval:

@@ -25,7 +25,7 @@ from legation.approvals.passage import Judged
 from legation.approvals.policies import Policies
 from legation.approvals.request import Ruling
 from legation.approvals.trace_file import FiledLedger, TraceFile
-from legation.approvals.vigil import Moment, Why
+from legation.approvals.wait import Moment, Why
 from legation.cli.approver import login
 from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, InternalError, LegationError

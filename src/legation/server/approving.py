@@ -19,7 +19,7 @@ from legation.approvals.keeping import keeping
 from legation.approvals.policies import Policies
 from legation.approvals.request import Ended, unheard
 from legation.approvals.trace import StepKind
-from legation.approvals.vigil import Moment, Notify, Why, nobody
+from legation.approvals.wait import Moment, Notify, Why, nobody
 from legation.clock import Clock
 from legation.ids import new_id
 from legation.server.hosting import CHILDREN

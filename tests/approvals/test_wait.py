@@ -8,7 +8,7 @@ from tests.approvals.office import PERSON, SUPERVISOR, Office
 
 from legation.approvals.approval import Approval, Status
 from legation.approvals.attendance import MOST_PATTERNS
-from legation.approvals.vigil import LOOK_MS
+from legation.approvals.wait import LOOK_MS
 from legation.errors import Forbidden
 
 pytestmark = pytest.mark.heavy

@@ -13,7 +13,7 @@ from legation.approvals import effects
 from legation.approvals.inbox import Inbox
 from legation.approvals.request import Ended, Execute, Request, Returned, Ruling, Token
 from legation.approvals.trace import Call
-from legation.approvals.vigil import AWAY, AWAY_MS, first_of
+from legation.approvals.wait import AWAY, AWAY_MS, first_of
 
 logger = logging.getLogger("legation.door")
 
