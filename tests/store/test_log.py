@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.store.backends import ALL, DURABLE, make_backend
 
 from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
@@ -486,6 +488,70 @@ def test_a_row_of_an_update_alone_is_read_for_ever() -> None:
 def test_a_row_whose_update_is_not_in_it_is_malformed(span: bytes) -> None:
     with pytest.raises(ValueError):
         codec.decode_line(b'{"seq":7,"at":1,"type":"plan","update":%b,"raw":{"a":1}}' % span)
+
+
+def references(stream: str, *numbers: int) -> list[Draft]:
+    return [Draft(codec.REFERENCE, b"%b,%d]" % (codec.reference(stream), number)) for number in numbers]
+
+
+async def test_references_come_back_one_by_one_from_any_number_on(open_durable: Open) -> None:
+    drafted = [
+        *references("ses_a", *range(5, 105)),
+        *numbered(1),
+        *references("ses_a", 105, 107, 108, 3),
+        *references('ses "b"', 4, 5),
+    ]
+    async with open_durable() as log:
+        await (await log.stream("acp:1")).append(drafted)
+    async with open_durable() as log:
+        stream = await log.stream("acp:1")
+        for after in (0, 1, 57, 99, 100, 101, 104, 106):
+            found = await history(stream, after)
+            assert [event.seq for event in found] == list(range(after + 1, len(drafted) + 1))
+            assert [(event.type, event.raw) for event in found] == [
+                (draft.type, draft.raw) for draft in drafted[after:]
+            ]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(["acp-ref", "plan"]), st.integers(0, 1), st.integers(0, 3), st.booleans()),
+        max_size=30,
+    ),
+    after=st.integers(0, 32),
+)
+def test_a_page_of_references_says_what_its_rows_said(
+    rows: list[tuple[str, int, int, bool]], after: int
+) -> None:
+    events, number = list[Event](), 0
+    for seq, (type_, at, stream, follows) in enumerate(rows, 1):
+        number = number + 1 if follows else 7
+        events.append(Event(seq, at, type_, b'["ses_%d",%d]' % (stream, number)))
+    malformed = list[bytes]()
+    assert codec.decode(codec.encode_page(events), after, malformed.append) == events[after:]
+    assert malformed == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"seq":7,"at":1,"type":"acp-ref","run":2,"raw":["ses_a"]}',
+        b'{"seq":7,"at":1,"type":"acp-ref","run":0,"raw":["ses_a",1]}',
+        b'{"seq":7,"at":1,"type":"acp-ref","run":1000000000000,"raw":["ses_a",1]}',
+        b'{"seq":7,"at":1,"type":"acp-ref","run":"2","raw":["ses_a",1]}',
+    ],
+)
+def test_a_reference_that_is_none_is_reported_and_skipped(line: bytes) -> None:
+    malformed = list[bytes]()
+    assert codec.decode(line + b"\n", 0, malformed.append) == []
+    assert malformed == [line]
+
+
+@pytest.mark.parametrize("raw", [b"{}", b'["ses_a"]', b'["ses_a",01]', b'["ses_a", 1]', b"[1,2]"])
+async def test_what_is_no_reference_is_refused_as_one(open_log: Open, raw: bytes) -> None:
+    async with open_log() as log:
+        with pytest.raises(InvalidParams, match="cannot store a reference"):
+            (await log.stream("acp:1")).append([Draft(codec.REFERENCE, raw)])
 
 
 @pytest.mark.parametrize("draft", [Draft("x", b""), Draft("x", b"1\n2"), Draft('x"', b"1"), Draft("", b"1")])

@@ -27,6 +27,17 @@ async def test_a_batch_becomes_few_rows(tmp_path: Path) -> None:
     connection.close()
 
 
+async def test_references_that_follow_each_other_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    async with EventLog(SqliteBackend(path)) as log:
+        names = [Draft("acp-ref", b'["ses_a",%d]' % number) for number in range(1, 2001)]
+        await (await log.stream("acp:1")).append(names)
+    with closing(sqlite3.connect(path)) as connection:
+        [(body,)] = connection.execute("select body from page").fetchall()
+        assert len(body) < 100
+        assert connection.execute("pragma user_version").fetchone() == (4,)  # older ones would read one event
+
+
 async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "log.db")
     connection.execute("pragma user_version = 99")

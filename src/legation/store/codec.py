@@ -12,11 +12,17 @@ no UTF-8 or is long: to make a text of that, and a line of it again, would hold 
 `update` says that `raw` is the params of `session/update`, and how many bytes of it stand before and behind the update
 (INV-W4). A row without it is of another kind, or of a Legation that kept the update alone. `digest` stands before `raw`
 too, as text, where `raw` is too much to be decoded (INV-W5), and then `raw` may be stored elsewhere, as a `blob`.
+
+    {"seq":9,"at":1794774823125,"type":"acp-ref","run":3,"raw":["ses_1",17]}
+
+A reference stands for an event of another stream, by its number there. `run` says that the line is so many of them: here
+9, 10 and 11, which stand for 17, 18 and 19. Only a page of a database has such lines.
 """
 
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +39,9 @@ LONG_NATIVE = 1024 * 1024  # bytes, above which a native line is written in base
 _AT_ONCE = 768 * 1024  # bytes of it: other threads have their turn in between; a multiple of 3
 _SPANS_KEPT = 4096
 ELSEWHERE = b"null"  # where `raw` is in parts of its own, under the name that `blob` is
+REFERENCE: Final = "acp-ref"
+_LONGEST_RUN: Final = 32 * 1024  # references in one line: more than a page has
+_REFERENCES = re.compile(rb'(?:\["(?:[^"\\]|\\.)*",(?:0|[1-9][0-9]{0,18})\])*')
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 
 
@@ -45,6 +54,7 @@ class _Head(msgspec.Struct, gc=False):
     update: Span = WHOLE
     digest: str = ""
     blob: str = ""
+    run: int = 1
 
 
 _decode_head = msgspec.json.Decoder(_Head).decode
@@ -82,6 +92,15 @@ def check(drafts: Sequence[Draft]) -> None:
         raise InvalidParams(f"cannot store a {culprit.type!r} event: its raw JSON must be one non-empty line")
     for type_ in {draft.type for draft in drafts}:
         _type_members[type_]
+        if type_ == REFERENCE:
+            _check_references([draft.raw for draft in drafts if draft.type == REFERENCE])
+
+
+def _check_references(raws: Sequence[bytes]) -> None:
+    if not _REFERENCES.fullmatch(b"".join(raws)):
+        raise InvalidParams(
+            "cannot store a reference: give the name of a stream and the number of an event in it"
+        )
 
 
 def encode(events: Sequence[Event]) -> bytes:
@@ -115,6 +134,55 @@ def encode(events: Sequence[Event]) -> bytes:
     ]
     parts[1::3] = [ELSEWHERE if event.blob else event.raw for event in events]
     return b"".join(parts)  # the only copy of what is long
+
+
+def encode_page(events: Sequence[Event]) -> bytes:
+    """As `encode`; references of one moment that follow each other, to events that do so, are one line."""
+    if REFERENCE not in {event.type for event in events}:
+        return encode(events)
+    parts: list[bytes] = []
+    start = 0
+    while start < len(events):
+        first, length = events[start], 1
+        if first.type == REFERENCE:
+            length = _length_of_run(events, start)
+        if length > 1:
+            run = b',"run":%d' % length
+            parts.append(_LINE % (first.seq, first.at, _type_members[REFERENCE], run, b"", first.raw))
+        else:
+            parts.append(encode([first]))
+        start += length
+    return b"".join(parts)
+
+
+def _length_of_run(events: Sequence[Event], start: int) -> int:
+    first, end = events[start], start + 1
+    stream, number = split_reference(first.raw)
+    most = min(len(events), start + _LONGEST_RUN)
+    while end < most:
+        event = events[end]
+        # What has these bytes is what is made of them when they are read, whoever wrote it.
+        if event.raw != b"%b,%d]" % (stream, number + end - start) or event.at != first.at:
+            break
+        if event.type != REFERENCE:
+            break
+        end += 1
+    return end - start
+
+
+def reference(stream: str) -> bytes:
+    """How every reference to that stream begins: a comma, the number there and a bracket follow."""
+    return b"[%b" % msgspec.json.encode(stream)
+
+
+def split_reference(raw: bytes) -> tuple[bytes, int]:
+    """How it begins, and the number."""
+    begin, _, number = raw.rpartition(b",")
+    return begin, int(number[:-1])
+
+
+def referred_stream(begin: bytes) -> str:
+    return msgspec.json.decode(begin[1:], type=str)
 
 
 def _besides(event: Event) -> bytes:
@@ -194,12 +262,28 @@ def decode(block: bytes, after: int, on_malformed: Callable[[bytes], None]) -> l
             continue
         try:
             event = decode_line(line)
+            if event.type == REFERENCE:
+                events += _run(event, line, after)
+                continue
         except ValueError:
             on_malformed(line)
             continue
         if event.seq > after:
             events.append(event)
     return events
+
+
+def _run(first: Event, line: bytes, after: int) -> list[Event]:
+    """The references above that number that one line is."""
+    length = _decode_head(line[: line.find(_RAW)] + b"}").run
+    if not 0 < length <= _LONGEST_RUN:
+        raise ValueError("not an event line: no run is that long")
+    stream, number = split_reference(first.raw)
+    skipped = max(0, after + 1 - first.seq)
+    return [
+        Event(first.seq + each, first.at, REFERENCE, b"%b,%d]" % (stream, number + each))
+        for each in range(skipped, length)
+    ]
 
 
 def pages(events: Sequence[Event], limit: int) -> Iterable[Sequence[Event]]:

@@ -68,6 +68,7 @@ class EventLog:
         pending_limit: int = PENDING_LIMIT,
     ) -> None:
         self.clock = clock or SystemClock()
+        self.deletions = 0  # of streams, since it was opened
         self._backend = backend
         self._report = report
         self._pending_limit = pending_limit
@@ -146,6 +147,10 @@ class EventLog:
             return await self.stream(name, workspace)
         except (NotFound, InvalidParams):
             return None
+
+    def held(self, name: str, workspace: str = "local") -> Stream | None:
+        """The stream of that name, if somebody has it at this moment: nothing is read."""
+        return self._streams.get(key_of(name, workspace))
 
     async def streams(self, workspace: str = "local") -> list[StreamInfo]:
         self.must_be_readable("its streams")

@@ -36,7 +36,7 @@ from legation.store.lock import FolderLock
 from legation.store.sqlitefile import BUSY_LIMIT, connect
 from legation.wire.events import Event
 
-VERSION = 3
+VERSION = 4
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
 AT_ONCE = 100  # pages in one statement
 KNOWN_STREAMS = 10_000  # whose heads are remembered
@@ -74,6 +74,7 @@ create table part (
 
 # 2: where the generations before the newest begin, with spaces between. Until then a load deleted them.
 # 3: long texts, in parts of their own: in the row of its event such a text is `null`.
+# 4: a line may be several references. Nothing else is new; who reads it as one event must not open it.
 _MIGRATIONS = {
     2: "alter table stream add column earlier text not null default '';",
     3: """create table if not exists part (
@@ -83,6 +84,7 @@ _MIGRATIONS = {
       body blob not null,
       primary key (stream, blob, number)
     ) strict;""",
+    4: "",
 }
 
 _LOOKUP = "select name, workspace, state, first_seq, head, meta, earlier from stream where name = ?"
@@ -240,7 +242,7 @@ class SqliteBackend:
         fresh = [event for event in op.events if event.seq > head]
         if fresh:
             self._heads[op.stream] = stream_id, fresh[-1].seq
-        return [(stream_id, page[-1].seq, codec.encode(page)) for page in codec.pages(fresh, PAGE_BYTES)]
+        return [(stream_id, page[-1].seq, codec.encode_page(page)) for page in codec.pages(fresh, PAGE_BYTES)]
 
     def _head(self, stream: str) -> tuple[int, int]:
         found = self._heads.get(stream) or self._writer.execute(_HEAD, (stream,)).fetchone()

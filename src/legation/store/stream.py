@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     class Log(Protocol):
         clock: Clock
+        deletions: int
 
         def must_be_writable(self, stream: str) -> None: ...
         def submit(self, stream: Stream, op: Op) -> None: ...
@@ -357,6 +358,7 @@ class Stream:
         if state == "deleted":
             self._tail, self._tail_bytes, self._before_tail = [], 0, self.visible
             self.floor, self._earlier, self._meta = self.head + 1, (), NO_META
+            self._log.deletions += 1
             self.end()
         else:
             self._wake()  # whoever reads until it is closed has nothing else to be woken by
@@ -408,6 +410,11 @@ class Stream:
         generation goes on with the newest, unless he gives the `floor` of that."""
         start = max(seq, (self.floor if floor is None else floor) - 1) - self._before_tail
         return self._tail[start:] if start >= 0 else None
+
+    def recent(self, seq: int) -> Event | None:
+        """The one of that number, whatever generation it is of, if memory has it."""
+        index = seq - self._before_tail - 1
+        return self._tail[index] if 0 <= index < len(self._tail) else None
 
     def since_ahead(self, seq: int) -> list[Event] | None:
         """The same as `since`, with those that are on the way to the disk."""
