@@ -57,6 +57,7 @@ from legation.store.vault import Vault
 
 if TYPE_CHECKING:
     from legation.server.acp.connections import Connections
+    from legation.server.streaming.channel import Source
 
 
 @asynccontextmanager
@@ -138,6 +139,13 @@ async def open_instance(
                 attendance=door.attendance,
             )
 
+        async def find_told(name: str, workspace: str) -> Source | None:
+            if not name.startswith("acp:"):
+                return None
+            from legation.server.acp.source import find
+
+            return await find(log, name, workspace)
+
         acp = await stack.enter_async_context(AcpService(open_acp))
         services = Services(
             settings=settings,
@@ -158,7 +166,7 @@ async def open_instance(
             blobs=open_blobs(settings.blobs, settings.data_dir, links),
             links=links,
             log=log,
-            hub=Hub(log, clock),
+            hub=Hub(log, clock, finders=[find_told]),
             process_tokens=process_tokens,
             buckets=Buckets(database, clock),
             token_uses=await stack.enter_async_context(TokenUses(database, clock)),

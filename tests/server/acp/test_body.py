@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from legation.clock import SystemClock
-from legation.server.acp.body import MessageReader
 from legation.server.acp.outlet import MESSAGE
+from legation.server.acp.source import ConnectionSource, MessageReader
 from legation.server.streaming.hub import Hub
 from legation.store.log import READ_BYTES, EventLog
 from legation.store.sqlite import SqliteBackend
@@ -38,7 +38,8 @@ async def test_one_who_is_behind_gets_everything_and_nothing_is_read_twice(tmp_p
         for _ in range(COUNT // 100):
             await stream.append([Draft(MESSAGE, b'"%b"' % (b"x" * SIZE))] * 100)
         hub, found = Hub(log, SystemClock()), list[int]()
-        with MessageReader(hub, stream, 0, None, nullcontext()) as reader:
+        source = ConnectionSource(log, stream, messages=True)
+        with MessageReader(hub, source, 0, None, nullcontext()) as reader:
             while not found or found[-1] < stream.head:
                 found += map(int, re.findall(rb"(?m)^id: (\d+)$", await reader.next()))
             reader.leave()

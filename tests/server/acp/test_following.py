@@ -11,6 +11,7 @@ import pytest
 from legation.server.acp.following import Follower
 from legation.server.acp.messages import Updates
 from legation.server.acp.outlet import Outlet, stream_name
+from legation.server.acp.source import ConnectionSource
 from legation.store.backend import Op
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
@@ -44,7 +45,7 @@ async def test_an_update_and_its_message_need_one_commit(tmp_path: Path) -> None
         assert (session.visible, told.visible) == (0, 1)  # nobody sees any of it before the disk has it
         go.set()
         await told.durable(3)
-        assert [event.raw for event in told.since(1) or ()] == [
+        assert [event.raw for event in ConnectionSource(log, told).since(1) or ()] == [
             b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":%b}}'
             % UPDATE.payload
         ] * 2

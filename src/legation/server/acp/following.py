@@ -1,7 +1,8 @@
 """One session, as one client sees it: the updates of its log in their order, and what is asked in it.
 
 INV-F1  A client is told every update of a session once, in the order of the log, with the bytes of the log: the update,
-        and what its agent put beside it. Only the session has the name here that it has with us.
+        and what its agent put beside it. Only the session has the name here that it has with us. What is stored for
+        it is a reference, in one commit with the update or behind it.
 INV-F2  An answer to a prompt comes after every update of its turn.
 """
 
@@ -13,19 +14,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-import msgspec
-
 from legation.errors import LegationError
-from legation.server.acp.messages import Updates, notification_line, renamed
-from legation.server.acp.outlet import Outlet
-from legation.server.acp.state import ACP_TYPES, History, Setup, Told, facts_told, past
+from legation.server.acp.messages import ACP_TYPES, EXTENSION, Updates
+from legation.server.acp.outlet import MESSAGE, Outlet
+from legation.server.acp.state import History, Setup, Told, facts_told, past
+from legation.store.codec import REFERENCE, reference
 from legation.store.stream import Stream
 from legation.store.subscription import Subscription
 from legation.wire import codec
-from legation.wire.events import Event
+from legation.wire.events import Draft, Event
 from legation.wire.lifecycle import (
     AgentExited,
-    ExtensionMessage,
     PermissionAnswered,
     PermissionAsked,
     QuestionAnswered,
@@ -45,22 +44,10 @@ _NOTED: Final = _INQUIRIES | {kind.event_type() for kind in (AgentExited, Sessio
 _RESET: Final = SessionReset.event_type()
 _STATUS: Final = SessionStatus.event_type()
 _FACTS: Final = SetupFacts.event_type()
-_EXTENSION: Final = ExtensionMessage.event_type()
 
 Note = Callable[[str, object], None]  # the session's id, and the event's payload
 
 logger = logging.getLogger("legation.acp")
-
-
-class _Extension(msgspec.Struct):
-    """`ExtensionMessage`, with its params as bytes."""
-
-    method: str
-    params: msgspec.Raw
-    request: bool = False
-
-
-_decode_extension = msgspec.json.Decoder(_Extension).decode
 
 
 class Follower:
@@ -77,6 +64,7 @@ class Follower:
         self._noted = noted
         self._over = over
         self._updates = Updates(session_id)
+        self._reference = reference(session_id)
         self._muted = False  # an agent replays what the client has seen already
         self._open: dict[str, PermissionAsked | QuestionAsked] = {}
         self._events: Subscription | None = None
@@ -159,25 +147,13 @@ class Follower:
                 lines.append(event)
             elif event.type == _FACTS and not self._muted:
                 lines += facts_told(event)
-            elif event.type == _EXTENSION:
-                self._tell(lines)
-                lines = []
-                self._tell_extension(event)
+            elif event.type == EXTENSION and self._updates.of(event) is not None:
+                lines.append(event)
         self._tell(lines)
         self.seq = batch[-1].seq
         if self._moved is not None:
             self._moved.set_result(None)
             self._moved = None
-
-    def _tell_extension(self, event: Event) -> None:
-        """A notification that no protocol names. A request is put to its clients by whoever answers the agent."""
-        try:
-            sent = _decode_extension(event.payload)
-        except (ValueError, RecursionError):
-            return  # a text that no client could read either
-        if not sent.request:
-            params = msgspec.Raw(renamed(bytes(sent.params), self.session_id))
-            self._outlet.say(notification_line(sent.method, params))
 
     def _note(self, event: Event) -> None:
         if event.type == _RESET:
@@ -190,4 +166,9 @@ class Follower:
         self._noted(self.session_id, payload)
 
     def _tell(self, updates: list[Told]) -> None:
-        self._outlet.say(*[self._updates.line(update) for update in updates])
+        self._outlet.append([self._entry(update) for update in updates])
+
+    def _entry(self, update: Told) -> Draft:
+        if isinstance(update, Event):  # the session has it
+            return Draft(REFERENCE, b"%b,%d]" % (self._reference, update.seq))
+        return Draft(MESSAGE, self._updates.line(update))

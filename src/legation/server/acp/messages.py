@@ -11,10 +11,14 @@ from legation.agents.messages import Message, id_key, read_message
 from legation.errors import InvalidParams
 from legation.wire import jsontext
 from legation.wire.acp.rpc import RpcError
-from legation.wire.events import WHOLE, Draft, Event, Span
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, WHOLE, Draft, Event, Span
+from legation.wire.lifecycle import ExtensionMessage
 from legation.wire.members import members
 
 Kind = Literal["request", "notification", "response"]
+
+ACP_TYPES: Final = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
+EXTENSION: Final = ExtensionMessage.event_type()
 
 _KEPT: Final = 64  # ways in which the updates of one session are surrounded: mostly there is one
 _KEPT_BYTES: Final = 4096  # of each
@@ -71,13 +75,26 @@ def notification_line(method: str, params: object) -> bytes:
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (jsontext.write(method), jsontext.write(params))
 
 
+class _Extension(msgspec.Struct):
+    """`ExtensionMessage`, with its params as bytes."""
+
+    method: str
+    params: msgspec.Raw
+    request: bool = False
+
+
+_decode_extension = msgspec.json.Decoder(_Extension).decode
+
+
 class Updates:
     """Turns the updates of one session into lines: the bytes of the log, with our name of the session for the agent's.
+    A line is made of the event alone: whenever it is made, it is the same.
 
     What stands around the updates is mostly the same from one to the next, and is looked at once. A name that an agent
     says twice is told once: no client takes an update for another session's."""
 
     def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
         self._head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%b' % jsontext.write(
             session_id
         )
@@ -85,6 +102,22 @@ class Updates:
 
     def line(self, update: Event | Draft) -> bytes:
         return b'%b%b,"update":%b}}' % (self._head, self._beside(update), update.payload)
+
+    def of(self, event: Event) -> bytes | None:
+        """The line that an event of the log is to a client; None of one that is nothing to it."""
+        if event.type in ACP_TYPES:
+            return self.line(event)
+        return self._notification(event) if event.type == EXTENSION else None
+
+    def _notification(self, event: Event) -> bytes | None:
+        """One that no protocol names. A request is put to its clients by whoever answers the agent."""
+        try:
+            sent = _decode_extension(event.payload)
+        except (ValueError, RecursionError):
+            return None  # a text that no client could read either
+        if sent.request:
+            return None
+        return notification_line(sent.method, msgspec.Raw(renamed(bytes(sent.params), self._session_id)))
 
     def _beside(self, update: Event | Draft) -> bytes:
         """The other members of the params."""

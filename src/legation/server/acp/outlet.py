@@ -1,5 +1,8 @@
 """What a client is told: one ordered stream of the log for each server id, so that nothing is lost on the way.
 
+An entry is a line of ours, or a reference to an event of a session, which is stored once, there: its line is made of it
+whenever it is read (see `source`).
+
 INV-O1  A message has its number for ever: whoever comes back with the last one it saw gets exactly what follows,
         also after a restart of the server.
 INV-O2  After the end of a connection nothing of it is said any more, whoever has the name by then.
@@ -7,6 +10,7 @@ INV-O2  After the end of a connection nothing of it is said any more, whoever ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -61,10 +65,14 @@ class Outlet:
 
     def say(self, *lines: bytes) -> Receipt | None:
         """None where nothing is said any more."""
-        if self._closed or not lines:
+        return self.append([Draft(MESSAGE, line) for line in lines])
+
+    def append(self, entries: Sequence[Draft]) -> Receipt | None:
+        """Lines, and references."""
+        if self._closed or not entries:
             return None
         with suppress(Conflict):  # the log is closing, and with it the server
-            return self.stream.append([Draft(MESSAGE, line) for line in lines])
+            return self.stream.append(entries)
         return None
 
     async def say_durably(self, line: bytes) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from legation.server.acp.messages import ACP_TYPES
 from legation.store.stream import Stream
 from legation.wire import codec, jsontext
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event
+from legation.wire.events import Draft, Event
 from legation.wire.lifecycle import PromptStarted, SetupFacts
-
-ACP_TYPES: Final = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 
 _MODE: Final = "current-mode-update"
 _OPTIONS: Final = "config-option-update"

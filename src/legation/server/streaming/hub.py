@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Protocol, Self, runtime_checkable
 
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, NotFound
@@ -34,6 +34,14 @@ ALL: Final = "all"  # generations
 logger = logging.getLogger("legation.streams")
 
 Find = Callable[[str, str], Awaitable[Source | None]]  # name, workspace
+
+
+@runtime_checkable
+class Generations(Source, Protocol):
+    """A source that may have begun anew: a `Stream`, or what is made of one."""
+
+    def generation(self, number: int) -> Source: ...
+    def whole(self) -> Source: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +197,7 @@ class Hub:
         for find in self._finders:
             found = await find(name, workspace)
             if found is not None and not found.deleted:
-                return of_generation(found, generation) if isinstance(found, Stream) else found
+                return _in_generation(found, generation)
         raise NotFound(f"cannot find stream {name[:200]}; check its name")
 
     async def reader(
@@ -283,6 +291,12 @@ def of_generation(stream: Stream, generation: str | None) -> Stream | Span:
     if generation is None:
         return stream
     return stream.whole() if generation == ALL else stream.generation(int(generation))
+
+
+def _in_generation(source: Source, generation: str | None) -> Source:
+    if generation is None or not isinstance(source, Generations):
+        return source
+    return source.whole() if generation == ALL else source.generation(int(generation))
 
 
 def check_position(source: Source, after: int) -> None:

@@ -105,17 +105,18 @@ async def follow_acp_messages(
     """Everything that the agent says, as server-sent events: notifications, requests, responses.
 
     With a `Last-Event-ID` exactly what came after that. Before the first message it waits a while for it."""
-    from legation.server.acp.body import MessageReader
+    from legation.server.acp.source import ConnectionSource, MessageReader
 
     _must_accept(call, MEDIA)
     after = read_position(last_event_id, "Last-Event-ID") if last_event_id else None
     connections = await _connections(call)
     stream, since = await connections.stream(call.principal.workspace, server_id, APPEARS)
+    source = ConnectionSource(call.services.log, stream, messages=True)
     if after is not None:
-        check_position(stream, after)
+        check_position(source, after)
     reader = MessageReader(
         call.services.hub,
-        stream,
+        source,
         since if after is None else after,
         credential_of(call, "operate"),
         connections.reading(call.principal.workspace, server_id),
