@@ -88,8 +88,13 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/fs/writing.py": ({"Draft.drop", "Draft.place", "Draft.start"}, ("fs write", "fs upload")),
     "server/processes/starting.py": ({"_command"}, ("fs folder",)),
     "server/sessions/attachments.py": ({"_link"}, ("attachment",)),
-    "server/sessions/making.py": (
-        {"Making._place", "Making.create", "Making.remove_folder", "_remove"},
+    "server/sessions/service.py": (
+        {
+            "SessionService._create",
+            "SessionService._folder",
+            "SessionService._remove_folder",
+            "_remove",
+        },
         ("fs folder",),
     ),
 }
@@ -120,7 +125,7 @@ OWN = {
     "host/places.py": "agents' homes and temporary folders, in the data folder",
     "server/address.py": "the port, in the data folder",
     "server/fs/files.py": "the name of that folder",
-    "server/hosting.py": "the list of agents that run, in the data folder",
+    "server/sessions/hosts.py": "the list of agents that run, in the data folder",
     "server/http/static.py": "files of this package",
     "server/instance.py": "the data folder itself",
     "server/logs.py": "the server's log, in the data folder",
@@ -128,7 +133,7 @@ OWN = {
     "server/run.py": "the file that says where the server is, in the data folder",
     "server/serverfile.py": "the same",
     "server/servername.py": "the server's name, in the data folder",
-    "server/sessions/unsettled.py": "names of secrets of sessions that are being made, in the data folder",
+    "server/sessions/secrets.py": "names of secrets of sessions that are being made, in the data folder",
 }
 
 

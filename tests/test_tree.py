@@ -161,3 +161,14 @@ def test_no_committed_file_names_a_path_of_a_machine() -> None:
     )
     for path in committed():
         assert not machine.search(path.read_bytes()), path.relative_to(ROOT)
+
+
+# Inside the server, the faces stand on the sessions: `routes` may import `acp`, and that `sessions`, and never the other way.
+FACES = {"sessions": ("acp", "surfaces"), "acp": ("surfaces",)}
+
+
+def test_the_sessions_of_a_server_know_nothing_of_their_faces() -> None:
+    for part, above in FACES.items():
+        for path in sorted((SOURCE / "server" / part).glob("*.py")):
+            for name in above:
+                assert f"legation.server.{name}" not in path.read_text(), path

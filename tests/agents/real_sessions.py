@@ -25,7 +25,7 @@ def add_to_catalogue(talk: Talk, way: Way) -> None:
     """The agent that is driven so, as `real`."""
     catalogue = _WithOne(talk.rig.services.settings.data_dir)
     catalogue.added = (Entry(name=NAME, title="The real one", way=way, needs_sign_in=False),)
-    talk.rig.services.hosting.launcher.catalogue = catalogue
+    talk.rig.services.hosts.launcher.catalogue = catalogue
 
 
 @dataclass
@@ -58,5 +58,5 @@ class RealSessions:
         return str(found["id"]), after
 
     async def pid(self, session: str = "s") -> int:
-        host = await self.talk.rig.services.hosting.host()
+        host = await self.talk.rig.services.hosts.host()
         return host.session(session).agent.processes[0]

@@ -87,7 +87,7 @@ async def at_work(
             found = Catalogue(real_agents.INSTALLED).start(name)
             return replace(found, env={**found.env, **variables(model)})
 
-        monkeypatch.setattr(talk.rig.services.hosting.launcher.catalogue, "start", start)
+        monkeypatch.setattr(talk.rig.services.hosts.launcher.catalogue, "start", start)
         yield At(kind, talk, model)
 
 
@@ -120,7 +120,7 @@ async def test_permissions_a_cancel_and_a_resume(
         assert (await at.ended(after))["stopReason"] == "cancelled"
         assert not (talk.work / "three.txt").exists()
 
-        host = await talk.rig.services.hosting.host()
+        host = await talk.rig.services.hosts.host()
         session = host.session("s")
         pids = session.agent.processes
         await host.dispose_agent(str(session.agent_id))

@@ -237,7 +237,7 @@ async def target(rig: Rig, operation: Operation) -> str:
     if "{server_id}" in path:
         server_id = new_id("srv")
         if operation.method != "POST":  # whose first message makes it
-            await (await rig.services.acp.connections()).connection("local", server_id, "rehearsal")
+            await rig.services.acp.get("local", server_id, "rehearsal")
         path = path.replace("{server_id}", server_id)
     path = path.replace("{agent}", "rehearsal").replace("{question}", "qst_none")
     if "{permission}" in path:
@@ -288,7 +288,7 @@ async def a_trust(rig: Rig) -> str:
     """Of a folder that nobody else trusts: each has one of its own."""
     folder = rig.services.settings.folders[0] / new_id("dir")
     make_repository(folder)
-    trusted = rig.services.hosting.trusted("local")
+    trusted = rig.services.hosts.trusted("local")
     new = trusted.checked(str(folder), by="test", now_ms=rig.clock.now_ms())
     return trusted.add(new).id
 

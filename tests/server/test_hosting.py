@@ -79,7 +79,7 @@ async def play(session: Session, *steps: str) -> PromptResult:
 
 
 async def open_session(services: Services, work: Path) -> Session:
-    host = await services.hosting.host()
+    host = await services.hosts.host()
     work.mkdir(exist_ok=True)
     definition = AgentDefinition(
         id="rehearsal",
@@ -101,7 +101,7 @@ async def hosted(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         open_rig(request.param, tmp_path / "data", request, policy=policy) as rig,
     ):
         session = await open_session(rig.services, tmp_path / "work")
-        yield Hosted(rig, await rig.services.hosting.host(), tmp_path / "work", session)
+        yield Hosted(rig, await rig.services.hosts.host(), tmp_path / "work", session)
 
 
 async def test_what_a_rule_allows_is_not_asked(hosted: Hosted) -> None:
@@ -175,7 +175,7 @@ async def test_with_the_server_its_agents_and_their_questions_end(
     policy.write_text(POLICY)
     async with asyncio.timeout(LIMIT):
         async with open_rig("sqlite", tmp_path / "data", request, policy=policy) as rig:
-            hosting = rig.services.hosting
+            hosting = rig.services.hosts
             session = await open_session(rig.services, tmp_path / "work")
             hosted = Hosted(rig, await hosting.host(), tmp_path / "work", session)
             approval, prompting = await hosted.asked("ask write a.txt hello")

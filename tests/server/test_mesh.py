@@ -30,9 +30,9 @@ from tests.server.waiting_calls import POLICY, Desk, open_desk, outcome
 from legation.errors import Conflict
 from legation.proc.registry import Registry
 from legation.server.auth import make_authenticate
-from legation.server.hosting import CHILDREN
 from legation.server.http.app import AppOptions
 from legation.server.mesh import HOSTS, agents_running, mesh_app, mesh_url, take_mesh
+from legation.server.sessions.hosts import CHILDREN
 from legation.server.surfaces import MESH
 
 pytestmark = pytest.mark.heavy

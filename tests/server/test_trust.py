@@ -36,7 +36,7 @@ async def call(rig: Rig, method: str, path: str, headers: dict[str, str], body: 
 
 async def test_a_person_trusts_a_folder_and_no_more(rig: Rig, project: Path) -> None:
     owner = await rig.bearer(rig.people["owner"])
-    host = await rig.services.hosting.host("local")
+    host = await rig.services.hosts.host("local")
     assert not host.options.trusts(str(project))
 
     status, given = await call(rig, "POST", "/v1/trust", owner, {"folder": str(project)})
@@ -81,7 +81,7 @@ async def test_another_workspace_sees_and_trusts_nothing_of_it(rig: Rig, project
     _, given = await call(rig, "POST", "/v1/trust", owner, {"folder": str(project)})
     assert await call(rig, "GET", "/v1/trust", stranger) == (200, {"items": [], "next": None})
     assert (await call(rig, "DELETE", f"/v1/trust/{given['id']}", stranger))[0] == 404
-    assert not (await rig.services.hosting.host(rig.other)).options.trusts(str(project))
+    assert not (await rig.services.hosts.host(rig.other)).options.trusts(str(project))
 
 
 async def test_only_folders_that_are_served_can_be_trusted(rig: Rig, project: Path, tmp_path: Path) -> None:
@@ -103,13 +103,13 @@ async def test_a_list_that_cannot_be_read_is_told_where_it_is_used(rig: Rig, pro
     assert status >= 400
     assert "no list of trusted folders" in problem["detail"]
     with pytest.raises(ConfigInvalid, match="no list of trusted folders"):
-        await rig.services.hosting.launcher.launch("local", "rehearsal", project)
+        await rig.services.hosts.launcher.launch("local", "rehearsal", project)
 
 
 async def test_a_launch_is_told_whether_its_folder_is_trusted(
     rig: Rig, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher = rig.services.hosting.launcher
+    launcher = rig.services.hosts.launcher
     plain = launcher.catalogue.start
     yes = Stance(args=("trusted", "{folder}"), env={"STANCE": "trusted"})
     no = Stance(args=("untrusted", "{folder}"), env={"STANCE": "untrusted"})

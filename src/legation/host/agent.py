@@ -94,6 +94,7 @@ class Agent:
         self._pause: asyncio.Future[None] | None = None
         self._life: asyncio.Task[None] | None = None
         self._over = asyncio.Event()  # no process of it runs, and none follows
+        self._moved = asyncio.Event()  # to another status
 
     def snapshot(self) -> AgentUpdated:
         methods = self._announced.get("authMethods")
@@ -147,6 +148,14 @@ class Agent:
                 self._life.add_done_callback(lambda _: self._over.set())
             else:
                 self._over.set()
+
+    async def until_ready(self) -> AgentUpdated:
+        """Or until it is known that it will not be: one that was stopped because it did not obey is followed by another."""
+        while self._status in ("starting", "restarting") or (
+            self._status == "exited" and self._reason == "stopped"
+        ):
+            await self._moved.wait()
+        return self.snapshot()
 
     async def until_ended(self) -> AgentUpdated:
         await self._over.wait()
@@ -333,6 +342,8 @@ class Agent:
 
     def _move(self, status: AgentStatus, reason: Reason | None = None) -> None:
         self._status, self._reason = status, reason
+        self._moved.set()
+        self._moved = asyncio.Event()
         self._publish()
 
     def _publish(self) -> None:

@@ -196,6 +196,11 @@ class AcpHost:
         if agent is not None and agent.is_leaving:
             await agent.dispose()
 
+    async def until_ready(self, agent_id: str) -> AgentUpdated | None:
+        """The agent when it is ready, or when it will not be; None where there is none of that id."""
+        agent = self._agents.get(agent_id)
+        return await agent.until_ready() if agent else None
+
     async def until_ended(self, agent_id: str) -> AgentUpdated:
         """The agent as it is when no process of it runs any more and none follows; its sessions are without it by then. Also
         one that is disposed of while this waits."""

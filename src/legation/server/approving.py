@@ -22,8 +22,8 @@ from legation.approvals.trace import StepKind
 from legation.approvals.wait import Moment, Notify, Why, nobody
 from legation.clock import Clock
 from legation.ids import new_id
-from legation.server.hosting import CHILDREN
 from legation.server.servername import server_name
+from legation.server.sessions.hosts import CHILDREN
 from legation.settings import Settings
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Database, Transaction

@@ -17,13 +17,11 @@ from legation.gateway.toolbox import Toolbox
 from legation.ids import new_id
 from legation.proc import ProcessLauncher, Registry
 from legation.redact import Redactor
-from legation.server.acp.clients import Clients
-from legation.server.acp.service import AcpService
+from legation.server.acp.connections import AcpConnections
 from legation.server.address import Address, browser_name, take_address
 from legation.server.approving import approving
 from legation.server.fs.files import Files
 from legation.server.fs.roots import Roots
-from legation.server.hosting import CHILDREN, Hosting
 from legation.server.identity.process_tokens import ProcessTokens
 from legation.server.identity.token_uses import TokenUses
 from legation.server.life import Troubles, living
@@ -31,7 +29,10 @@ from legation.server.logs import secrets_of
 from legation.server.processes.auditing import recording
 from legation.server.processes.processes import Means, Processes
 from legation.server.services import Mode, Services
-from legation.server.sessions.desk import Desk
+from legation.server.sessions.clients import SessionClients
+from legation.server.sessions.hosts import CHILDREN, WorkspaceHosts
+from legation.server.sessions.record import SessionRecords
+from legation.server.sessions.service import SessionService
 from legation.server.streaming.hub import Hub
 from legation.server.sweeper import sweeping
 from legation.settings import Settings
@@ -56,7 +57,6 @@ from legation.store.steadyclock import steady
 from legation.store.vault import Vault
 
 if TYPE_CHECKING:
-    from legation.server.acp.connections import Connections
     from legation.server.streaming.channel import Source
 
 
@@ -88,20 +88,18 @@ async def open_instance(
             approving(settings, database, sealer, log, clock, policies, address.browser_url)
         )
         redactor = Redactor((*secrets_of(settings), own_token, *toolbox.secrets))  # of what agents say
-        clients, forbidden = Clients(), ForbiddenPlaces.in_force(settings, os.environ)
-        hosting = await stack.enter_async_context(
-            Hosting(settings, log, door.door, installed.workspace, redactor, forbidden, clients)
+        clients, forbidden = SessionClients(), ForbiddenPlaces.in_force(settings, os.environ)
+        hosts = await stack.enter_async_context(
+            WorkspaceHosts(settings, log, door.door, installed.workspace, redactor, forbidden, clients)
         )
         vault = Vault(database, sealer, clock)
         roots = Roots(settings.folders or [Path.home()], forbidden)
-        files = Files(
-            roots,
-            lambda session_id, workspace: sessions.folders_of(session_id, workspace),
-            work=settings.data_dir / WORK,
-        )
+        records = SessionRecords(log)
+        files = Files(roots, records.folders_of, work=settings.data_dir / WORK)
         sessions = await stack.enter_async_context(
-            Desk(
-                hosting=hosting,
+            SessionService(
+                records,
+                hosts=hosts,
                 log=log,
                 database=database,
                 vault=vault,
@@ -123,21 +121,17 @@ async def open_instance(
         )
         processes = await stack.enter_async_context(Processes(means, enabled=settings.processes))
 
-        async def open_acp() -> Connections:
-            from legation.server.acp.opening import open_connections
-
-            return await open_connections(
-                settings,
+        acp = await stack.enter_async_context(
+            AcpConnections(
                 log=log,
-                hosting=hosting,
-                folder_of=files.folder,
+                sessions=sessions,
                 clients=clients,
-                opened=sessions.adopt,
-                deletes=sessions.delete,
                 inbox=door.inbox,
-                grants=door.grants,
                 attendance=door.attendance,
+                supervisor_wait_ms=round(settings.supervisor_wait * 1000),
+                work=settings.data_dir / WORK,
             )
+        )
 
         async def find_told(name: str, workspace: str) -> Source | None:
             if not name.startswith("acp:"):
@@ -146,7 +140,6 @@ async def open_instance(
 
             return await find(log, name, workspace)
 
-        acp = await stack.enter_async_context(AcpService(open_acp))
         services = Services(
             settings=settings,
             mode=mode,
@@ -178,7 +171,7 @@ async def open_instance(
             grants=door.grants,
             door=door.door,
             toolbox=toolbox,
-            hosting=hosting,
+            hosts=hosts,
             sessions=sessions,
             acp=acp,
             files=files,

@@ -23,7 +23,6 @@ from legation.clock import Clock
 from legation.errors import ConfigInvalid, Conflict, Forbidden, LegationError
 from legation.proc.registry import listed
 from legation.server.address import LOOPBACK_NAMES
-from legation.server.hosting import CHILDREN
 from legation.server.http.app import App, AppOptions
 from legation.server.http.call import Authenticate
 from legation.server.http.problems import write_problem
@@ -32,6 +31,7 @@ from legation.server.http.routes import Routes
 from legation.server.listener import listen
 from legation.server.services import Services
 from legation.server.serving import Serving, Tls
+from legation.server.sessions.hosts import CHILDREN
 from legation.wire.principal import Principal
 
 IPV4: Final = "127.0.0.1"

@@ -172,11 +172,11 @@ def _before_exit(services: Services) -> Callable[[], None]:
     no process takes longer for its own."""
 
     def tell() -> None:
-        services.hosting.cut_turns()
+        services.hosts.cut_turns()
         services.door.shut()
         services.acp.shut()
         services.hub.close()
-        services.hosting.hurry()
+        services.hosts.hurry()
         services.processes.hurry()
 
     return tell

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from legation.clock import Clock
     from legation.gateway.toolbox import Toolbox
     from legation.secret import Secret
-    from legation.server.acp.service import AcpService
+    from legation.server.acp.connections import AcpConnections
     from legation.server.fs.files import Files
-    from legation.server.hosting import Hosting
     from legation.server.identity.process_tokens import ProcessTokens
     from legation.server.identity.token_uses import TokenUses
     from legation.server.processes.processes import Processes
-    from legation.server.sessions.desk import Desk
+    from legation.server.sessions.hosts import WorkspaceHosts
+    from legation.server.sessions.service import SessionService
     from legation.server.streaming.hub import Hub
     from legation.settings import Settings
     from legation.store.blobs.blobs import Blobs
@@ -78,9 +78,9 @@ class Services:
     grants: Grants
     door: Door
     toolbox: Toolbox
-    hosting: Hosting  # agents and their sessions
-    sessions: Desk
-    acp: AcpService  # clients that take us for an agent
+    hosts: WorkspaceHosts  # agents and their sessions
+    sessions: SessionService
+    acp: AcpConnections  # clients that take us for an agent
     files: Files
     processes: Processes  # that operators started
     own_token: Secret  # the CLI's, for as long as this server runs

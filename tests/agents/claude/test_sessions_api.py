@@ -53,7 +53,7 @@ async def test_permissions_once_never_and_always_and_a_resume_in_a_new_process(r
     assert [each["outcome"] for each in answered] == ["approved", "denied", "approved", "approved"]
     assert answered[-1]["by"].startswith("grant:")
     was = await real.pid()
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
     assert process(was) is None
     real.model.say("I remember.")

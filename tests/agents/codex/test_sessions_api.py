@@ -56,7 +56,7 @@ class Api:
         return seq
 
     async def pid(self, session: str) -> int:
-        host = await self.talk.rig.services.hosting.host()
+        host = await self.talk.rig.services.hosts.host()
         return host.session(session).agent.processes[0]
 
 

@@ -11,7 +11,7 @@ from tests.server.sessions.talk import Talk, open_talk
 from legation.agents import acp as agents
 from legation.errors import Unavailable
 from legation.server.acp import connection, connections
-from legation.server.acp.connection import Connection
+from legation.server.acp.connection import AcpConnection
 
 pytestmark = pytest.mark.heavy
 
@@ -29,10 +29,10 @@ async def call(talk: Talk, server_id: str, method: str, params: object) -> httpx
     return await talk.call("POST", f"/v1/acp/{server_id}?agent=rehearsal", message)
 
 
-async def opened(talk: Talk, server_id: str) -> Connection:
+async def opened(talk: Talk, server_id: str) -> AcpConnection:
     answer = await call(talk, server_id, "initialize", HELLO)
     assert "result" in answer.json(), answer.text
-    return await (await talk.rig.services.acp.connections()).connection("local", server_id, None)
+    return await talk.rig.services.acp.get("local", server_id, None)
 
 
 async def test_connections_that_are_opened_at_once_are_no_more_than_those_one_after_the_other(
@@ -81,7 +81,7 @@ async def test_an_agent_that_does_not_read_gets_no_more_notifications(
 ) -> None:
     """Else what waits for it would fill our memory."""
     client = await opened(talk, "c")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     (agent,) = host.get_agents()
     monkeypatch.setattr(agents, "OUTBOX_LIMIT", -1)
     note = {"jsonrpc": "2.0", "method": "_example/note", "params": {}}
@@ -103,4 +103,4 @@ async def test_a_message_held_back_does_not_outlive_its_credential(talk: Talk) -
 
     answer = await talk.rig.client.post("/v1/acp/c?agent=rehearsal", content=held_back(), headers=headers)
     assert answer.status_code == 401
-    assert await (await talk.rig.services.acp.connections()).listing("local") == []
+    assert await talk.rig.services.acp.list("local") == []

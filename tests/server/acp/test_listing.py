@@ -10,8 +10,10 @@ from tests.server.acp.acp_server import Client
 from legation.errors import InvalidParams
 from legation.host.host import AcpHost
 from legation.host.meta import SessionMeta
-from legation.server.acp.listing import PAGE, list_sessions
+from legation.server.acp.methods import PAGE, page_of
 from legation.server.sessions.details import Details
+from legation.server.sessions.record import SessionRecord, SessionRecords
+from legation.store.backend import LOCAL
 from legation.wire.acp.sessions import ListSessionsRequest
 from legation.wire.universal.facts import Metadata
 
@@ -35,8 +37,14 @@ async def use(host: AcpHost, name: str, ms: int | None, told: str | None = None)
     await stream.set_meta(meta.encode())
 
 
+async def known(host: AcpHost) -> list[SessionRecord]:
+    records = SessionRecords(host.log)
+    await records.load([LOCAL])
+    return records.of(LOCAL)
+
+
 async def page(host: AcpHost, cursor: str | None = None) -> tuple[list[str], str | None]:
-    answer = await list_sessions(host, "rehearsal", ListSessionsRequest(cursor=cursor))
+    answer = page_of(await known(host), ListSessionsRequest(cursor=cursor))
     return [each.session_id for each in answer.sessions], answer.next_cursor
 
 
@@ -62,7 +70,7 @@ async def test_the_last_used_comes_first_whoever_says_when_that_was() -> None:
         await use(host, "c-as-told", None, "1970-01-01T02:00:02+02:00")
         await use(host, "d-unknown", None)
         await use(host, "e-nonsense", 500, "yesterday")
-        answer = await list_sessions(host, "rehearsal", ListSessionsRequest())
+        answer = page_of(await known(host), ListSessionsRequest())
         assert [(each.session_id, each.updated_at) for each in answer.sessions] == [
             ("b-by-both", at(4000)),
             ("a-by-us", at(3000)),

@@ -82,7 +82,6 @@ async def test_a_session_is_busy_during_the_turn_of_a_client(talk: Talk) -> None
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.xfail(strict=True, reason="16 (b): only a message takes the exit away")
 async def test_how_an_agent_ended_is_told_only_until_another_runs(talk: Talk) -> None:
     await talk.created("s", directory=str(talk.work))
     await talk.played("s", "crash 3")
@@ -96,7 +95,6 @@ async def test_how_an_agent_ended_is_told_only_until_another_runs(talk: Talk) ->
     assert info["exit"] is None
 
 
-@pytest.mark.xfail(strict=True, reason="16 (c): a client that wakes a session does not open the vault")
 async def test_a_session_that_a_client_wakes_has_its_mcp_servers(talk: Talk) -> None:
     await talk.created("s", agent="mirror", directory=str(talk.work), mcp=MCP)
     assert servers(await talk.reflected("s")) == ["files"]
@@ -107,7 +105,6 @@ async def test_a_session_that_a_client_wakes_has_its_mcp_servers(talk: Talk) -> 
     assert servers(said) == ["files"]
 
 
-@pytest.mark.xfail(strict=True, reason="16 (c): the MCP servers of a client's session are not in the vault")
 async def test_a_session_that_a_client_made_keeps_its_mcp_servers(talk: Talk) -> None:
     session = await new(talk, "mirror", OVER_ACP)
     assert servers(await reflected(talk, "mirror", session)) == ["files"]
@@ -117,7 +114,6 @@ async def test_a_session_that_a_client_made_keeps_its_mcp_servers(talk: Talk) ->
     assert servers(said) == ["files"]
 
 
-@pytest.mark.xfail(strict=True, reason="16 (d): only a message sets again what was chosen")
 async def test_a_session_that_a_client_wakes_is_set_as_it_was(talk: Talk) -> None:
     chosen = {"model": "large", "effort": "high", "mode": "plan"}
     await talk.created(
@@ -143,7 +139,6 @@ async def until_stopped(talk: Talk, *sessions: str) -> None:
 # was left alone.
 
 
-@pytest.mark.xfail(strict=True, reason="16 (e): the idle stop of connections knows INV-I1 in part")
 async def test_an_agent_without_a_memory_is_not_stopped_when_its_client_is_idle(talk: Talk) -> None:
     first = await new(talk, "mirror")
     session = await new(talk, "forgetful")  # it can neither resume nor load
@@ -151,7 +146,6 @@ async def test_an_agent_without_a_memory_is_not_stopped_when_its_client_is_idle(
     assert (await talk.info(session))["status"] == "active"
 
 
-@pytest.mark.xfail(strict=True, reason="16 (e): the idle stop of connections knows INV-I1 in part")
 async def test_an_agent_with_a_tool_at_work_is_not_stopped_when_its_client_is_idle(talk: Talk) -> None:
     first = await new(talk, "mirror")
     session = await new(talk, "loading")

@@ -160,7 +160,7 @@ async def test_an_agent_of_the_server_ends_when_a_client_ends_its_session(talk: 
     await talk.created("s", agent="loading", directory=str(talk.work))
     await rpc(talk, "initialize", protocolVersion=1)
     await rpc(talk, f"session/{how}", sessionId="s")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     while len(host.get_agents()) > 1:  # that of the client stays
         await asyncio.sleep(0.02)  # the end is noted after the answer; bounded
     if how == "close":
@@ -201,8 +201,8 @@ async def test_a_connection_keeps_nothing_of_sessions_that_are_over(talk: Talk) 
         return str(made["result"]["sessionId"])
 
     closed, deleted, terminated, kept = [await new() for _ in range(4)]
-    acp = await talk.rig.services.acp.connections()
-    connection = await acp.connection("local", "client", None)
+    acp = talk.rig.services.acp
+    connection = await acp.get("local", "client", None)
     assert connection.followed == [closed, deleted, terminated, kept]
     await rpc(talk, "session/close", "rehearsal", sessionId=closed)
     await rpc(talk, "session/delete", "rehearsal", sessionId=deleted)
@@ -228,7 +228,7 @@ async def test_one_that_was_closed_is_refused_for_what_it_is_where_the_agent_can
 async def test_one_that_the_agent_has_lost_says_all_that_it_said_and_what_can_be_done(talk: Talk) -> None:
     await talk.created("s", agent="lossy", directory=str(talk.work))
     await talk.reflected("s")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
     await rpc(talk, "initialize", "lossy", protocolVersion=1)
     given: dict[str, Any] = {"sessionId": "s", "cwd": str(talk.work), "mcpServers": []}
@@ -245,7 +245,7 @@ async def test_one_that_the_agent_does_not_resume_is_loaded(talk: Talk) -> None:
     """By whichever of the two ways a client asks for it."""
     await talk.created("s", agent="lossy", directory=str(talk.work))
     await talk.reflected("s")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
     (talk.work / "found").write_text("session/load")  # and no other
     await rpc(talk, "initialize", "lossy", protocolVersion=1)
@@ -352,7 +352,7 @@ async def test_whoever_uses_a_session_while_a_client_takes_it_up_waits_for_that(
             for client in ("first", "second"):
                 answer = await rpc(talk, "session/prompt", "slow", client, sessionId="s", prompt=said)
                 assert "result" in answer
-            host = await talk.rig.services.hosting.host()
+            host = await talk.rig.services.hosts.host()
             assert len(host.get_agents()) == 2  # those of the clients
 
 
@@ -362,12 +362,10 @@ async def test_what_a_session_had_ends_with_its_close_also_where_it_is_opened_ag
     """Its agent, and its grants; what it is told afterwards counts."""
     await talk.created("s", directory=str(talk.work), permissionMode="bypass")
     await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
-    record = talk.rig.services.sessions._records.get("local", "s")
-    async with record.lock:  # until then nobody has noted the end
-        assert "result" in await rpc(talk, "session/close", "rehearsal", sessionId="s")
-        assert "result" in await take_up(talk, "s")
+    assert "result" in await rpc(talk, "session/close", "rehearsal", sessionId="s")
+    assert "result" in await take_up(talk, "s")
     assert (await talk.played("s", "say after"))["stopReason"] == "end_turn"
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     while len(host.get_agents()) > 1:  # that of the client stays
         await asyncio.sleep(0.02)  # the end is noted after the answer; bounded
     info = await talk.info("s")
@@ -404,8 +402,8 @@ async def test_a_request_that_is_given_up_before_it_begins_is_answered_among_the
 ) -> None:
     """Who asked with `Prefer: respond-async` reads nothing else."""
     await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
-    connections = await talk.rig.services.acp.connections()
-    connection = await connections.connection("local", "client", None)
+    connections = talk.rig.services.acp
+    connection = await connections.get("local", "client", None)
     owner = await talk.rig.principal(talk.rig.people["owner"])
     coming = connection.receive(Message("session/list", id=Raw(b"7"), params=Raw(b"{}")), owner)
     connection.receive(Message("$/cancel_request", params=Raw(b'{"requestId":7}')), owner)

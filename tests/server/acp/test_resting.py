@@ -8,7 +8,8 @@ from tests.cli.cli import rehearse
 from tests.server.rig import Rig, bearer, open_rig
 from tests.server.sessions.talk import open_talk
 
-from legation.server.acp.resting import IDLE, LOOK_EVERY
+from legation.server.acp.connections import IDLE
+from legation.server.sessions.agents import LOOK_EVERY
 
 pytestmark = pytest.mark.heavy
 
@@ -26,7 +27,7 @@ async def test_an_idle_agent_is_stopped_and_comes_back(
         made = await _call(rig, 1, "session/new", {"cwd": str(tmp_path), "mcpServers": []})
         prompt = {"sessionId": made["sessionId"], "prompt": [{"type": "text", "text": rehearse("recall")}]}
         await _call(rig, 2, "session/prompt", prompt)
-        host = await rig.services.hosting.host()
+        host = await rig.services.hosts.host()
         rig.clock.advance(LOOK_EVERY)
         await asyncio.sleep(0)
         assert [agent.status for agent in host.get_agents()] == ["ready"]
@@ -47,16 +48,21 @@ async def test_an_agent_is_not_stopped_in_a_turn_that_is_not_its_clients(
         made = await _call(talk.rig, 1, "session/new", {"cwd": str(talk.work), "mcpServers": []})
         session = str(made["sessionId"])
         permission = await talk.asked(session, "ask something")
-        connection = await (await talk.rig.services.acp.connections()).connection("local", "x", None)
-        assert connection.idle_since is not None
-        await connection.rest()
+        connection = await talk.rig.services.acp.get("local", "x", None)
+        connection.slot.idle_after = 0.001
+        for _ in range(2):  # at the first it is seen that something has happened
+            await connection.slot.rest()
+            talk.rig.clock.advance(1)
         assert (await talk.reply(session, permission, "once")).status_code == 204
         _, ended = await talk.until(session, "prompt-finished")
         assert ended["stopReason"] == "end_turn"
         while (await talk.info(session))["busy"]:
             await asyncio.sleep(0.02)  # the turn's end is noted; LIMIT bounds it
-        await connection.rest()
-        assert (await talk.rig.services.hosting.host()).get_agents() == []
+        host = await talk.rig.services.hosts.host()
+        while host.get_agents():  # when all of that is noted; LIMIT bounds it
+            talk.rig.clock.advance(1)
+            await connection.slot.rest()
+            await asyncio.sleep(0.02)
 
 
 async def _call(rig: Rig, number: int, method: str, params: object) -> dict[str, object]:

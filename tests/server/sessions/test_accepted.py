@@ -24,8 +24,7 @@ from tests.server.sessions.talk import LIMIT, script
 
 from legation.host.meta import SessionMeta, read_meta
 from legation.server.sessions.details import Begun, Details, Message, read_details
-from legation.server.sessions.record import Record
-from legation.server.sessions.records import Records
+from legation.server.sessions.record import SessionRecord, SessionRecords
 from legation.store.backend import Op, SetMeta
 from legation.store.sqlite import SqliteBackend
 from legation.wire import codec
@@ -58,8 +57,8 @@ class Owner:
 
     def __init__(self, made: Rig, disk: Slow) -> None:
         self.host, self.disk = made.host, disk
-        self.records = Records(made.log)
-        self.record = Record("local", NAME, PLACE, WANTED, head=0, closed=False)
+        self.records = SessionRecords(made.log)
+        self.record = SessionRecord("local", NAME, PLACE, WANTED, head=0, closed=False)
         self.records.add(self.record)
         self.accepted: list[str] = []
         self.played: set[str] = set()

@@ -5,8 +5,8 @@ import pytest
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
 from legation.host.modes import asks, current_mode
 from legation.host.offers import Offers
-from legation.server.sessions.choosing import Wanted, choose, left_in
 from legation.server.sessions.details import Details
+from legation.server.sessions.options import Wanted, choose, left_in
 from legation.wire.acp.config import SelectChoice, SelectOption, SessionMode, SessionModeState
 from legation.wire.universal.facts import Metadata
 

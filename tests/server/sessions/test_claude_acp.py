@@ -65,7 +65,7 @@ async def test_a_turn_a_permission_for_ever_and_a_resume(claude: Claude) -> None
     assert second.read_text() == "two.txt"
     [by] = [each["by"] for each in await talk.events("s", "permission-answered")][1:]
     assert by.startswith("grant:")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
     claude.model.say("I remember.")
     await claude.said("And now?")

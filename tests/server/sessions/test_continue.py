@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.server.sessions.talk import Talk
 
-from legation.server.sessions.turns import MOST_CONTEXT
+from legation.server.sessions.messages import MOST_CONTEXT
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -16,7 +16,7 @@ async def lost(talk: Talk, session: str = "old", **body: object) -> None:
     """A session with something said in it, whose agent has ended and forgotten it."""
     await talk.created(session, agent="lossy", directory=str(talk.work), **body)
     await talk.reflected(session, message="remember the parser")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session(session).agent_id))
 
 
@@ -127,7 +127,7 @@ async def test_what_was_not_told_is_told_with_the_next_message_that_the_agent_ge
     """The first one found no agent."""
     await lost(talk)
     await talk.created("new", agent="lossy", continues="old")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("new").agent_id))
     assert SAID in (await sent(talk, "new", "first"))["error"]["message"]
     (talk.work / "found").touch()

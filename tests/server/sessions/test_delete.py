@@ -170,7 +170,7 @@ async def test_the_folder_of_one_stays_as_long_as_another_works_there(talk: Talk
     (locked / "deep").mkdir(parents=True)
     locked.chmod(0o500)
     sessions = talk.rig.services.sessions
-    record = sessions._records.get("local", "s")
+    record = sessions.records.get("local", "s")
     fork = await a_fork(talk, "f", record.meta.cwd)
     assert (await talk.call("DELETE", "/v1/sessions/s")).status_code == 204
     assert locked.is_dir()
@@ -209,12 +209,12 @@ async def test_what_was_cut_off_is_brought_to_its_end_by_the_next_try(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await talk.created("s", mcp=MCP)
-    making = talk.rig.services.sessions._making
+    sessions = talk.rig.services.sessions
 
     async def failing(_: Any) -> None:
         raise StorageFailed("cannot use the database; look at it")
 
-    monkeypatch.setattr(making, "remove_folder", failing)
+    monkeypatch.setattr(sessions, "_remove_folder", failing)
     assert (await talk.call("DELETE", "/v1/sessions/s")).status_code == 500
     assert (await talk.call("GET", "/v1/sessions/s")).status_code == 404  # it was decided
     monkeypatch.undo()
@@ -241,15 +241,15 @@ async def test_an_id_that_may_hold_a_secret_is_not_in_the_audit_log(talk: Talk) 
 
 
 # In the order of what is done; it is gone for everybody once the first commit stands.
-NOTHING_IS_DECIDED = ("legation.server.sessions.desk:Desk._mark_deleted", 1)
+NOTHING_IS_DECIDED = ("legation.server.sessions.service:SessionService._mark_deleted", 1)
 AFTER_THAT = [
-    ("legation.server.sessions.attaching:Attaching.delete", 1),
+    ("legation.server.sessions.service:SessionService._delete", 1),
     ("legation.host.session:Session.end", 1),
     ("legation.approvals.inbox:Inbox.supersede_session", 1),
-    ("legation.server.sessions.sealing:Sealing.destroy", 1),
-    ("legation.server.sessions.making:Making.remove_folder", 1),
+    ("legation.server.sessions.secrets:SealedServers.destroy", 1),
+    ("legation.server.sessions.service:SessionService._remove_folder", 1),
     ("legation.store.stream:Stream.delete", 1),
-    ("legation.server.sessions.records:Records.bury", 1),
+    ("legation.server.sessions.record:SessionRecords.bury", 1),
 ]
 
 

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from tests.server.sessions.talk import LIMIT, Talk, script
 
-from legation.server.sessions import desk
+from legation.server.sessions import service
 from legation.server.sessions.attachments import links_to
 
 pytestmark = pytest.mark.heavy
@@ -64,7 +64,7 @@ async def test_a_turn_that_ends_while_the_next_message_is_read_is_not_in_the_bod
         assert read_on.wait(LIMIT)
         return links_to(*args)
 
-    monkeypatch.setattr(desk, "links_to", slow_disk)
+    monkeypatch.setattr(service, "links_to", slow_disk)
     body = {"message": script("say mine")}
     streamed = asyncio.create_task(talk.call("POST", "/v1/sessions/s/messages/stream", body))
     await reading.wait()

@@ -13,9 +13,9 @@ from tests.server.sessions.talk import Talk, open_talk, script
 
 from legation.approvals.grants import new_grant_id
 from legation.errors import Unavailable
-from legation.server.sessions import attaching
-from legation.server.sessions.desk import UNSETTLED, Desk
-from legation.server.sessions.unsettled import Owner, Unsettled
+from legation.server.sessions import agents
+from legation.server.sessions.secrets import Owner, SealedServers
+from legation.server.sessions.service import UNSETTLED, SessionService
 from legation.wire.action import MAX_PATH
 from legation.wire.api.approvals import NewGrant
 from legation.wire.principal import Principal
@@ -201,7 +201,7 @@ async def test_what_an_agent_says_of_the_owners_key_is_hidden(with_keys: Talk) -
 async def test_sessions_that_are_made_at_once_are_no_more_than_those_one_after_the_other(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attaching, "MOST_RUNNING", 2)
+    monkeypatch.setattr(agents, "MOST_RUNNING", 2)
     made = await asyncio.gather(*[talk.create(f"s{number}") for number in range(6)])
     assert sorted(answer.status_code for answer in made) == [200, 200, 429, 429, 429, 429]
     await talk.call("POST", f"/v1/sessions/{_first(made)}/terminate")
@@ -225,10 +225,12 @@ async def test_secrets_of_a_session_that_was_never_made_are_destroyed_at_the_nex
             await talk.rig.services.vault.put("local", "ssn_cut_off", b"[]")
             await talk.rig.services.vault.put("local", "run_of_another", b"[]")
             (kept,) = [each for each in await owners(talk) if each.startswith("ssn_01")]
-            unsettled = Unsettled(talk.rig.services.settings.data_dir / UNSETTLED)
+            services = talk.rig.services
+            folder = services.settings.data_dir / UNSETTLED
+            unsettled = SealedServers(services.vault, folder, services.clock)
             assert unsettled.left() == []
             for name in (kept, "ssn_cut_off"):
-                unsettled.note(Owner("local", name))
+                unsettled._note(Owner("local", name))
         async with open_talk(tmp_path, request) as talk:
             assert await owners(talk) == sorted([kept, "run_of_another"])
             assert unsettled.left() == []
@@ -244,11 +246,11 @@ async def test_what_was_cut_off_while_it_ended_is_ended_at_the_next_start(
             await talk.created("t", agent="mirror")
             await grant_to(talk, "t")  # as by an "always"
 
-            async def killed(_desk: Desk, _principal: object, _record: object) -> None:
+            async def killed(_desk: SessionService, _principal: object, _record: object, _now: int) -> None:
                 raise Unavailable("cannot go on: the test ends it here")
 
             with monkeypatch.context() as patched:
-                patched.setattr(Desk, "_settle", killed)
+                patched.setattr(SessionService, "_settle", killed)
                 for each in ("s", "t"):
                     assert (await talk.call("POST", f"/v1/sessions/{each}/terminate")).status_code == 503
             assert len(await owners(talk)) == 1

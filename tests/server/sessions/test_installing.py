@@ -31,7 +31,7 @@ async def talk(
 ) -> AsyncIterator[Talk]:
     environ = {**registry.environ, "PATH": os.defpath, "OPENAI_API_KEY": "canary-key"}
     made = partial(Catalogue, environ=environ, lock=disguised(registry))
-    monkeypatch.setattr("legation.agents.catalogue.catalogue.Catalogue", made)
+    monkeypatch.setattr("legation.host.launch.Catalogue", made)
     async with asyncio.timeout(110), open_talk(tmp_path, request) as opened:
         yield opened
 

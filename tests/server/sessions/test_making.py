@@ -24,9 +24,9 @@ NEW = {"agent": "rehearsal", "mcp": MCP, "permissionMode": "bypass", "title": "M
 # In the order of the commits; the session stands from the second on.
 BEFORE_IT_STANDS = ("legation.host.session:Session.keep", 1)
 IT_STANDS = ("legation.host.session:Session.attach", 1)
-IT_HAS_EVENTS = ("legation.server.sessions.mode_grants:ModeGrants.give", 1)
+IT_HAS_EVENTS = ("legation.server.sessions.approvals:SessionApprovals.give_mode", 1)
 ITS_GRANT_IS_NOTED = ("legation.approvals.grants:Grants.give", 1)
-ITS_GRANT_IS_GIVEN = ("legation.server.sessions.records:Records.save", 2)
+ITS_GRANT_IS_GIVEN = ("legation.server.sessions.record:SessionRecords.save", 2)
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def test_one_that_stands_when_its_server_is_killed_is_used_like_any_other(
         assert http.post("/v1/sessions/s/terminate").status_code == 204
 
 
-@pytest.mark.parametrize("where", [IT_STANDS, ("legation.server.sessions.desk:Desk.adopt", 1)])
+@pytest.mark.parametrize("where", [IT_STANDS, ("legation.server.sessions.record:SessionRecords.add", 1)])
 def test_one_of_a_client_of_acp_is_seen_everywhere_or_nowhere(tmp_path: Path, where: tuple[str, int]) -> None:
     work = str(tmp_path)
     with dying(tmp_path, where) as http:

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from legation.host.meta import SessionMeta
+from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.details import Begun, Details, Message
-from legation.server.sessions.mending import mend
-from legation.server.sessions.record import Record
-from legation.server.sessions.records import Records
+from legation.server.sessions.messages import MessageQueue
+from legation.server.sessions.record import SessionRecord, SessionRecords
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.wire import codec
@@ -41,15 +41,16 @@ class Case:
 async def test_a_message_waits_unless_its_own_prompt_stands_in_the_log(case: Case) -> None:
     async with EventLog(MemoryBackend()) as log:
         stream = await log.stream("s")
-        records = Records(log)
+        records = SessionRecords(log)
         given = Metadata("rehearsal", "build", None, "default")
         details = Details(agent="rehearsal", given=given, created_at=1, updated_at=1)
         meta = SessionMeta(cwd="/w", agent_definition_id="rehearsal", agent_session_id="a")
-        record = Record("local", "s", meta, details, head=0, closed=False)
+        record = SessionRecord("local", "s", meta, details, head=0, closed=False)
         records.add(record)
         await records.save(record, replace(details, begun=Begun(message=case.message, after=0)))
         for number, name in enumerate(case.prompted):
             await stream.append([codec.draft(PromptStarted(turn=f"trn_{number}", prompt=(), message=name))])
-        await mend(records, log)
+        agents = SessionAgents.__new__(SessionAgents)  # of which nothing is asked
+        await MessageQueue(records, agents, log, log.clock).recover()
         assert record.details.begun is None
         assert record.details.queue == ((case.message,) if case.waits else ())

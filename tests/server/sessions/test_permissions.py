@@ -10,8 +10,8 @@ from tests.server.rig import BOTH
 from tests.server.sessions.talk import LIMIT, Talk, open_talk
 
 from legation.errors import SessionClosed
-from legation.server.sessions.mode_grants import ModeGrants
-from legation.server.sessions.records import Records
+from legation.server.sessions.approvals import SessionApprovals
+from legation.server.sessions.record import SessionRecords
 
 pytestmark = pytest.mark.heavy
 
@@ -298,13 +298,13 @@ async def test_a_mode_that_comes_too_late_is_not_granted_to_a_session_that_ended
     """It was open when the change began."""
     await opened(talk)
     services = talk.rig.services
-    records = Records(services.log)
+    records = SessionRecords(services.log)
     await records.load(["local"])
     before = records.get("local", "s")
     await talk.call("POST", "/v1/sessions/s/terminate")
     before.let_go(closed=True)
     owner = await talk.rig.principal(talk.rig.people["owner"])
-    modes = ModeGrants(services.inbox, services.grants, records, services.clock)
+    modes = SessionApprovals(services.inbox, services.grants, records, services.clock)
     with pytest.raises(SessionClosed):
-        await modes.give(owner, before, "bypass")
+        await modes.give_mode(owner, before, "bypass")
     assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []

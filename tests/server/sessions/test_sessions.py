@@ -5,7 +5,7 @@ from tests.server.sessions.talk import Talk
 
 from legation.host.meta import SessionMeta
 from legation.server.sessions.details import Details
-from legation.server.sessions.record import Record
+from legation.server.sessions.record import SessionRecord
 from legation.wire.api.sessions import SessionInfo
 from legation.wire.universal.facts import Metadata
 
@@ -89,21 +89,21 @@ async def test_a_page_costs_what_is_on_it(talk: Talk, monkeypatch: pytest.Monkey
     for number in range(200):
         await put_on_record(talk, f"n{number}", number, load=number == 199)
     looked_at: list[str] = []
-    real = Record.info
+    real = SessionRecord.info
 
-    def looking(record: Record) -> SessionInfo:
+    def looking(record: SessionRecord) -> SessionInfo:
         looked_at.append(record.id)
         return real(record)
 
-    monkeypatch.setattr(Record, "info", looking)
-    shown = Record.status
+    monkeypatch.setattr(SessionRecord, "info", looking)
+    shown = SessionRecord.status
     seen: list[str] = []
 
-    def status(record: Record) -> str:
+    def status(record: SessionRecord) -> str:
         seen.append(record.id)
         return shown.__get__(record)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(Record, "status", property(status))
+    monkeypatch.setattr(SessionRecord, "status", property(status))
     page = (await talk.call("GET", "/v1/sessions?limit=3")).json()
     page = (await talk.call("GET", f"/v1/sessions?limit=3&cursor={page['next']}")).json()
     assert [each["sessionId"] for each in page["sessions"]] == ["n196", "n195", "n194"]

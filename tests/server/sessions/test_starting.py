@@ -7,7 +7,7 @@ from legation.errors import Unavailable
 from legation.host.host import AcpHost
 from legation.host.launch import Launch
 from legation.host.options import AgentDefinition
-from legation.server.sessions.starting import start
+from legation.server.sessions.agents import start
 
 pytestmark = pytest.mark.heavy
 

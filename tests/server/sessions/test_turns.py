@@ -15,10 +15,10 @@ from tests.server.sessions.talk import LIMIT, Talk, script
 from legation.errors import StorageFailed
 from legation.host.session import Session
 from legation.proc.kernel import process
+from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.details import Details, Message
-from legation.server.sessions.record import Record
-from legation.server.sessions.records import Records
-from legation.server.sessions.turns import MOST_QUEUED, MOST_QUEUED_SIZE, Turns
+from legation.server.sessions.messages import MOST_QUEUED, MOST_QUEUED_SIZE, MessageQueue
+from legation.server.sessions.record import SessionRecord, SessionRecords
 from legation.wire.universal.facts import Metadata
 
 pytestmark = pytest.mark.heavy
@@ -159,7 +159,7 @@ async def test_an_agent_that_is_killed_while_idle_comes_back(talk: Talk) -> None
 async def test_a_message_that_no_agent_can_get_is_told_with_why(talk: Talk) -> None:
     """An agent that can neither resume nor load."""
     await talk.created("s", agent="forgetful")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
     ended = await talk.played("s", "say back")
     assert "can neither resume nor load" in ended["error"]["message"]
@@ -168,7 +168,7 @@ async def test_a_message_that_no_agent_can_get_is_told_with_why(talk: Talk) -> N
 
 async def test_an_agent_without_resume_loads(talk: Talk) -> None:
     await talk.created("s", agent="loading", mcp={"a": {"type": "local", "command": "a", "env": {"K": "v"}}})
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
     said = await talk.reflected("s")
     assert said["opened"] == "session/load"
@@ -180,7 +180,7 @@ async def test_two_sessions_work_at_once(talk: Talk) -> None:
         await talk.created(name)
         await talk.send(name, f"say {name} waits", "ask run false")
         await talk.until(name, "permission-asked")
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     assert host.session("a").agent_id != host.session("b").agent_id
     [first], [second] = [await talk.events(name, "permission-asked") for name in ("a", "b")]
     assert (await talk.reply("b", second["id"], "once")).status_code == 204
@@ -192,7 +192,7 @@ async def test_two_sessions_work_at_once(talk: Talk) -> None:
 
 
 async def lose_agent(talk: Talk) -> None:
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
 
 
@@ -213,7 +213,7 @@ async def test_a_session_is_terminated_while_its_agent_starts(talk: Talk) -> Non
     replies = await asyncio.gather(*[talk.call("POST", "/v1/sessions/s/terminate") for _ in range(3)])
     assert [reply.status_code for reply in replies] == [204] * 3
     assert (await talk.info("s"))["status"] == "closed"
-    host = await talk.rig.services.hosting.host()
+    host = await talk.rig.services.hosts.host()
     async with asyncio.timeout(LIMIT):
         while any(agent.status != "disposed" for agent in host.get_agents()):
             await asyncio.sleep(0.02)
@@ -266,8 +266,8 @@ class Desk:
 
     disk: Disk
     session: Session
-    record: Record
-    turns: Turns
+    record: SessionRecord
+    turns: MessageQueue
 
     async def send(self, text: str) -> None:
         await self.turns.send(self.record, Message(text=script(f"say {text}")))
@@ -288,15 +288,19 @@ async def at_desk(place: Path) -> AsyncIterator[Desk]:
         session = await made.rehearse()
         given = Metadata("rehearsal", "build", None, "default", None)
         details = Details(agent="rehearsal", given=given, created_at=0, updated_at=0)
-        record = Record("local", session.id, session.meta, details, head=session.stream.head, closed=False)
+        record = SessionRecord(
+            "local", session.id, session.meta, details, head=session.stream.head, closed=False
+        )
         record.session = session
-        records = Records(made.log)
+        records = SessionRecords(made.log)
         records.add(record)
 
-        async def ensure(_record: Record) -> Session:
-            return session
+        class Agents(SessionAgents):
+            async def attach(self, *_: object, **__: object) -> Session:
+                return session
 
-        turns = Turns(records, ensure, made.log, made.log.clock)
+        agents = Agents.__new__(Agents)
+        turns = MessageQueue(records, agents, made.log, made.log.clock)
         yield Desk(disk, session, record, turns)
         await turns.close()
 

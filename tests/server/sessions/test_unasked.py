@@ -53,7 +53,7 @@ async def test_a_session_works_in_a_mode_in_which_its_agent_asks(agent: str, at:
 
 async def test_it_asks_again_when_its_agent_was_stopped_and_comes_back(at: Talk) -> None:
     await at.created("s", agent="returns", directory=str(at.work))
-    host = await at.rig.services.hosting.host("local")
+    host = await at.rig.services.hosts.host("local")
     await host.dispose_agent(host.session("s").agent_id or "")
     await say(at)
     _, asked = await at.until("s", "permission-asked")

@@ -11,21 +11,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from legation.errors import LegationError, TransportClosed
-from legation.server.acp.client_calls import Answered, ClientCalls
+from legation.server.sessions.clients import Answered
+from legation.server.sessions.service import SessionService
 from legation.wire.acp.elicitation import CreateElicitationResponse
 from legation.wire.acp.permission import PermissionOption, RequestPermissionResponse, Selected
 from legation.wire.acp.rpc import ClientMethod
+from legation.wire.api.sessions import PermissionReplyWord
 from legation.wire.lifecycle import PermissionAsked, QuestionAsked
-from legation.wire.principal import Principal
 
-Word = Literal["once", "always", "reject"]
+if TYPE_CHECKING:
+    from legation.server.acp.connection import AcpConnection
 
-_WORDS: Final[Mapping[str, Word]] = {
+_WORDS: Final[Mapping[str, PermissionReplyWord]] = {
     "allow_once": "once",
     "allow_always": "always",
     "reject_once": "reject",
@@ -37,27 +39,13 @@ _T = TypeVar("_T")
 logger = logging.getLogger("legation.acp")
 
 
-class Answers(Protocol):
-    """Where answers go."""
-
-    async def permission(self, by: Principal, session_id: str, permission_id: str, word: Word) -> None: ...
-    async def question(
-        self, by: Principal, session_id: str, question_id: str, answer: CreateElicitationResponse
-    ) -> None: ...
-
-
 class Asking:
     """Of one connection. A permission is put to the client when both have come, in whatever order: the agent's
     question in the session's log, and the word of the door that somebody must answer it."""
 
-    def __init__(
-        self, calls: ClientCalls, answers: Answers, waits: Callable[[str], bool], asks: Callable[[], None]
-    ) -> None:
-        """`waits`: whether the approval of that id waits for somebody already. `asks` is called before the client is asked."""
-        self._calls = calls
-        self._asks = asks
-        self._answers = answers
-        self._waits = waits
+    def __init__(self, connection: AcpConnection, sessions: SessionService) -> None:
+        self._connection = connection
+        self._sessions = sessions
         self._asked: dict[str, tuple[str, PermissionAsked]] = {}
         self._wanted: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -67,7 +55,7 @@ class Asking:
 
     def asked(self, session_id: str, ask: PermissionAsked) -> None:
         self._asked[ask.id] = session_id, ask
-        if self._waits(ask.id):
+        if self._connection.is_wanted(ask.id):
             self._wanted.add(ask.id)
         self._put(ask.id)
 
@@ -118,20 +106,26 @@ class Asking:
         self._running[inquiry_id] = asyncio.create_task(run(), name=f"legation-asks-{inquiry_id}")
 
     async def _ask_permission(self, session_id: str, ask: PermissionAsked) -> None:
-        self._asks()
-        answered = await self._calls.ask(ClientMethod.REQUEST_PERMISSION, permission_request(session_id, ask))
+        self._connection.note_asks()
+        answered = await self._connection.calls.ask(
+            ClientMethod.REQUEST_PERMISSION, permission_request(session_id, ask)
+        )
         word = _word(answered, ask.options)
         if word is not None:  # else it is left to the inbox: this client does not decide
             self._answering.add(ask.id)
-            await self._answers.permission(answered.by, session_id, ask.id, word)
+            record = self._sessions.records.get(answered.by.workspace, session_id)
+            await self._sessions.approvals.reply(answered.by, record, ask.id, word)
 
     async def _ask_question(self, session_id: str, asked: QuestionAsked) -> None:
-        self._asks()
-        answered = await self._calls.ask(ClientMethod.ELICITATION_CREATE, _elicitation(session_id, asked))
+        self._connection.note_asks()
+        answered = await self._connection.calls.ask(
+            ClientMethod.ELICITATION_CREATE, _elicitation(session_id, asked)
+        )
         response = _read(answered, CreateElicitationResponse)
         if response is not None:
             self._answering.add(asked.id)
-            await self._answers.question(answered.by, session_id, asked.id, response)
+            record = self._sessions.records.get(answered.by.workspace, session_id)
+            self._sessions.approvals.reply_question(answered.by, record, asked.id, response)
 
 
 def permission_request(session_id: str, ask: PermissionAsked) -> dict[str, object]:
@@ -167,7 +161,7 @@ def _elicitation(session_id: str, asked: QuestionAsked) -> dict[str, object]:
     return {"sessionId": session_id, **{name: value for name, value in given.items() if value is not None}}
 
 
-def _word(answered: Answered, options: tuple[PermissionOption, ...]) -> Word | None:
+def _word(answered: Answered, options: tuple[PermissionOption, ...]) -> PermissionReplyWord | None:
     response = _read(answered, RequestPermissionResponse)
     if response is None or not isinstance(response.outcome, Selected):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -13,27 +12,12 @@ from legation.errors import TransportClosed
 from legation.ids import new_id
 from legation.server.acp.messages import key_of, notification_line, request_line
 from legation.server.acp.outlet import Outlet
+from legation.server.sessions.clients import Answered
 from legation.wire import jsontext
-from legation.wire.acp.rpc import CANCEL_REQUEST, RpcError
+from legation.wire.acp.rpc import CANCEL_REQUEST
 from legation.wire.principal import Principal
 
 MOST_WAITING: Final = 1_000  # of one client; an agent's runaway questions must not fill our memory
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """`by` is whose credential came with the answer."""
-
-    result: bytes
-    error: RpcError | None
-    by: Principal
-
-    def value(self) -> object:
-        """Of the result; None where there is none to be read."""
-        try:
-            return jsontext.read(self.result) if self.result else None
-        except jsontext.READ_ERRORS:
-            return None
 
 
 class ClientCalls:

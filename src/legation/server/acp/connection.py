@@ -8,26 +8,24 @@ INV-C2  A request goes on when the one who sent it hangs up; the answer stands i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
 from legation.agents.messages import Message, id_key, read_cancelled_id
-from legation.clock import Clock
 from legation.errors import LegationError, Unavailable
-from legation.server.acp.asking import Answers, Asking
+from legation.server.acp.asking import Asking
 from legation.server.acp.client_calls import ClientCalls
-from legation.server.acp.clients import Clients
-from legation.server.acp.facade import Facade, FolderOf, Reply
 from legation.server.acp.failures import Refused, exit_of, logger, rpc_error
 from legation.server.acp.messages import error_line, key_of, kind_of, notification_line, result_line
-from legation.server.acp.offer import offers, what_counts
-from legation.server.acp.opened import Opened
+from legation.server.acp.methods import AcpMethods, Reply
 from legation.server.acp.outlet import Kept, Outlet, Taken
-from legation.server.acp.seat import Seat
+from legation.server.acp.waiting import Waiting
+from legation.server.sessions.agents import AgentSlot
+from legation.server.sessions.clients import SessionClients, offers, what_counts
+from legation.server.sessions.service import SessionService
 from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode, RpcError
 from legation.wire.lifecycle import (
     AgentExited,
@@ -46,62 +44,36 @@ LONGEST_ID: Final = 1024  # characters of a request's id that is kept; any clien
 AGENT_EXITED: Final = "_adapter/agent_exited"  # as sandbox-agent tells its clients
 
 
-MakeSeat = Callable[[Callable[[], bool]], Seat]  # given whether the client has terminals
-
-
-class SessionDeleted(Protocol):
-    """Deletes a session for a client of an agent."""
-
-    async def __call__(self, principal: Principal, session_id: str, *, client_of: str | None) -> None: ...
-
-
 class _Running(NamedTuple):
     message: Message
     answer: asyncio.Future[bytes]
     after: int  # what had been said when it came
 
 
-class Connection:
+class AcpConnection:
+    """`kept` is what the log has of it, `slot` where its agent runs, `clients` those that follow sessions, `waiting` what a
+    person must answer."""
+
     def __init__(
         self,
-        workspace: str,
         kept: Kept,
-        seat: MakeSeat,
         outlet: Outlet,
-        answers: Answers,
-        folder_of: FolderOf,
-        clients: Clients,
-        opened: Opened,
-        deletes: SessionDeleted,
-        *,
-        waits: Callable[[str], bool],
-        clock: Clock,
+        slot: AgentSlot,
+        sessions: SessionService,
+        clients: SessionClients,
+        waiting: Waiting,
     ) -> None:
         self.kept = kept
         self.outlet = outlet
+        self.slot = slot
+        self.workspace = slot.workspace
+        self.clients = clients
         self.calls = ClientCalls(outlet)
-        self._workspace = workspace
-        self._clients = clients
-        self._clock = clock
-        self._last_used = clock.monotonic()
-        self._readers = 0
-        self._seat = seat(lambda: offers(self.client, "terminal"))
-        self._principal: Principal | None = None
-        self._asking = Asking(
-            self.calls, answers, lambda asked: self._decides and waits(asked), self._note_asks
-        )
-        self._facade = Facade(
-            kept.agent,
-            self._seat,
-            outlet,
-            folder_of,
-            opened=opened,
-            deletes=partial(self._delete, deletes),
-            greeted=self._greeted,
-            follows=lambda session_id: clients.add(workspace, session_id, self),
-            unfollows=lambda session_id: clients.remove(workspace, session_id, self),
-            noted=self._noted,
-        )
+        slot.terminals = offers(self.client, "terminal")
+        self._principal: Principal | None = None  # whose credential came with the last message
+        self._waiting = waiting
+        self._asking = Asking(self, sessions)
+        self._methods = AcpMethods(self, sessions)
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._noting = asyncio.Lock()
         self._telling: set[asyncio.Task[None]] = set()
@@ -119,30 +91,16 @@ class Connection:
     @property
     def followed(self) -> list[str]:
         """The sessions whose updates it is told."""
-        return self._facade.followed
-
-    @property
-    def idle_since(self) -> float | None:
-        return None if self._running or self._readers else self._last_used
-
-    async def rest(self) -> None:
-        """Nobody uses it; its agent is stopped until somebody does."""
-        await self._seat.rest()
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Somebody reads what is told."""
-        self._readers += 1
-        try:
-            yield
-        finally:
-            self._readers -= 1
-            self._last_used = self._clock.monotonic()
+        return self._methods.followed
 
     def wanted(self, permission_id: str) -> None:
         """Somebody must answer it, and the client may be the one, if its credential decides anything at all."""
         if self._decides:
             self._asking.wanted(permission_id)
+
+    def is_wanted(self, permission_id: str) -> bool:
+        """Whether somebody must answer it already."""
+        return self._decides and permission_id in self._waiting
 
     @property
     def _decides(self) -> bool:
@@ -152,11 +110,11 @@ class Connection:
 
     def receive(self, message: Message, by: Principal) -> asyncio.Future[bytes] | None:
         """The line that answers a request, later; None for what wants no answer."""
-        self._last_used = self._clock.monotonic()
+        self.slot.used()
         self._principal = by
         match kind_of(message):
             case "request":
-                return self._request(message)
+                return self._request(message, by)
             case "response":
                 self.calls.answered(message, by)
             case "notification" if message.method == CANCEL_REQUEST:
@@ -165,7 +123,7 @@ class Connection:
                 self._own(self._notification(message))
         return None
 
-    def _request(self, message: Message) -> asyncio.Future[bytes]:
+    def _request(self, message: Message, by: Principal) -> asyncio.Future[bytes]:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
             answer.set_result(self._refusal(message, Unavailable(self._closed)))
@@ -173,14 +131,12 @@ class Connection:
             refused = Refused(ErrorCode.INVALID_REQUEST, "too many requests at once; wait for their answers")
             answer.set_result(self._refusal(message, refused))
         else:
-            task = asyncio.create_task(self._answer(message, answer), name=f"legation-acp-{message.method}")
+            task = asyncio.create_task(
+                self._answer(message, by, answer), name=f"legation-acp-{message.method}"
+            )
             self._running[task] = _Running(message, answer, self.outlet.stream.head)
             task.add_done_callback(partial(self._done, answer))
         return answer
-
-    async def _delete(self, deletes: SessionDeleted, session_id: str) -> None:
-        assert self._principal is not None  # whoever asks for it
-        await deletes(self._principal, session_id, client_of=self.agent)
 
     async def note_taken(self) -> None:
         """Returns when the disk knows of every request that has come: the next server answers what this one does not."""
@@ -196,7 +152,7 @@ class Connection:
             except LegationError as error:  # a failing disk keeps no request from its agent
                 logger.warning("a request is not on the disk: %s", error.code)
 
-    def _note_asks(self) -> None:
+    def note_asks(self) -> None:
         """The client is about to be asked something: the next server withdraws what this one cannot. A request of its own
         that runs says as much."""
         if not self._running and not self.calls.waiting:
@@ -221,12 +177,12 @@ class Connection:
             self.outlet.say(line)
             answer.set_result(line)
 
-    async def _answer(self, message: Message, answer: asyncio.Future[bytes]) -> None:
+    async def _answer(self, message: Message, by: Principal, answer: asyncio.Future[bytes]) -> None:
         params = bytes(message.params)
         then = None
         try:
             await self.note_taken()
-            reply = await self._facade.request(message.method, params)
+            reply = await self._methods.request(message.method, params, by)
             line, then = self._line(message, reply), reply.then
         except asyncio.CancelledError:
             line = self._refusal(message, _cancelled())
@@ -248,10 +204,10 @@ class Connection:
 
     async def _explained(self, error: Exception, params: bytes) -> RpcError:
         """With how the agent's process went, where that is why; a client that has no session hears of it here."""
-        ended = await self._facade.how_it_ended(error, params) or exit_of(error)
-        if ended is not None and not self._facade.followed:
+        ended = await self._methods.how_it_ended(error, params) or exit_of(error)
+        if ended is not None and not self._methods.followed:
             self._tell_exit(ended)
-        return rpc_error(error, ended, await self._facade.stderr())
+        return rpc_error(error, ended, await self.slot.stderr())
 
     def _line(self, message: Message, reply: Reply) -> bytes:
         result = reply.result
@@ -273,7 +229,7 @@ class Connection:
 
     async def _notification(self, message: Message) -> None:
         try:
-            await self._facade.notification(message.method, bytes(message.params))
+            await self._methods.notification(message.method, bytes(message.params))
         except LegationError as error:  # nobody waits for an answer
             logger.info("a notification %s came to nothing: %s", message.method[:40], error.code)
 
@@ -288,13 +244,14 @@ class Connection:
 
     # Things happen.
 
-    async def _greeted(self, client: Mapping[str, object]) -> None:
+    async def greet(self, client: Mapping[str, object]) -> None:
         """A client has come: what was said before is not for it."""
         since = self.outlet.stream.head
         self.kept = msgspec.structs.replace(self.kept, client_capabilities=what_counts(client), since=since)
+        self.slot.terminals = offers(self.client, "terminal")
         await self.outlet.keep(self.kept)
 
-    def _noted(self, session_id: str, payload: object) -> None:
+    def note(self, session_id: str, payload: object) -> None:
         match payload:
             case PermissionAsked():
                 self._asking.asked(session_id, payload)
@@ -326,10 +283,6 @@ class Connection:
                 answer.set_result(line)
         self.outlet.shut()
 
-    async def retire(self) -> None:
-        """It is closed in a moment: what is asked of its sessions from now on, elsewhere, is not asked of its agent."""
-        await self._seat.retire()
-
     async def close(self) -> None:
         """Nothing of it is left: neither its agent nor anybody who waits."""
         self.shut("cannot go on: the connection was closed; connect again")
@@ -337,12 +290,12 @@ class Connection:
         for task in owned:
             task.cancel()
         await self._asking.stop()
-        await self._seat.leave()
+        await self.slot.leave()
         if owned:
             await asyncio.wait(owned)
         for session_id in self.followed:
-            self._clients.remove(self._workspace, session_id, self)
-        await self._facade.stop()
+            self.clients.remove(self.workspace, session_id, self)
+        await self._methods.stop()
 
 
 def _cancelled() -> Refused:

@@ -7,39 +7,34 @@ INV-N2  What the log knows of a connection outlives the server: the next message
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
 from legation.approvals.approval import Approval
 from legation.approvals.attendance import Attendance
 from legation.approvals.inbox import Inbox
-from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
-from legation.host.host import AcpHost
-from legation.host.launch import AgentLauncher
-from legation.host.session import Session
-from legation.server.acp.asking import Answers
-from legation.server.acp.clients import Clients
-from legation.server.acp.connection import Connection, SessionDeleted
-from legation.server.acp.facade import FolderOf
-from legation.server.acp.failures import logger
 from legation.server.acp.outlet import OPENED, PREFIX, Kept, Outlet, read_kept, stream_name
-from legation.server.acp.resting import rest_idle
-from legation.server.acp.seat import Seat
-from legation.server.acp.unanswered import last_words
 from legation.server.acp.waiting import Waiting
+from legation.server.sessions.agents import AgentSlot
+from legation.server.sessions.clients import SessionClients
+from legation.server.sessions.service import SessionService
+from legation.store.datafolder import make_folder
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.events import Draft
 
+if TYPE_CHECKING:
+    from legation.server.acp.connection import AcpConnection
+
 MOST_SERVERS: Final = 200  # of one workspace, each with a process
+IDLE: Final = 900.0  # seconds without a reader, a message or a request at work: a client's time to come back
 END_LIMIT: Final = (
     15.0  # seconds that a new connection waits for the end of one of the same name: its agent's time
 )
@@ -49,56 +44,32 @@ _STOPPING: Final = "cannot go on: the server stops; try again when it is back"
 
 Key = tuple[str, str]  # workspace, server id
 
-
-class SessionOpened(Protocol):
-    """As `Opened`, in a workspace."""
-
-    async def __call__(
-        self,
-        workspace: str,
-        session: Session,
-        agent: str,
-        *,
-        prompted: bool = False,
-        over: bool = False,
-        error: LegationError | None = None,
-    ) -> None: ...
+logger = logging.getLogger("legation.acp")
 
 
-class Connections:
-    """`async with Connections(...)`: at its end no agent of a connection is left. `work` is the folder in which agents
-    start; their sessions have folders of their own."""
+class AcpConnections:
+    """`async with AcpConnections(...)`: at its end no agent of a connection is left. `work` is the folder in which agents
+    start; their sessions have folders of their own. What speaks ACP is loaded with the first client."""
 
     def __init__(
         self,
         *,
         log: EventLog,
-        clock: Clock,
-        host: Callable[[str], Awaitable[AcpHost]],
-        launcher: AgentLauncher,
-        folder_of: FolderOf,
-        work: Path,
-        clients: Clients,
-        opened: SessionOpened,
-        deletes: SessionDeleted,
+        sessions: SessionService,
+        clients: SessionClients,
         inbox: Inbox,
         attendance: Attendance,
-        answers: Answers,
         supervisor_wait_ms: int,
+        work: Path,
     ) -> None:
         self._log = log
-        self._clock = clock
-        self._host = host
-        self._launcher = launcher
-        self._folder_of = folder_of
-        self._work = work
+        self._sessions = sessions
         self._clients = clients
-        self._opened = opened
-        self._deletes = deletes
-        self._answers = answers
-        self._waiting = Waiting(attendance, clock, supervisor_wait_ms, self._wanted)
-        self._waiting.listen(inbox)
-        self._known: dict[Key, Connection] = {}
+        self._inbox = inbox
+        self._work = work
+        self._waiting = Waiting(attendance, log.clock, supervisor_wait_ms, self._wanted)
+        self._listens = False
+        self._known: dict[Key, AcpConnection] = {}
         self._coming: set[Key] = set()
         self._opening: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._ending: dict[Key, asyncio.Task[None]] = {}
@@ -106,22 +77,12 @@ class Connections:
         self._shut = False
 
     async def __aenter__(self) -> Self:
-        self._resting = asyncio.create_task(
-            rest_idle(self._known.values, self._clock), name="legation-acp-rest"
-        )
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.shut()
-        self._resting.cancel()
-        await asyncio.gather(
-            self._resting,
-            *[each.close() for each in self._known.values()],
-            *self._ending.values(),
-            return_exceptions=True,
-        )
+        closing = [each.close() for each in self._known.values()]
+        await asyncio.gather(*closing, *self._ending.values(), return_exceptions=True)
         await self._waiting.stop()
 
     def shut(self) -> None:
@@ -132,7 +93,7 @@ class Connections:
 
     # For the routes.
 
-    async def connection(self, workspace: str, server_id: str, agent: str | None) -> Connection:
+    async def get(self, workspace: str, server_id: str, agent: str | None) -> AcpConnection:
         """The one of that id: open, kept in the log, or new. A new one needs an agent."""
         must_be_server_id(server_id)
         if self._shut:
@@ -144,7 +105,7 @@ class Connections:
             if found is None:
                 with self._room(key):
                     found = await self._kept(key) or await self._new(key, agent)
-            if agent is not None and (await self._launcher.entry(agent)).name != found.agent:
+            if agent is not None and (await self._agent(agent)) != found.agent:
                 raise Conflict(
                     f"cannot use {server_id} with {agent}: it belongs to {found.agent}; use another server id"
                 )
@@ -155,7 +116,7 @@ class Connections:
     def reading(self, workspace: str, server_id: str) -> AbstractContextManager[None]:
         """While somebody reads what a client is told."""
         found = self._known.get((workspace, server_id))
-        return nullcontext() if found is None else found.reading()
+        return nullcontext() if found is None else found.slot.using()
 
     async def stream(self, workspace: str, server_id: str, wait: float) -> tuple[Stream, int]:
         """What a client is told, and the number from which on; waits for one that is about to be made."""
@@ -181,9 +142,9 @@ class Connections:
             ending = self._ending[key] = asyncio.create_task(self._end(key, connection, former))
             ending.add_done_callback(lambda task: self._forget(key, task))
             if connection is not None:
-                await connection.retire()
+                await connection.slot.retire()
 
-    async def listing(self, workspace: str) -> list[tuple[str, Kept]]:
+    async def list(self, workspace: str) -> list[tuple[str, Kept]]:
         infos = await self._log.streams(workspace)
         kept = [
             (info.name.removeprefix(PREFIX), read_kept(info.meta))
@@ -223,16 +184,18 @@ class Connections:
         finally:
             self._coming.discard(key)
 
-    async def _kept(self, key: Key) -> Connection | None:
+    async def _kept(self, key: Key) -> AcpConnection | None:
         workspace, server_id = key
         stream = await self._log.find(stream_name(server_id), workspace)
         if stream is None or stream.info().state != "open":
             return None
         kept = read_kept(stream.info().meta)
-        return None if kept is None else self._make(key, await self._settled(stream, kept), stream)
+        return None if kept is None else await self._make(key, await self._settled(stream, kept), stream)
 
     async def _settled(self, stream: Stream, kept: Kept) -> Kept:
         """One of a server that has ended: what that owed its client is said, once."""
+        from legation.server.acp.unanswered import last_words
+
         if not kept.taken and kept.asks is None:
             return kept
         outlet, settled = Outlet(self._log, stream), msgspec.structs.replace(kept, taken=(), asks=None)
@@ -242,44 +205,37 @@ class Connections:
         await outlet.keep(settled)
         return settled
 
-    async def _new(self, key: Key, agent: str | None) -> Connection:
+    async def _new(self, key: Key, agent: str | None) -> AcpConnection:
         workspace, server_id = key
         if agent is None:
             raise InvalidParams(f"cannot open {server_id}: the first message names the agent, as ?agent=NAME")
-        name = (await self._launcher.entry(agent)).name
+        name = await self._agent(agent)
         stream = await self._log.stream(stream_name(server_id), workspace)
-        kept = Kept(agent=name, created_at_ms=self._clock.now_ms(), since=stream.head)
+        kept = Kept(agent=name, created_at_ms=self._log.clock.now_ms(), since=stream.head)
         if stream.info().state != "open":
             await stream.replace([Draft(OPENED, b"{}")])
-        connection = self._make(key, kept, stream)
+        connection = await self._make(key, kept, stream)
         await connection.outlet.keep(kept)
         return connection
 
-    def _make(self, key: Key, kept: Kept, stream: Stream) -> Connection:
-        workspace = key[0]
+    async def _agent(self, name: str) -> str:
+        return (await self._sessions.agents.hosts.launcher.entry(name)).name
 
-        def seat(terminals: Callable[[], bool]) -> Seat:
-            return Seat(
-                lambda: self._host(workspace),
-                lambda: self._launcher.launch(workspace, kept.agent, self._work),
-                terminals,
-            )
+    async def _make(self, key: Key, kept: Kept, stream: Stream) -> AcpConnection:
+        from legation.server.acp.connection import AcpConnection
 
-        return Connection(
-            workspace,
-            kept,
-            seat,
-            Outlet(self._log, stream),
-            self._answers,
-            self._folder_of,
-            self._clients,
-            partial(self._opened, workspace),
-            self._deletes,
-            waits=self._waiting.__contains__,
-            clock=self._clock,
+        if not self._listens:
+            self._listens = True
+            self._waiting.listen(self._inbox)
+        await asyncio.to_thread(make_folder, self._work)
+        slot = AgentSlot(self._sessions.agents, key[0], kept.agent, self._work, shared=True, idle_after=IDLE)
+        return AcpConnection(
+            kept, Outlet(self._log, stream), slot, self._sessions, self._clients, self._waiting
         )
 
-    async def _end(self, key: Key, connection: Connection | None, former: asyncio.Task[None] | None) -> None:
+    async def _end(
+        self, key: Key, connection: AcpConnection | None, former: asyncio.Task[None] | None
+    ) -> None:
         try:
             if former is not None:
                 await asyncio.wait({former})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -13,7 +12,7 @@ from legation.wire import jsontext
 from legation.wire.acp.rpc import RpcError
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, WHOLE, Draft, Event, Span
 from legation.wire.lifecycle import ExtensionMessage
-from legation.wire.members import members
+from legation.wire.members import one_line, read_members, renamed
 
 Kind = Literal["request", "notification", "response"]
 
@@ -22,9 +21,6 @@ EXTENSION: Final = ExtensionMessage.event_type()
 
 _KEPT: Final = 64  # ways in which the updates of one session are surrounded: mostly there is one
 _KEPT_BYTES: Final = 4096  # of each
-_ODD_BYTES: Final = 64 * 1024  # of what no parser takes, and is read by its tokens
-
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _SHAPE: Final = "send one JSON-RPC message: an object with `method`, or with `id` and `result` or `error`"
 
@@ -138,34 +134,8 @@ class Updates:
 def _other_members(raw: bytes, span: Span) -> bytes:
     """As bytes, each once, in the reading that counts in the log: of a name that is said twice the last."""
     before, behind = span
-    found = _members(raw[:before] + b"null" + raw[len(raw) - behind :])
+    found = read_members(raw[:before] + b"null" + raw[len(raw) - behind :])
     if found.get("update") != b"null":  # the same bytes stand there twice
-        found = _members(raw)
+        found = read_members(raw)
     others = [(name, value) for name, value in found.items() if name not in ("sessionId", "update")]
     return b"".join([b",%b:%b" % (jsontext.write(name), value) for name, value in others])
-
-
-def _members(params: bytes) -> Mapping[str, bytes]:
-    try:
-        return {name: bytes(value) for name, value in _decode_members(params).items()}
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return members(params) if len(params) <= _ODD_BYTES else {}
-    except ValueError:
-        return {}
-
-
-def renamed(params: bytes, session_id: str) -> bytes:
-    """Params with our name of the session for the agent's, where they name one."""
-    found = _members(params) if params else {}
-    if "sessionId" not in found:
-        return one_line(params) or b"{}"
-    told = {**found, "sessionId": jsontext.write(session_id)}
-    pairs = [b"%b:%b" % (jsontext.write(name), value) for name, value in told.items()]
-    return one_line(b"{%b}" % b",".join(pairs))
-
-
-def one_line(text: bytes) -> bytes:
-    """An agent may have put its answer into several lines; between tokens a space does as well."""
-    return text.replace(b"\n", b" ") if b"\n" in text else text

@@ -30,22 +30,3 @@ def capabilities(of_agent: Mapping[str, object]) -> dict[str, object]:
     if reopens:
         can["resume"] = {}
     return {**of_agent, "loadSession": reopens, "sessionCapabilities": can}
-
-
-def offers(client: Mapping[str, object], *path: str) -> bool:
-    """Whether a client said that it has this; `{}` says so, null and false do not."""
-    found: object = client
-    for name in path:
-        if not isinstance(found, Mapping):
-            return False
-        found = found.get(name)
-    return found is not None and found is not False
-
-
-def what_counts(client: Mapping[str, object]) -> dict[str, object]:
-    """The part of a client's capabilities that counts here, in the protocol's own form."""
-    return {
-        "fs": {name: offers(client, "fs", name) for name in ("readTextFile", "writeTextFile")},
-        "terminal": offers(client, "terminal"),
-        "elicitation": {name: {} for name in ("form", "url") if offers(client, "elicitation", name)},
-    }

@@ -24,7 +24,7 @@ class Initialize(Shape):
     client_capabilities: dict[str, object] | None = None
 
 
-class Place(Shape):
+class NewRequest(Shape):
     """Where a session works; given with new, load and resume."""
 
     cwd: str
@@ -39,7 +39,7 @@ class Place(Shape):
                 raise ValueError("give absolute paths")
 
 
-class TakeUp(Place, kw_only=True):
+class LoadRequest(NewRequest, kw_only=True):
     session_id: str
 
 

@@ -8,6 +8,7 @@ INV-R3  Of a session that was deleted no line is shown any more, not even out of
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Self
@@ -101,8 +102,9 @@ class ConnectionSource(Source):
     def whole(self) -> ConnectionSource:
         return ConnectionSource(self._log, self._all, self._all.whole())
 
-    async def news(self) -> None:
-        await self._stream.news()
+    @property
+    def news(self) -> asyncio.Event:
+        return self._stream.news
 
     def since(self, seq: int) -> list[Event] | None:
         """As many as go out at once."""
@@ -195,8 +197,8 @@ class ConnectionSource(Source):
     async def _block(self, session: _Session, number: int) -> _Block:
         stream = await self._log.find(session.name, self._workspace)
         found: Sequence[Event] | None = []
-        if stream is not None and (found := stream.since_in_all(number - 1)) is None:
-            found = await stream.read_in_all(number - 1)
+        if stream is not None and (found := stream.since(number - 1, 0)) is None:
+            found = await stream.read_older(number - 1, 0)
         found = first_chunk(found or (), READ_BYTES)
         if not found:
             return _Block(number, number, {}, 0)

@@ -18,7 +18,7 @@ from legation.wire.universal.questions import Field, fields_of
 REJECTED: Final = CreateElicitationResponse(action="decline")
 
 
-class Waiting:
+class WaitingQuestions:
     """A handler that never answers: the host's `respond_question` does, or the time is over."""
 
     modes: Final = frozenset(("form", "url"))

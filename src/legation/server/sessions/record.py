@@ -1,13 +1,27 @@
-"""A session as the server knows it, whether or not an agent has it: small, for there may be many."""
+"""Sessions as the server knows them, whether or not an agent has them: small, for there may be many.
+
+INV-S1  A session is seen in its own workspace alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from legation.errors import NotFound, PromptInFlight, SessionClosed
-from legation.server.sessions.details import Details
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from legation.errors import Conflict, InvalidParams, NotFound, PromptInFlight, SessionClosed
+from legation.server.sessions.details import Details, foreign, read_details
+from legation.store.backend import StreamInfo
+from legation.store.log import EventLog
 from legation.wire.api.sessions import SessionInfo
 from legation.wire.lifecycle import Status
 from legation.wire.universal.facts import SessionFacts
@@ -15,9 +29,30 @@ from legation.wire.universal.facts import SessionFacts
 if TYPE_CHECKING:
     from legation.host.meta import SessionMeta
     from legation.host.session import Session
+    from legation.server.sessions.agents import AgentSlot
+
+Key = tuple[str, str]
+CURSOR: Final = r"^[0-9]{1,15}\.[A-Za-z0-9_.-]{1,128}$"
+# Streams that are no sessions.
+RESERVED: Final = frozenset(
+    ("server", "host", "approvals", "traces", "trace", "policy", "runs", "sessions", "processes", "acp")
+)
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
+_OF_SESSIONS: Final = b'"agentSessionId"'  # in their metadata, and of no other stream's: a server without sessions loads no host
 
 
-class Record:
+def must_be_session_id(text: str) -> str:
+    if _NAME.fullmatch(text) and text.strip(".") and text not in RESERVED:
+        return text
+    raise InvalidParams(
+        "cannot use that as a session's id: give 1 to 128 letters, digits, `_`, `.` and `-`, not only dots, and none "
+        f"of {', '.join(sorted(RESERVED))}",
+        {"type": "invalid_request"},
+    )
+
+
+class SessionRecord:
     """`session` is the host's, for as long as there is something to keep in memory."""
 
     __slots__ = (
@@ -32,6 +67,7 @@ class Record:
         "id",
         "played",
         "session",
+        "slot",
         "working",
         "workspace",
     )
@@ -41,6 +77,7 @@ class Record:
     ) -> None:
         self.workspace, self.id, self.details = workspace, session_id, details
         self.session: Session | None = None
+        self.slot: AgentSlot | None = None  # where its agent runs, or is being started
         self.working: asyncio.Task[None] | None = None
         self.cancelling = False  # the turn that is about to begin
         self.played = False  # the message of the worker is with the agent, or was: once the turn is over, only notes are left
@@ -59,7 +96,7 @@ class Record:
 
     @property
     def lock(self) -> asyncio.Lock:
-        """Held by whoever gives the session an agent, or takes it away."""
+        """Held by whoever gives the session an agent, or takes it away. Whoever closes it does not wait for that."""
         if self._lock is None:
             self._lock = asyncio.Lock()
         return self._lock
@@ -93,9 +130,20 @@ class Record:
     def head(self) -> int:
         return self.session.stream.head if self.session else self._head
 
+    @property
+    def last_used(self) -> int:
+        """In ms: by us, or as its agent says; 0 where neither knows."""
+        return max(self.details.updated_at, _ms(self.meta.updated_at))
+
     def note_head(self, head: int) -> None:
         """Something was appended while there is no session of a host's."""
         self._head = head
+
+    @property
+    def at_work(self) -> bool:
+        """Somebody is about to say something in it, or to change it."""
+        held = (each for each in (self._lock, self._changing) if each is not None and each.locked())
+        return self.working is not None or next(held, None) is not None
 
     def let_go(self, *, closed: bool = False) -> None:
         """Of the host's session: what is to be known without it is kept."""
@@ -136,6 +184,16 @@ class Record:
         )
 
 
+def _ms(updated_at: str | None) -> int:
+    try:
+        told = datetime.fromisoformat(updated_at or "")
+        told = told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
+        # Exact: rounded up, the end of 9999 would be no time.
+        return (told - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):  # an agent may say anything
+        return 0
+
+
 def was_deleted(session_id: str) -> NotFound:
     return NotFound(
         f"cannot find session {session_id}: it was deleted; start another",
@@ -143,17 +201,19 @@ def was_deleted(session_id: str) -> NotFound:
     )
 
 
-def must_be_open(record: Record) -> None:
+def must_be_open(record: SessionRecord, *, reopens: bool = False) -> None:
+    """With `reopens` one will do that a client of ACP has closed: loading opens it again."""
     if record.status == "deleted":
         raise was_deleted(record.id)
-    if record.ended:
-        how = "closed by a client of ACP, which may load it again" if record.meta.reopens else "terminated"
+    if record.ended and not (reopens and record.meta.reopens):
+        why = "it was closed by a client of ACP, which may load it again"
         raise SessionClosed(
-            f"cannot use session {record.id}: it was {how}; start another", {"type": "invalid_request"}
+            f"cannot use session {record.id}: {why if record.meta.reopens else 'it has ended'}; start another",
+            {"type": "invalid_request"},
         )
 
 
-def must_be_idle(record: Record) -> None:
+def must_be_idle(record: SessionRecord) -> None:
     """To be deleted: nobody's turn is cut off by that."""
     running = record.session is not None and record.session.busy
     to_come = record.working is not None and (not record.played or record.details.queue)
@@ -162,3 +222,150 @@ def must_be_idle(record: Record) -> None:
             f"cannot delete session {record.id}: a turn runs, or is about to; cancel it or wait for its end, or terminate "
             "the session, and delete it then"
         )
+
+
+class Place(NamedTuple):
+    """In the list: the newest first, then by id. Neither changes, so the last of a page says where the next begins."""
+
+    age: int  # when it began, in ms, below zero: later ones come before
+    session_id: str
+
+    @classmethod
+    def of(cls, record: SessionRecord) -> Place:
+        return cls(-record.details.created_at, record.id)
+
+    def cursor(self) -> str:
+        return f"{-self.age}.{self.session_id}"
+
+    @classmethod
+    def read(cls, cursor: str) -> Place:
+        began, session_id = cursor.split(".", 1)  # as `CURSOR` has it
+        return cls(-int(began), session_id)
+
+
+class SessionRecords:
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._known: dict[Key, SessionRecord] = {}
+        self._deleted: set[Key] = set()  # names that are not used again
+        self._claimed: set[Key] = set()
+        self._order: dict[str, list[Place]] = {}  # of the known ones of each workspace, sorted
+
+    async def load(self, workspaces: Iterable[str]) -> None:
+        """Those of earlier servers on the same folder."""
+        for workspace in workspaces:
+            self._deleted.update((workspace, name) for name in await self._log.deleted(workspace))
+            for info in await self._log.streams(workspace):
+                if _OF_SESSIONS in info.meta and (workspace, info.name) not in self._known:
+                    self._read(workspace, info)
+
+    def _read(self, workspace: str, info: StreamInfo) -> None:
+        from legation.host.meta import read_meta
+
+        meta = read_meta(info.meta)
+        if meta is not None:
+            details = read_details(meta.details) or foreign(meta.agent_definition_id or "", 0)
+            closed = info.state != "open"
+            self.add(SessionRecord(workspace, info.name, meta, details, head=info.head, closed=closed))
+
+    def __iter__(self) -> Iterator[SessionRecord]:
+        return iter(list(self._known.values()))
+
+    def known(self, workspace: str, session_id: str) -> SessionRecord | None:
+        """Also one that is being deleted."""
+        return self._known.get((workspace, session_id))
+
+    def find(self, workspace: str, session_id: str) -> SessionRecord | None:
+        record = self.known(workspace, session_id)
+        return None if record is None or record.status == "deleted" else record
+
+    def get(self, workspace: str, session_id: str) -> SessionRecord:
+        record = self.find(workspace, session_id)
+        if record is None and self.was_deleted(workspace, session_id):
+            raise was_deleted(session_id)
+        if record is None:
+            raise NotFound(
+                "cannot find the session; list the sessions that there are", {"type": "session_not_found"}
+            )
+        return record
+
+    def was_deleted(self, workspace: str, session_id: str) -> bool:
+        record = self.known(workspace, session_id)
+        return (workspace, session_id) in self._deleted if record is None else record.status == "deleted"
+
+    def folders_of(self, session_id: str, workspace: str) -> list[Path] | None:
+        """Those that it works in; None where there is no such session."""
+        if self.was_deleted(workspace, session_id):
+            raise was_deleted(session_id)
+        record = self.find(workspace, session_id)
+        return record.folders if record else None
+
+    def of(self, workspace: str) -> list[SessionRecord]:
+        """The newest first."""
+        return list(self._behind(workspace, None))
+
+    def page(
+        self, workspace: str, limit: int | None, cursor: str | None
+    ) -> tuple[list[SessionRecord], str | None]:
+        """The newest first: as many, and the cursor of the page behind them, if there is one. Nothing that is there all
+        the time is left out, or on two pages: a session has its place from its beginning."""
+        rest = self._behind(workspace, None if cursor is None else Place.read(cursor))
+        found = list(islice(rest, limit))
+        more = next(rest, None) is not None
+        return found, Place.of(found[-1]).cursor() if found and more else None
+
+    def _behind(self, workspace: str, place: Place | None) -> Iterator[SessionRecord]:
+        order = self._order.get(workspace, [])
+        for index in range(0 if place is None else bisect_right(order, place), len(order)):
+            record = self._known[workspace, order[index].session_id]
+            if record.status != "deleted":
+                yield record
+
+    def add(self, record: SessionRecord) -> None:
+        key = record.workspace, record.id
+        if (former := self._known.get(key)) is not None:
+            self._order[record.workspace].remove(Place.of(former))
+        self._known[key] = record
+        insort(self._order.setdefault(record.workspace, []), Place.of(record))
+
+    def bury(self, record: SessionRecord) -> None:
+        """Its record is gone, and its name stays taken."""
+        if self._known.pop((record.workspace, record.id), None) is not None:
+            self._order[record.workspace].remove(Place.of(record))
+        self._deleted.add((record.workspace, record.id))
+
+    @contextmanager
+    def claim(self, workspace: str, session_id: str) -> Iterator[None]:
+        """While a session of that name is being made, nobody else makes one."""
+        key = workspace, session_id
+        if self.was_deleted(workspace, session_id):
+            raise Conflict(
+                f"cannot create session {session_id}: one of that name was deleted, and no name is used again; choose another",
+                {"type": "session_already_exists"},
+            )
+        if key in self._known or key in self._claimed:
+            raise Conflict(
+                f"cannot create session {session_id}: there is one of that name; choose another",
+                {"type": "session_already_exists"},
+            )
+        self._claimed.add(key)
+        try:
+            yield
+        finally:
+            self._claimed.discard(key)
+
+    async def save(
+        self, record: SessionRecord, details: Details, title: str | UnsetType | None = UNSET
+    ) -> None:
+        """Strict. What is saved later is on the disk later."""
+        record.details = details
+        stream = None if record.session else await self._log.stream(record.id, record.workspace)
+        # Looked at again: an agent may have been given to it meanwhile, and others have saved what is newer.
+        newest = record.details.plain()
+        if stream is None or record.session is not None:
+            assert record.session is not None
+            await record.session.keep_details(newest, title)
+            return
+        kept = record.meta.title if title is UNSET else title
+        record.meta = msgspec.structs.replace(record.meta, details=newest, title=kept)
+        await stream.set_meta(record.meta.encode(), replaces=stream.meta)

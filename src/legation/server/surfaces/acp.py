@@ -25,7 +25,6 @@ from legation.wire.api.acp import AcpServer, AcpServers
 
 if TYPE_CHECKING:
     from legation.agents.messages import Message
-    from legation.server.acp.connections import Connections
 
 MEDIA: Final = "text/event-stream"
 MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message: a prompt with a dozen of images
@@ -42,7 +41,7 @@ _bodies = BodyReader(MESSAGE_BYTES)
 @routes.get("/v1/acp", access=needs("read"))
 async def list_acp_servers(call: Call) -> AcpServers:
     """The connections of the workspace, by id."""
-    found = await (await _connections(call)).listing(call.principal.workspace)
+    found = await call.services.acp.list(call.principal.workspace)
     servers = [
         AcpServer(server_id=server_id, agent=kept.agent, created_at_ms=kept.created_at_ms)
         for server_id, kept in found
@@ -83,8 +82,7 @@ async def post_acp_message(
         ACCESS.check(principal)
     later = prefer is not None and "respond-async" in prefer.lower()
     try:
-        connections = await _connections(call)
-        connection = await connections.connection(principal.workspace, server_id, agent)
+        connection = await call.services.acp.get(principal.workspace, server_id, agent)
     except LegationError as error:
         if later or kind_of(message) != "request" or error.status.http < OUR_FAULT:
             raise
@@ -109,7 +107,7 @@ async def follow_acp_messages(
 
     _must_accept(call, MEDIA)
     after = read_position(last_event_id, "Last-Event-ID") if last_event_id else None
-    connections = await _connections(call)
+    connections = call.services.acp
     stream, since = await connections.stream(call.principal.workspace, server_id, APPEARS)
     source = ConnectionSource(call.services.log, stream, messages=True)
     if after is not None:
@@ -127,7 +125,7 @@ async def follow_acp_messages(
 @routes.delete("/v1/acp/{server_id}", access=ACCESS)
 async def delete_acp_server(call: Call, server_id: ServerId) -> None:
     """End a connection and its agent's processes; its sessions stay. Twice is as good as once."""
-    await (await _connections(call)).remove(call.principal.workspace, server_id)
+    await call.services.acp.remove(call.principal.workspace, server_id)
 
 
 def _refusal(message: Message, error: LegationError) -> Response:
@@ -136,10 +134,6 @@ def _refusal(message: Message, error: LegationError) -> Response:
     from legation.server.acp.messages import error_line
 
     return Response(error_line(bytes(message.id), rpc_error(error)), media_type="application/json")
-
-
-async def _connections(call: Call) -> Connections:
-    return await call.services.acp.connections()
 
 
 def _must_accept(call: Call, media: str) -> None:

@@ -50,14 +50,14 @@ async def list_agents(call: Call, *, config: bool = False, no_cache: NoCache = F
     """Every agent that Legation knows, installed or not, and the owner's own.
 
     With `config` each says what can be chosen, which starts those that were never asked."""
-    agents = await call.services.hosting.launcher.agents()
+    agents = await call.services.hosts.launcher.agents()
     return AgentList(agents=[await _info(call, each, config=config, again=no_cache) for each in agents])
 
 
 @routes.get("/v1/agents/{agent}", access=needs("read"), errors=(NotFound,))
 async def read_agent(call: Call, agent: str, *, config: bool = False, no_cache: NoCache = False) -> AgentInfo:
     """One agent, by name or alias."""
-    return await _info(call, await call.services.hosting.launcher.agent(agent), config=config, again=no_cache)
+    return await _info(call, await call.services.hosts.launcher.agent(agent), config=config, again=no_cache)
 
 
 @routes.post(
@@ -69,7 +69,7 @@ async def install_agent(call: Call, agent: str, body: AgentInstall = _NO_INSTALL
     """Install an agent, in the version that this Legation's lock names; one that is there stays.
 
     Answers when it is done, which may take minutes."""
-    launcher = call.services.hosting.launcher
+    launcher = call.services.hosts.launcher
     before = await launcher.agent(agent)
     there = before.ready and not before.outdated and body.agent_version in (None, before.version)
     if before.how in ("built in", "custom") and body.agent_version not in (None, before.version):
@@ -82,7 +82,7 @@ async def install_agent(call: Call, agent: str, body: AgentInstall = _NO_INSTALL
 @routes.get("/v1/agents/{agent}/modes", access=needs("read"), errors=(NotFound,))
 async def list_agent_modes(call: Call, agent: str) -> ModeList:
     """What `agentMode` may be: `build`, `plan` where the agent can, and the agent's own."""
-    launcher = call.services.hosting.launcher
+    launcher = call.services.hosts.launcher
     options = await launcher.options(agent)
     return ModeList(modes=_modes(options, (await launcher.entry(agent)).modes))
 
@@ -92,7 +92,7 @@ async def list_agent_models(call: Call, agent: str) -> ModelList:
     """What `model` may be, and `variant` with the default model; others may have other variants.
 
     An account may have more of them, or fewer."""
-    options = await call.services.hosting.launcher.options(agent)
+    options = await call.services.hosts.launcher.options(agent)
     models = [_model(each, options) for each in options.models]
     return ModelList(models=models, default_model=options.default_model)
 
@@ -105,8 +105,8 @@ def _model(model: Choice, options: Options) -> ModelInfo:
 
 
 async def _info(call: Call, agent: Agent, *, config: bool, again: bool) -> AgentInfo:
-    options = await call.services.hosting.launcher.options(agent.name, again=again) if config else None
-    known = (await call.services.hosting.launcher.entry(agent.name)).modes
+    options = await call.services.hosts.launcher.options(agent.name, again=again) if config else None
+    known = (await call.services.hosts.launcher.entry(agent.name)).modes
     return AgentInfo(
         id=agent.name,
         installed=agent.how is not None,
@@ -114,7 +114,7 @@ async def _info(call: Call, agent: Agent, *, config: bool, again: bool) -> Agent
         capabilities=_ABILITIES.get(agent.driver, _ALL_ABILITIES),
         version=agent.version,
         path=agent.path,
-        server_status=call.services.sessions.liveness(call.principal.workspace, agent.name),
+        server_status=call.services.sessions.agents.liveness(call.principal.workspace, agent.name),
         config_options=None if options is None else _config(options, known),
         config_error=None if options is None else options.problem,
         title=agent.title,
@@ -138,7 +138,7 @@ def _installed(agent: Agent, *, already: bool) -> AgentInstalled:
 
 def _modes(options: Options, known: AskingModes) -> list[ModeInfo]:
     from legation.host.modes import asks
-    from legation.server.sessions.choosing import BUILD, PLAN
+    from legation.server.sessions.options import BUILD, PLAN
 
     own = [each for each in options.modes if each.id not in (BUILD, PLAN) and asks(each.id, known)]
     modes = [ModeInfo(id=BUILD, name="Build", description="Works on the task, and asks first")]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from legation.errors import Conflict, NotFound, SessionClosed, StorageFailed
 from legation.server.http.call import Alias, Call, Header
 from legation.server.http.routes import Routes, needs
-from legation.server.sessions.turns import MOST_QUEUED_SIZE
+from legation.server.sessions.messages import MOST_QUEUED_SIZE
 from legation.server.streaming.credential import credential_of
 from legation.server.streaming.hub import StreamReader
 from legation.server.streaming.multiplex import read_position
@@ -100,7 +100,8 @@ async def stream_turn(
         judge = await _projected(call, id, "sandbox-agent", include_raw=False)
         judged = Cursor(judge, await judge.end())
     boundary = source.log_head
-    begins = await call.services.sessions.send(call.principal.workspace, id, body)
+    record = call.services.sessions.records.get(call.principal.workspace, id)
+    begins = await call.services.sessions.send(record, body)
     credential = credential_of(call, "operate")
     return EventStream(TurnReader(call.services.hub, shown, judged, boundary, begins, credential))
 
@@ -109,7 +110,7 @@ async def _projected(
     call: Call, session_id: str, schema: Schema, *, include_raw: bool, generation: str | None = None
 ) -> Projected:
     services, workspace = call.services, call.principal.workspace
-    facts = services.sessions.facts(workspace, session_id)
+    facts = services.sessions.records.get(workspace, session_id).facts()
     return await project(
         services.hub,
         services.log,

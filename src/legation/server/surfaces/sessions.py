@@ -26,9 +26,8 @@ from legation.errors import (
 from legation.server.http.access import needs
 from legation.server.http.call import Call
 from legation.server.http.routes import Routes
-from legation.server.sessions.desk import Desk
-from legation.server.sessions.records import CURSOR
-from legation.server.sessions.turns import MOST_QUEUED_SIZE
+from legation.server.sessions.messages import MOST_QUEUED_SIZE
+from legation.server.sessions.record import CURSOR, SessionRecord
 from legation.wire.api.sessions import (
     NewMessage,
     NewSession,
@@ -55,7 +54,8 @@ async def list_sessions(call: Call, limit: Limit = None, cursor: Cursor = None) 
 
     `next` is the `cursor` of the page behind, and null at the end; without `limit` and `cursor` it is left out, as in
     sandbox-agent. A session that is there all the time is on one page, once."""
-    sessions, behind = _desk(call).list(call.principal.workspace, limit, cursor)
+    found, behind = call.services.sessions.records.page(call.principal.workspace, limit, cursor)
+    sessions = [record.info() for record in found]
     if limit is None and cursor is None:
         return SessionList(sessions=sessions)
     return SessionList(sessions=sessions, next=behind)
@@ -67,13 +67,14 @@ async def create_session(call: Call, id: str, body: NewSession) -> SessionCreate
 
     An agent that is locked and missing is installed first, which may take minutes. The permission modes `acceptEdits`
     and `bypass` are grants for this session: they take a person who may approve, and lift no `deny`."""
-    return await _desk(call).create(call.principal, id, body)
+    record = await call.services.sessions.create(call.principal, id, body)
+    return SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
 
 
 @routes.get("/v1/sessions/{id}", access=needs("read"), errors=(NotFound,))
 async def read_session(call: Call, id: str) -> SessionInfo:  # noqa: A002
     """One session: how it is set, whether a turn runs, how its agent ended if it did."""
-    return _desk(call).get(call.principal.workspace, id)
+    return _record(call, id).info()
 
 
 @routes.patch(
@@ -83,7 +84,7 @@ async def read_session(call: Call, id: str) -> SessionInfo:  # noqa: A002
 )
 async def change_session(call: Call, id: str, body: SessionChange) -> SessionInfo:  # noqa: A002
     """Change the mode, the model, the variant, the permission mode or the title, also while a turn runs."""
-    return await _desk(call).change(call.principal, id, body)
+    return await call.services.sessions.change(call.principal, _record(call, id), body)
 
 
 @routes.post(
@@ -97,7 +98,7 @@ async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: 
 
     While a turn runs it waits, and messages are taken in their order. Without a running agent one is started and goes
     on where the session was. A second message with a `messageId` that waits or is played is a conflict."""
-    await _desk(call).send(call.principal.workspace, id, body)
+    await call.services.sessions.send(_record(call, id), body)
 
 
 @routes.post(
@@ -110,19 +111,19 @@ async def steer_turn(call: Call, id: str, body: Words) -> None:  # noqa: A002
     """Say something to the turn that runs, without ending it. Answers when the agent has it.
 
     Without a turn it is a conflict. Few agents take something in meanwhile (Claude Code and Codex do); others get messages in turn."""
-    await _desk(call).steer(call.principal.workspace, id, body)
+    await call.services.sessions.steer(_record(call, id), body)
 
 
 @routes.post("/v1/sessions/{id}/cancel", access=needs("operate"), errors=(NotFound, SessionClosed))
 async def cancel_turn(call: Call, id: str) -> None:  # noqa: A002
     """End the running turn, not the session. Without one nothing happens; messages that wait are taken next."""
-    await _desk(call).cancel(call.principal.workspace, id)
+    await call.services.sessions.messages.cancel(_record(call, id))
 
 
 @routes.post("/v1/sessions/{id}/terminate", access=needs("operate"), errors=(NotFound, StorageFailed))
 async def terminate_session(call: Call, id: str) -> None:  # noqa: A002
     """End the session for good, with every process of its agent. Its events stay. Twice is as once."""
-    await _desk(call).terminate(call.principal, id)
+    await call.services.sessions.close(call.principal, _record(call, id), reopens=False)
 
 
 @routes.delete("/v1/sessions/{id}", access=needs("operate"), errors=(NotFound, PromptInFlight, StorageFailed))
@@ -131,7 +132,7 @@ async def delete_session(call: Call, id: str) -> None:  # noqa: A002
 
     A conflict while a turn runs: cancel it, or terminate the session. Its own folder goes with it, unless another session
     works there; what was approved in it stays on the trace. The id is never used again."""
-    await _desk(call).delete(call.principal, id)
+    await call.services.sessions.delete(call.principal, id)
 
 
 @routes.post(
@@ -143,20 +144,22 @@ async def reply_permission(call: Call, id: str, permission: str, body: Permissio
     """Answer a permission that the agent waits for: `once`, `always` or `reject`. The first answer stands.
 
     `always` is also a grant for the same tool in this session, which takes a person; what waits there already passes by it."""
-    await _desk(call).reply_permission(call.principal, id, permission, body.reply)
+    approvals = call.services.sessions.approvals
+    await approvals.reply(call.principal, _record(call, id), permission, body.reply)
 
 
 @routes.post("/v1/sessions/{id}/questions/{question}/reply", access=needs("operate"), errors=(NotFound,))
 async def reply_question(call: Call, id: str, question: str, body: QuestionAnswers) -> None:  # noqa: A002
     """Answer a question of the agent: one list of texts for each field of its form, in their order."""
-    await _desk(call).reply_question(call.principal, id, question, body.answers)
+    approvals = call.services.sessions.approvals
+    approvals.reply_question(call.principal, _record(call, id), question, body.answers)
 
 
 @routes.post("/v1/sessions/{id}/questions/{question}/reject", access=needs("operate"), errors=(NotFound,))
 async def reject_question(call: Call, id: str, question: str) -> None:  # noqa: A002
     """Decline to answer a question of the agent."""
-    await _desk(call).reject_question(call.principal, id, question)
+    call.services.sessions.approvals.reply_question(call.principal, _record(call, id), question, None)
 
 
-def _desk(call: Call) -> Desk:
-    return call.services.sessions
+def _record(call: Call, session_id: str) -> SessionRecord:
+    return call.services.sessions.records.get(call.principal.workspace, session_id)

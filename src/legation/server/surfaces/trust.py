@@ -60,7 +60,7 @@ async def untrust_folder(call: Call, trust: str) -> None:
 
 
 def _folders(call: Call) -> TrustedFolders:
-    return call.services.hosting.trusted(call.principal.workspace)
+    return call.services.hosts.trusted(call.principal.workspace)
 
 
 async def _names(call: Call, folders: Iterable[TrustedFolder]) -> dict[str, str]:

@@ -14,9 +14,7 @@ import msgspec
 from legation.agents.rpc import RpcFault
 from legation.errors import TransportClosed
 from legation.host.fs import DefaultFs
-from legation.server.acp.client_calls import Answered
-from legation.server.acp.clients import Clients, Following
-from legation.server.acp.messages import one_line, renamed
+from legation.server.sessions.clients import Answered, Following, SessionClients
 from legation.wire.acp.reverse import (
     CreateTerminalRequest,
     CreateTerminalResponse,
@@ -29,6 +27,7 @@ from legation.wire.acp.reverse import (
 )
 from legation.wire.acp.rpc import ClientMethod, ErrorCode
 from legation.wire.acp.shape import Shape
+from legation.wire.members import one_line, renamed
 
 ANSWER_LIMIT: Final = 60.0  # seconds for a file, or a word of a terminal: the client's time
 
@@ -55,7 +54,7 @@ async def ask(client: Following, method: str, request: Shape, shape: type[T], li
 class ClientFiles:
     """The files of one workspace's sessions; `default` are those that the host serves."""
 
-    def __init__(self, clients: Clients, workspace: str, default: DefaultFs) -> None:
+    def __init__(self, clients: SessionClients, workspace: str, default: DefaultFs) -> None:
         self._clients = clients
         self._workspace = workspace
         self._default = default
@@ -79,7 +78,7 @@ class ClientExtensions:
     whoever was slower is told that nothing is asked any more; that a client does not know the method is no answer, unless
     none does."""
 
-    def __init__(self, clients: Clients, workspace: str) -> None:
+    def __init__(self, clients: SessionClients, workspace: str) -> None:
         self._clients = clients
         self._workspace = workspace
 
@@ -130,7 +129,7 @@ class ClientTerminals:
 
     offered: Final = False
 
-    def __init__(self, clients: Clients, workspace: str) -> None:
+    def __init__(self, clients: SessionClients, workspace: str) -> None:
         self._clients = clients
         self._workspace = workspace
         self._at: dict[tuple[str, str], Following] = {}  # session and terminal: whose it is

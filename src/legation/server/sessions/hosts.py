@@ -21,7 +21,7 @@ from legation.approvals.approval import LONGEST_WAIT_MS
 from legation.approvals.door import Door
 from legation.errors import Unavailable
 from legation.redact import Redactor
-from legation.server.acp.clients import Clients
+from legation.server.sessions.clients import SessionClients
 from legation.settings import Settings
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
@@ -36,8 +36,8 @@ CHILDREN: Final = "children"  # of the data folder: one small file for each agen
 LATER: Final = 60.0  # seconds beyond the longest that an approval may wait: the door's time to say so
 
 
-class Hosting:
-    """`async with Hosting(...)`: at its end the hosts are disposed of, with every agent. `first` is the workspace of
+class WorkspaceHosts:
+    """`async with WorkspaceHosts(...)`: at its end the hosts are disposed of, with every agent. `first` is the workspace of
     the machine's owner."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Hosting:
         first: str,
         redactor: Redactor,
         forbidden: ForbiddenPlaces,
-        clients: Clients | None = None,
+        clients: SessionClients,
     ) -> None:
         """`redactor` hides in what agents say, before it is stored or seen. `forbidden` is opened for none of them.
         `clients` are those of sessions that have some, to serve files and terminals."""
@@ -58,7 +58,7 @@ class Hosting:
         self._door = door
         self.first = first
         self._redactor = redactor
-        self._clients = clients or Clients()
+        self._clients = clients
         self._hosts: dict[str, AcpHost] = {}
         self._opening = asyncio.Lock()
         self._closed = False
@@ -115,7 +115,7 @@ class Hosting:
         """The server stops: turns that run end with a word on that."""
         if self._hosts:
             from legation.host.turn import CutWords
-            from legation.server.sessions.mending import cut_words
+            from legation.server.sessions.messages import cut_words
 
             for host in self._hosts.values():
                 host.cut_turns(CutWords(*cut_words("stopped")))
@@ -128,8 +128,8 @@ class Hosting:
         from legation.host.fs import create_default_fs_handler
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
-        from legation.server.acp.client_handlers import ClientExtensions, ClientFiles, ClientTerminals
-        from legation.server.sessions.questions import Waiting
+        from legation.server.sessions.client_handlers import ClientExtensions, ClientFiles, ClientTerminals
+        from legation.server.sessions.questions import WaitingQuestions
 
         settings, forbidden = self._settings, self._forbidden.in_workspace(workspace)
         # Not the credential of whoever started a session: that one may answer what its agent asks.
@@ -145,7 +145,7 @@ class Hosting:
 
         options = HostOptions(
             approver=approver,
-            questions=Waiting(),
+            questions=WaitingQuestions(),
             fs=ClientFiles(self._clients, workspace, create_default_fs_handler(folders_of, forbidden)),
             terminal=ClientTerminals(self._clients, workspace),
             extensions=ClientExtensions(self._clients, workspace),

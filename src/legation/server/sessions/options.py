@@ -5,18 +5,31 @@ INV-C1 of `host/modes.py` holds: no mode is chosen in which the agent decides fo
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from msgspec.structs import replace
 
-from legation.errors import CapabilityUnsupported, InvalidParams
-from legation.host.modes import SHOWN, Setting, asks, current_mode, flat, match, must_ask, offered_modes
+from legation.errors import CapabilityUnsupported, InvalidParams, LegationError
+from legation.host.modes import (
+    SHOWN,
+    Opening,
+    Setting,
+    asks,
+    current_mode,
+    flat,
+    match,
+    must_ask,
+    offered_modes,
+)
+from legation.host.offers import Offers
 from legation.wire.acp.config import VARIANT_CATEGORIES, SelectOption
+from legation.wire.acp.sessions import NewSessionResponse
 
 if TYPE_CHECKING:
+    from legation.agents.driver import Driver
     from legation.host.host import AcpHost
-    from legation.host.offers import Offers
     from legation.host.session import Session
     from legation.server.sessions.details import Details
 
@@ -25,6 +38,8 @@ BUILD: Final = "build"
 # How agents call planning, the closest first: codex-acp has no such mode, and in "read-only" it asks for every change.
 _PLANS: Final = ("plan", "read-only")
 _MODELS: Final = ("model",)
+
+logger = logging.getLogger("legation.sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,21 @@ class Wanted:
         return Wanted(mode=None if self.mode == BUILD else self.mode, first_mode=self.first_mode)
 
 
+class Preparation:
+    """Of a session that its agent has just opened: it is set as it is wanted before anybody knows of it."""
+
+    def __init__(self, host: AcpHost, agent_id: str, wanted: Wanted) -> None:
+        self._host, self._agent_id, self._wanted = host, agent_id, wanted
+        self.first_mode: str | None = None
+
+    async def prepare(self, agent: Driver, opened: NewSessionResponse) -> NewSessionResponse:
+        limit, modes = self._host.limits.start, self._host.modes_of(self._agent_id)
+        opening = Opening(agent, opened.session_id, Offers.of(opened), limit, modes)
+        self.first_mode = current_mode(opening.offers)
+        await choose(opening, self._wanted)
+        return opening.offers.told_in(opened)
+
+
 class Running:
     """A session that its host has."""
 
@@ -60,6 +90,16 @@ class Running:
 
     async def set_option(self, option: str, value: str | bool) -> None:
         await self._host.set_config_option(self._session.id, option, value)
+
+
+async def set_again(host: AcpHost, session: Session, details: Details) -> None:
+    """An agent may not remember; what it no longer offers must not keep the session from going on."""
+    wanted = Wanted.of(details)
+    for each in (Wanted(model=wanted.model), Wanted(variant=wanted.variant), wanted.mode_alone()):
+        try:
+            await choose(Running(host, session), each)
+        except LegationError as error:
+            logger.warning("session %s: %s", session.id, error.message)
 
 
 async def choose(session: Setting, wanted: Wanted) -> None:
@@ -130,6 +170,16 @@ def left_in(details: Details, offers: Offers) -> Details:
     name = next((each for each in (BUILD, PLAN) if _mode(each, offered, first) == current), current)
     permissions = "default" if details.permission_mode == "plan" else details.permission_mode
     return replace(details, agent_mode=name, permission_mode=permissions)
+
+
+def chosen_in(details: Details, offers: Offers, option_id: str) -> Details:
+    """With what a client of ACP has chosen, as far as it is the model or the variant: it is chosen again of an agent that is
+    started anew."""
+    for member, categories in (("model", _MODELS), ("variant", VARIANT_CATEGORIES)):
+        option = next(filter(None, map(offers.choice, categories)), None)
+        if option is not None and option.id == option_id:
+            details = replace(details, **{member: option.current_value})
+    return left_in(details, offers)
 
 
 def _mode(name: str, offered: list[tuple[str, str]], first: str) -> str | None:

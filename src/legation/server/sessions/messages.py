@@ -1,15 +1,17 @@
-"""Messages of a session, one turn after the other.
+"""What is said to sessions: accepted messages, one turn after the other, and the prompts of clients of ACP.
 
 INV-Q1  Messages are taken in the order in which they were accepted, each once; one that waits survives a restart.
 INV-Q2  One worker for each session that has something to do; none for the others.
+INV-M1  A message that was accepted is in the log as a prompt, or waits to be: never both, never neither.
+INV-M2  A turn that a server's end cut off is ended in the log, with that reason, before the next server is reached; what its
+        agent had asked is withdrawn, and the session says that it was cut until its next turn begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -17,17 +19,19 @@ from msgspec.structs import replace
 from legation.clock import Clock
 from legation.errors import AgentExited, Conflict, LegationError, RateLimited, TransportClosed
 from legation.ids import new_id
+from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.details import Begun, Cut, Details, Message
-from legation.server.sessions.record import Record, must_be_open
-from legation.server.sessions.records import Records
+from legation.server.sessions.record import SessionRecord, SessionRecords, must_be_open
 from legation.store.log import EventLog
+from legation.store.stream import Stream
 from legation.wire import codec
 from legation.wire.acp.content import ContentBlock, Text
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState
+from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus, TurnState
 
 if TYPE_CHECKING:
     from legation.host.session import Session
+    from legation.host.turn import PromptResult
 
 MOST_QUEUED: Final = 64  # messages of one session that wait
 MOST_QUEUED_SIZE: Final = 4 * 1024 * 1024  # characters of them
@@ -41,26 +45,23 @@ end; it is for you to know, and no new request:
 </transcript>
 """
 WHY_CANCELLED: Final = "cancelled before the agent got it"
+WHY_STOPPED: Final = "stopped: the server ended before the turn did"
 
 logger = logging.getLogger("legation.sessions")
 
 
-Ensure: TypeAlias = Callable[[Record], Awaitable["Session"]]
-"""The session with an agent that runs."""
-
-
-class Turns:
-    def __init__(self, records: Records, ensure: Ensure, log: EventLog, clock: Clock) -> None:
+class MessageQueue:
+    def __init__(self, records: SessionRecords, agents: SessionAgents, log: EventLog, clock: Clock) -> None:
         self._records = records
-        self._ensure = ensure
+        self._agents = agents
         self._log = log
         self._clock = clock
         self._closed = False
         # By workspace, session and message: ids of messages are their senders' choice.
         self._begins: dict[tuple[str, str, str], asyncio.Future[int]] = {}
 
-    def go_on(self) -> None:
-        """With what waited when the last server ended."""
+    def start(self) -> None:
+        """Go on with what waited when the last server ended."""
         for record in self._records:
             if record.details.queue and not record.ended:
                 self._work_on(record)
@@ -73,7 +74,7 @@ class Turns:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
 
-    async def send(self, record: Record, message: Message) -> asyncio.Future[int]:
+    async def send(self, record: SessionRecord, message: Message) -> asyncio.Future[int]:
         """Returns when it is accepted, on the disk. What it returns resolves when its turn begins, to the last number that
         the log has by then: also where it is next, for what is there now may still end, or a client of ACP come before."""
         must_be_open(record)
@@ -98,46 +99,75 @@ class Turns:
             self._work_on(record)
         return begins
 
-    async def steer(self, record: Record, message: Message) -> None:
+    async def steer(self, record: SessionRecord, message: Message) -> None:
         """To the turn that runs, at once."""
         must_be_open(record)
         if record.session is None or not record.session.busy:
             raise Conflict(f"cannot steer session {record.id}: no turn runs; send it as a message")
         await record.session.steer(blocks_of(message))
 
-    async def cancel(self, record: Record) -> None:
-        """The turn that runs, or is about to; those that wait follow it."""
+    async def cancel(self, record: SessionRecord) -> None:
+        """The turn that runs, or is about to; messages that wait follow it."""
         must_be_open(record)
         if record.session is not None and record.session.busy:
             await record.session.cancel()
         elif record.working is not None:
             record.cancelling = True
 
-    async def stop(self, record: Record) -> None:
+    async def stop(self, record: SessionRecord) -> None:
         """Nothing more of it is begun."""
-        working = record.working
-        if working is not None:
-            working.cancel()
-            await asyncio.wait({working})
+        if record.working is not None:
+            record.working.cancel()
+            await asyncio.wait({record.working})
+
+    def drop(self, record: SessionRecord) -> None:
+        """What it was told is not played any more; saved with the next that is."""
         for message in _unplayed(record.details):
             self._begins.pop(_key(record, message), None)
+        record.details = replace(record.details, queue=(), begun=None)
 
-    async def drop(self, record: Record) -> None:
-        """What it was told before it was closed is not played any more; saved with the next that is."""
-        gone = _unplayed(record.details)
-        await self.stop(record)
+    async def prompt(
+        self, record: SessionRecord, session: Session, blocks: tuple[ContentBlock, ...]
+    ) -> PromptResult:
+        """A client of ACP has the word, now; `PromptInFlight` where another has it."""
+        now = self._clock.now_ms()
+        if session.busy:  # it will be refused
+            await self._note(record, replace(record.details, updated_at=now))
+        else:
+            prompted = session.stream.head
+            await self._note(record, replace(record.details, updated_at=now, prompted=prompted, cut=None))
+        try:
+            result = await session.prompt(blocks)
+        except LegationError as error:
+            await self._note_over(record, session, error)
+            raise
+        await self._note_over(record, session, None)
+        return result
+
+    async def _note_over(self, record: SessionRecord, session: Session, error: LegationError | None) -> None:
         details = record.details
-        left = tuple(each for each in details.queue if each not in gone)
-        begun = details.begun if details.begun and details.begun.message not in gone else None
-        record.details = replace(details, queue=left, begun=begun)
-        if left:  # opened again meanwhile
-            self._work_on(record)
+        if details.prompted is not None and not session.busy:
+            began = session.stream.head > details.prompted
+            cut = self._cut(error) if began else None
+            await self._note(record, replace(details, prompted=None, cut=cut or details.cut))
 
-    def _work_on(self, record: Record) -> None:
+    async def _note(self, record: SessionRecord, details: Details) -> None:
+        try:
+            await self._records.save(record, details)
+        except LegationError as error:  # a failing disk keeps no prompt from its agent
+            logger.warning("it is not on the disk that session %s was used: %s", record.id, error.code)
+
+    def _cut(self, error: LegationError | None) -> Cut | None:
+        """The agent's process is gone, and with it the turn."""
+        if isinstance(error, AgentExited | TransportClosed):
+            return Cut(at=self._clock.now_ms(), reason=error.message)
+        return None
+
+    def _work_on(self, record: SessionRecord) -> None:
         if record.working is None and not self._closed:
             record.working = asyncio.create_task(self._work(record), name=f"legation-session-{record.id}")
 
-    async def _work(self, record: Record) -> None:
+    async def _work(self, record: SessionRecord) -> None:
         try:
             while record.details.queue and not record.ended:
                 if record.session is not None:
@@ -150,7 +180,7 @@ class Turns:
         finally:
             record.working = None
 
-    async def _next(self, record: Record) -> None:
+    async def _next(self, record: SessionRecord) -> None:
         message, *rest = record.details.queue
         begun = Begun(message=message, after=record.head)
         try:
@@ -167,16 +197,18 @@ class Turns:
         finally:
             record.cancelling = record.played = False  # not before: whoever cancels until then means this one
 
-    async def _turn(self, record: Record, message: Message) -> bool:
+    async def _turn(self, record: SessionRecord, message: Message) -> bool:
         """False: another has the word, and it must wait."""
         from legation.agents.rpc import AgentRefused
         from legation.host.modes import current_mode
-        from legation.server.sessions.choosing import left_in
+        from legation.server.sessions.options import left_in
 
         try:
-            session = await self._ensure(record)
+            session = await self._agents.attach(record)
         except LegationError as error:
             logger.warning("session %s: %s", record.id, error.message)
+            if record.ended:  # whoever ended it has dropped the message
+                return True
             said = error.error.data if isinstance(error, AgentRefused) else UNSET
             await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, error.message, said))
             return True
@@ -197,14 +229,12 @@ class Turns:
                 record.details = replace(record.details, untold=False)
         except LegationError as error:  # the log has it
             logger.info("session %s: %s", record.id, error.message)
-            if isinstance(error, AgentExited | TransportClosed):
-                cut = Cut(at=self._clock.now_ms(), reason=error.message)
-                record.details = replace(record.details, cut=cut)
+            record.details = replace(record.details, cut=self._cut(error) or record.details.cut)
         if current_mode(session.offers) != mode:
             record.details = left_in(record.details, session.offers)
         return True
 
-    async def _blocks(self, record: Record, message: Message) -> tuple[ContentBlock, ...]:
+    async def _blocks(self, record: SessionRecord, message: Message) -> tuple[ContentBlock, ...]:
         """The message; the first one behind what was said in the session that this one continues."""
         from legation.host.transcript import transcript_of
 
@@ -215,12 +245,12 @@ class Turns:
             return blocks_of(message)
         return (Text(text=CONTEXT.format(told)), *blocks_of(message))
 
-    def _tell_begun(self, record: Record, message: Message) -> None:
+    def _tell_begun(self, record: SessionRecord, message: Message) -> None:
         begins = self._begins.pop(_key(record, message), None)
         if begins is not None and not begins.done():
             begins.set_result(record.head)
 
-    async def _tell_failed(self, record: Record, message: Message, error: RpcError) -> None:
+    async def _tell_failed(self, record: SessionRecord, message: Message, error: RpcError) -> None:
         """A turn that no agent has seen."""
         stream = await self._log.stream(record.id, record.workspace)
         turn = new_id("trn", now_ms=self._clock.now_ms())
@@ -234,16 +264,71 @@ class Turns:
         await stream.append([codec.draft(payload) for payload in payloads])
         record.note_head(stream.head)
 
+    # What a server that was killed left.
+
+    async def recover(self) -> None:
+        """A turn without its end is ended; a message that no agent has seen waits again."""
+        for record in self._records:
+            begun, prompted = record.details.begun, record.details.prompted
+            if (begun is not None or prompted is not None) and not record.ended:
+                await self._recover(record, await self._log.stream(record.id, record.workspace))
+
+    async def _recover(self, record: SessionRecord, stream: Stream) -> None:
+        from legation.host.leftover import left_open
+        from legation.host.turn import CutWords
+
+        details, queue = record.details, record.details.queue
+        begun = details.begun
+        if begun is not None and not await _was_prompted(stream, begun):
+            queue = (begun.message, *queue)
+        heads = (begun.after if begun is not None else None, details.prompted)
+        after = min(number for number in heads if number is not None)
+        if ends := await left_open(stream, after, CutWords(*cut_words("restarted"))):
+            status = SessionStatus(status="disconnected", reason=WHY_STOPPED)
+            await stream.append([codec.draft(payload) for payload in (*ends, status)])
+        record.note_head(stream.head)
+        cut = await _last_cut(stream, after) or details.cut
+        await self._records.save(record, replace(details, begun=None, prompted=None, queue=queue, cut=cut))
+
+
+def cut_words(how: Literal["stopped", "restarted"]) -> tuple[str, str]:
+    """Of a turn, and of what its agent asked. A server without sessions loads no host for that."""
+    return (
+        f"cannot finish the turn: the server was {how} while it ran; see what was done, then send the next message",
+        f"the server was {how} while it waited for an answer",
+    )
+
+
+async def _was_prompted(stream: Stream, begun: Begun) -> bool:
+    """Others may have prompted it too: clients of ACP."""
+    async for event in stream.subscribe(begun.after, follow=False):
+        if event.type == PromptStarted.event_type():
+            payload = codec.decode(event)
+            if isinstance(payload, PromptStarted) and payload.message == (begun.message.id or None):
+                return True
+    return False
+
+
+async def _last_cut(stream: Stream, after: int) -> Cut | None:
+    """The last turn, where its end says that it was; also a server that was stopped says so in it."""
+    found: Cut | None = None
+    async for event in stream.subscribe(after, follow=False):
+        if event.type == PromptFinished.event_type():
+            payload = codec.decode(event)
+            why = payload.cut_by if isinstance(payload, PromptFinished) else None
+            found = Cut(at=event.at, reason=why) if why is not None else None
+    return found
+
 
 def blocks_of(message: Message) -> tuple[ContentBlock, ...]:
     return (Text(text=message.text), *message.links)
 
 
-def _key(record: Record, message: Message) -> tuple[str, str, str]:
+def _key(record: SessionRecord, message: Message) -> tuple[str, str, str]:
     return record.workspace, record.id, message.id
 
 
-def _must_be_new(record: Record, message: Message) -> None:
+def _must_be_new(record: SessionRecord, message: Message) -> None:
     """Whoever was cut off and sends it again does not have it played twice."""
     if message.id and any(each.id == message.id for each in _unplayed(record.details)):
         raise Conflict(

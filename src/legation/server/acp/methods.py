@@ -1,0 +1,336 @@
+"""ACP's methods: each reads its parameters, makes one call of the sessions, and answers.
+
+Sessions are Legation's: they have its ids, their history is told from its log, and they outlive the connection and
+the agent's process. What no method here knows is passed on to the agent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from legation.agents.rpc import AgentRefused
+from legation.errors import AgentExited as AgentHasExited
+from legation.errors import InvalidParams, LegationError, NotFound, TransportClosed
+from legation.host.session import Session
+from legation.ids import new_id
+from legation.server.acp.exits import Exits
+from legation.server.acp.following import Follower
+from legation.server.acp.offer import hello
+from legation.server.acp.requests import Initialize, LoadRequest, NewRequest, Prompt, read, read_any
+from legation.server.acp.state import Setup
+from legation.server.sessions.agents import Place
+from legation.server.sessions.record import SessionRecord, must_be_session_id
+from legation.server.sessions.service import SessionService
+from legation.wire.acp.capabilities import AuthenticateRequest
+from legation.wire.acp.rpc import AgentMethod
+from legation.wire.acp.sessions import (
+    ListSessionsRequest,
+    ListSessionsResponse,
+    PromptResponse,
+    SessionInfo,
+    SessionRequest,
+    SetConfigOptionRequest,
+    SetConfigOptionResponse,
+    SetModeRequest,
+)
+from legation.wire.api.sessions import NewSession
+from legation.wire.lifecycle import AgentExited
+from legation.wire.principal import Principal
+
+if TYPE_CHECKING:
+    from legation.server.acp.connection import AcpConnection
+
+PAGE: Final = 50  # sessions in one answer
+_CURSOR: Final = re.compile(r"([0-9]{1,15})\.(.+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A result, and what begins once it was said."""
+
+    result: object
+    then: Callable[[], None] | None = None
+
+
+Method: TypeAlias = Callable[[bytes, Principal], Awaitable[Reply]]
+
+
+class AcpMethods:
+    """Of one connection, whose agent runs in its slot."""
+
+    def __init__(self, connection: AcpConnection, sessions: SessionService) -> None:
+        self._connection = connection
+        self._workspace, self._slot = connection.workspace, connection.slot
+        self._sessions = sessions
+        self._followers: dict[str, Follower] = {}
+        self._exits = Exits()
+        self._told_exit: AgentExited | None = None
+        self._methods: Mapping[str, Method] = {
+            AgentMethod.INITIALIZE: self._initialize,
+            AgentMethod.AUTHENTICATE: self._authenticate,
+            AgentMethod.LOGOUT: self._logout,
+            AgentMethod.SESSION_NEW: self._new,
+            AgentMethod.SESSION_LOAD: self._load,
+            AgentMethod.SESSION_RESUME: self._resume,
+            AgentMethod.SESSION_LIST: self._list,
+            AgentMethod.SESSION_PROMPT: self._prompt,
+            AgentMethod.SESSION_SET_MODE: self._set_mode,
+            AgentMethod.SESSION_SET_CONFIG_OPTION: self._set_config_option,
+            AgentMethod.SESSION_CLOSE: self._close,
+            AgentMethod.SESSION_DELETE: self._delete,
+        }
+
+    @property
+    def followed(self) -> list[str]:
+        return list(self._followers)
+
+    async def request(self, method: str, params: bytes, by: Principal) -> Reply:
+        found = self._methods.get(method)
+        return await found(params, by) if found else await self._pass_on(method, params)
+
+    async def notification(self, method: str, params: bytes) -> None:
+        if method == AgentMethod.SESSION_CANCEL:
+            await self._sessions.messages.cancel(self._record(read(params, SessionRequest).session_id))
+        elif not method.startswith("$/") and self._slot.agent_id is not None:
+            await self._slot.notify(method, await self._named_by_agent(params))
+
+    async def stop(self) -> None:
+        for follower in list(self._followers.values()):
+            await follower.stop()
+
+    # The connection.
+
+    async def _initialize(self, params: bytes, _by: Principal) -> Reply:
+        given = read(params, Initialize)
+        await self._connection.greet(given.client_capabilities or {})
+        return Reply(hello(self._slot.agent, await self._slot.start()))
+
+    async def _authenticate(self, params: bytes, _by: Principal) -> Reply:
+        await self._slot.authenticate(read(params, AuthenticateRequest).method_id)
+        return Reply({})
+
+    async def _logout(self, _params: bytes, _by: Principal) -> Reply:
+        await self._slot.logout()
+        return Reply({})
+
+    # Sessions begin and end.
+
+    async def _new(self, params: bytes, by: Principal) -> Reply:
+        place = await self._place(read(params, NewRequest))
+        session_id, new = new_id("ses"), NewSession(agent=self._slot.agent)
+        record = await self._sessions.create(by, session_id, new, slot=self._slot, place=place)
+        session = await self._sessions.agents.attach(record, slot=self._slot)
+        active = partial(Follower.skip, to_active=True)
+        follower, setup = await self._following(session, active)
+        return Reply({"sessionId": session_id, **setup.members()}, follower.start)
+
+    async def _place(self, given: NewRequest) -> Place:
+        folder_of = self._sessions.folder_of
+        directories = [await folder_of(each) for each in given.additional_directories or ()]
+        return Place(await folder_of(given.cwd), tuple(given.mcp_servers or ()), directories)
+
+    async def _load(self, params: bytes, _by: Principal) -> Reply:
+        """Told from the log, which has all that was ever said; the agent need not tell it again."""
+        given = read(params, LoadRequest)
+        place, known = await self._place(given), self._known(given.session_id)
+        if known is None:
+            known = await self._sessions.import_session(self._slot, given.session_id, place)
+        session = await self._sessions.agents.attach(known, slot=self._slot, place=place, reopens=True)
+        follower, setup = await self._following(session, Follower.replay)
+        return Reply(setup.members(), follower.start)
+
+    async def _resume(self, params: bytes, _by: Principal) -> Reply:
+        given = read(params, LoadRequest)
+        place, record = await self._place(given), self._record(given.session_id)
+        session = await self._sessions.agents.attach(record, slot=self._slot, place=place, reopens=True)
+        follower, setup = await self._following(session, Follower.skip)
+        return Reply(setup.members(), follower.start)
+
+    def _known(self, session_id: str) -> SessionRecord | None:
+        """One of this agent's; None where there never was one."""
+        must_be_session_id(session_id)
+        if (record := self._sessions.records.find(self._workspace, session_id)) is None:
+            if self._sessions.records.was_deleted(self._workspace, session_id):
+                return self._sessions.records.get(self._workspace, session_id)  # which says so
+            return None
+        self._slot.must_be_for(record)
+        return record
+
+    def _record(self, session_id: str) -> SessionRecord:
+        record = self._known(session_id)
+        if record is None:
+            raise NotFound(f"cannot find session {session_id}; check its id")
+        return record
+
+    async def _following(
+        self, session: Session, begin: Callable[[Follower], Awaitable[Setup]]
+    ) -> tuple[Follower, Setup]:
+        former = self._followers.pop(session.id, None)
+        if former is not None:
+            await former.stop()
+        follower = Follower(session.id, session.stream, self._connection.outlet, self._note, self._over)
+        self._followers[session.id] = follower
+        self._connection.clients.add(self._workspace, session.id, self._connection)
+        try:
+            return follower, await begin(follower)
+        except BaseException:  # whoever gave up meanwhile follows nothing, and the next prompt begins anew
+            self._over(follower)
+            raise
+
+    def _over(self, follower: Follower) -> None:
+        """A client may open as many sessions as it likes, one after the other."""
+        if self._followers.get(follower.session_id) is follower:
+            del self._followers[follower.session_id]
+            self._exits.over(follower.session_id)
+            self._connection.clients.remove(self._workspace, follower.session_id, self._connection)
+
+    async def _list(self, params: bytes, _by: Principal) -> Reply:
+        given = read(params, ListSessionsRequest)
+        mine = (
+            each
+            for each in self._sessions.records.of(self._workspace)
+            if each.details.agent == self._slot.agent
+        )
+        return Reply(page_of(mine, given))
+
+    async def _close(self, params: bytes, by: Principal) -> Reply:
+        record = self._record(read(params, SessionRequest).session_id)
+        await self._sessions.close(by, record, reopens=True)
+        return Reply({})
+
+    async def _delete(self, params: bytes, by: Principal) -> Reply:
+        """Also of one that was ended for good, which no agent can have any more."""
+        session_id = must_be_session_id(read(params, SessionRequest).session_id)
+        with suppress(NotFound):  # twice is as once
+            await self._sessions.delete(by, session_id, slot=self._slot)
+        return Reply({})
+
+    # In a session.
+
+    async def _prompt(self, params: bytes, _by: Principal) -> Reply:
+        given = read(params, Prompt)
+        record = self._record(given.session_id)
+        session = await self._sessions.agents.attach(record, slot=self._slot)
+        follower = self._followers.get(session.id)
+        if follower is None:  # a client that came back and did not load it
+            follower, _ = await self._following(session, Follower.skip)
+            follower.start()
+        self._exits.begin(session.id)
+        try:
+            result = await self._sessions.messages.prompt(record, session, given.prompt)
+        except LegationError:
+            await follower.reached(session.stream.head)
+            raise
+        await follower.reached(session.stream.head)
+        if result.error is not None:
+            raise AgentRefused(AgentMethod.SESSION_PROMPT, result.error)
+        return Reply(PromptResponse(stop_reason=result.stop_reason, usage=result.usage))
+
+    async def _set_mode(self, params: bytes, _by: Principal) -> Reply:
+        given = read(params, SetModeRequest)
+        await self._sessions.set_mode(self._record(given.session_id), given.mode_id, self._slot)
+        return Reply({})
+
+    async def _set_config_option(self, params: bytes, _by: Principal) -> Reply:
+        given = read(params, SetConfigOptionRequest)
+        record = self._record(given.session_id)
+        options = await self._sessions.set_option(record, given.config_id, given.value, self._slot)
+        return Reply(SetConfigOptionResponse(config_options=options))
+
+    # What is none of ours.
+
+    async def _pass_on(self, method: str, params: bytes) -> Reply:
+        return Reply(msgspec.Raw(await self._slot.call(method, await self._named_by_agent(params))))
+
+    async def _named_by_agent(self, params: bytes) -> object:
+        """The agent knows its sessions by its own ids."""
+        given = read_any(params)
+        if not isinstance(given, dict) or not isinstance(given.get("sessionId"), str):
+            return given
+        session = await self._sessions.agents.attach(self._record(given["sessionId"]), slot=self._slot)
+        return {**given, "sessionId": session.meta.agent_session_id}
+
+    # What happens.
+
+    def _note(self, session_id: str, payload: object) -> None:
+        if isinstance(payload, AgentExited):
+            self._exits.told(session_id, payload)
+            if not self._is_new_exit(session_id):
+                return
+        self._connection.note(session_id, payload)
+
+    def _is_new_exit(self, session_id: str) -> bool:
+        """Every session of a process has its exit in its log; a client hears of it once. Of one that was forgotten meanwhile
+        it is not known: told twice is better than not at all."""
+        record = self._sessions.records.find(self._workspace, session_id)
+        exited = record.session.exit if record is not None and record.session is not None else None
+        if exited is not None and exited is self._told_exit:
+            return False
+        self._told_exit = exited
+        return True
+
+    async def how_it_ended(self, error: Exception, params: bytes) -> AgentExited | None:
+        """Of the agent's process, where its end is why a request failed."""
+        if not isinstance(error, AgentHasExited | TransportClosed):
+            return None
+        with suppress(LegationError):
+            session_id = read(params, SessionRequest).session_id
+            return await self._exits.of(session_id, followed=session_id in self._followers)
+        return None
+
+
+# session/list: the last used first, in pages. INV-P1  A session that nobody uses between two pages is on one of them, once.
+
+
+class _Place(NamedTuple):
+    """In the list: by when it was last used, then by id. The last of a page is the cursor of the next: what is used
+    meanwhile moves to the front, and nothing else moves."""
+
+    used: int  # ms
+    session_id: str
+
+
+def page_of(records: Iterable[SessionRecord], given: ListSessionsRequest) -> ListSessionsResponse:
+    """Of those that can be loaded."""
+    found = {
+        _Place(record.last_used, record.id): record
+        for record in records
+        if (not record.ended or record.meta.reopens) and given.cwd in (None, record.meta.cwd)
+    }
+    after = _read_cursor(given.cursor)
+    rest = sorted((place for place in found if after is None or place < after), reverse=True)
+    page = rest[:PAGE]
+    more = f"{page[-1].used}.{page[-1].session_id}" if len(rest) > PAGE else None
+    return ListSessionsResponse(sessions=tuple(_info(found[each]) for each in page), next_cursor=more)
+
+
+def _read_cursor(text: str | None) -> _Place | None:
+    if text is None:
+        return None
+    read = _CURSOR.fullmatch(text)
+    if read is None:
+        raise InvalidParams(
+            "cannot read the cursor: give the `nextCursor` of a page as it is, or none for the first page"
+        )
+    return _Place(int(read[1]), read[2])
+
+
+def _info(record: SessionRecord) -> SessionInfo:
+    used, cut, meta = record.last_used, record.details.cut, record.meta
+    at = datetime.fromtimestamp(used / 1000, UTC).isoformat(timespec="milliseconds")
+    return SessionInfo(
+        session_id=record.id,
+        cwd=meta.cwd,
+        additional_directories=meta.additional_directories,
+        title=meta.title,
+        updated_at=at if used else None,
+        meta={"legation": {"cut": cut.shown()}} if cut else None,
+    )

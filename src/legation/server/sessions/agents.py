@@ -1,0 +1,531 @@
+"""Which process has which session: started, watched, stopped.
+
+INV-T1  A session whose agent is gone gets another with the next message: resumed where the agent can, else loaded.
+INV-T2  What was ended leaves no process.
+INV-I1  Of those that are idle only an agent is stopped that can take its sessions up again, and never in a turn, while it waits for
+        an answer or while a tool of its works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from msgspec.structs import replace
+
+from legation.clock import Clock
+from legation.errors import InvalidParams, LegationError, NotFound, RateLimited, TimedOut
+from legation.proc.kernel import Process, process
+from legation.server.sessions.details import Details, Exit
+from legation.server.sessions.hosts import WorkspaceHosts
+from legation.server.sessions.record import SessionRecord, SessionRecords, must_be_open
+from legation.server.sessions.secrets import SealedServers
+from legation.wire.acp.mcp import McpServer
+from legation.wire.api.agents import Liveness
+from legation.wire.hoststream import AgentUpdated
+
+if TYPE_CHECKING:
+    from legation.host.host import AcpHost
+    from legation.host.launch import Launch
+    from legation.host.session import Session
+
+RESTART_WAIT: Final = 60.0  # seconds for an agent that the host starts again: the agent's time
+MOST_RUNNING: Final = 256  # agents of one workspace that sessions have for themselves
+LOOK_EVERY: Final = 60.0  # seconds between two looks for idle ones, at most
+STDERR_KEPT: Final = 4_000  # characters of the end of an agent's stderr, in the session's details
+# Ends of an agent that were not our doing.
+_BY_ITSELF: Final = ("crashed", "ended", "stopped")
+
+logger = logging.getLogger("legation.sessions")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session works, and with which servers; what is not given stays as it is."""
+
+    cwd: Path | str | None = None
+    servers: tuple[McpServer, ...] = ()
+    directories: Sequence[Path | str] = ()
+
+
+class AgentSlot:
+    """A place for one process of an agent: a session's own, or one that the sessions of a connection share. It is started when it
+    is needed, and again when it has ended."""
+
+    def __init__(
+        self,
+        agents: SessionAgents,
+        workspace: str,
+        agent: str,
+        cwd: Path,
+        *,
+        shared: bool,
+        idle_after: float,
+        version: str | None = None,
+    ) -> None:
+        """`idle_after`: seconds after which it is stopped, if nobody uses it and nothing happens; 0: never."""
+        self.workspace, self.agent, self.shared = workspace, agent, shared
+        self.idle_after = idle_after
+        self.agent_id: str | None = None  # of the host's, for as long as there is a process
+        self.terminals = False  # whether its client has some, to be offered to the agent
+        self._agents = agents
+        self._cwd, self._version = cwd, version
+        self._starting = asyncio.Lock()
+        self._left = False
+        self._users = 0
+        self._heads: Mapping[str, int] = {}  # of its sessions, when something last happened
+        self._quiet_since = agents.clock.monotonic()
+
+    def must_be_for(self, record: SessionRecord) -> None:
+        if record.details.agent != self.agent:
+            raise InvalidParams(
+                f"cannot use session {record.id} here: its agent is {record.details.agent}; connect with that"
+            )
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """It is not idle meanwhile."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self.used()
+
+    def used(self) -> None:
+        """Just now."""
+        self._quiet_since = self._agents.clock.monotonic()
+
+    async def start(self) -> AgentUpdated:
+        """Its process, running."""
+        async with self._starting:
+            host = await self._agents.hosts.host(self.workspace)
+            found = await self._ready(host)
+            if found is None or found.status != "ready":
+                await self._stop(host)
+                found = await self._started(host)
+            return found
+
+    async def _ready(self, host: AcpHost) -> AgentUpdated | None:
+        try:
+            async with asyncio.timeout(RESTART_WAIT):
+                return await host.until_ready(self.agent_id or "")
+        except TimeoutError:
+            raise TimedOut(
+                "cannot use the agent: it is being started again for too long; try later"
+            ) from None
+
+    async def _started(self, host: AcpHost) -> AgentUpdated:
+        with self._agents.room(self):
+            launcher = self._agents.hosts.launcher
+            launch = await launcher.launch(self.workspace, self.agent, self._cwd, self._version)
+            found = await start(host, launch, terminals=self.terminals)
+        self.agent_id = found.agent_id
+        self._quiet_since = self._agents.clock.monotonic()
+        self._agents.watch(self, host, found.agent_id)
+        if self._left:  # its client went away while it started
+            await self._stop(host)
+        return found
+
+    async def stop(self) -> None:
+        """No process of it is left, until it is needed again. Its sessions are without an agent."""
+        if self.agent_id is not None:
+            await self._stop(await self._agents.hosts.host(self.workspace))
+
+    async def _stop(self, host: AcpHost) -> None:
+        agent_id, self.agent_id = self.agent_id, None
+        if agent_id is not None:
+            await host.dispose_agent(agent_id)
+            self._agents.ended(self)
+
+    async def authenticate(self, method: str) -> None:
+        agent_id = (await self.start()).agent_id
+        await (await self._agents.hosts.host(self.workspace)).authenticate(agent_id, method)
+
+    async def logout(self) -> None:
+        agent_id = (await self.start()).agent_id
+        await (await self._agents.hosts.host(self.workspace)).logout(agent_id)
+
+    async def call(self, method: str, params: object) -> bytes:
+        """A request that is none of ours, and the agent's raw answer."""
+        agent_id = (await self.start()).agent_id
+        return await (await self._agents.hosts.host(self.workspace)).pass_on(agent_id, method, params)
+
+    async def notify(self, method: str, params: object) -> None:
+        """An agent that does not run has nothing to hear."""
+        if self.agent_id is not None:
+            host = await self._agents.hosts.host(self.workspace)
+            await host.tell_agent(self.agent_id, method, params)
+
+    async def stderr(self) -> str:
+        """What the agent has written there; nothing where none runs."""
+        if self.agent_id is None:
+            return ""
+        return (await self._agents.hosts.host(self.workspace)).stderr_tail(self.agent_id)
+
+    async def retire(self) -> None:
+        """Others who have a session of it wait until it has gone, and get another agent; `leave` follows."""
+        self._left = True
+        if self.agent_id is not None:
+            (await self._agents.hosts.host(self.workspace)).retire_agent(self.agent_id)
+
+    async def leave(self) -> None:
+        """For good: its process group is ended; what sessions it had stay."""
+        self._left = True
+        await self.stop()
+
+    async def rest(self) -> None:
+        """Stop it if it is idle."""
+        async with self._starting:
+            host = await self._agents.hosts.host(self.workspace)
+            if self._is_idle(host):  # nothing is awaited from here until nobody is given it any more
+                await self._stop(host)
+
+    def _is_idle(self, host: AcpHost) -> bool:
+        now, held = self._agents.clock.monotonic(), self._agents.sessions_in(self, host)
+        heads = {session.id: session.stream.head for _, session in held}
+        if heads != self._heads or self._users or not all(_may_rest(*each) for each in held):
+            self._heads, self._quiet_since = heads, now
+        return 0 < self.idle_after <= now - self._quiet_since
+
+
+def _may_rest(record: SessionRecord, session: Session) -> bool:
+    """INV-I1."""
+    if record.at_work or session.busy or session.talk.waiting:
+        return False
+    if session.talk.tool_calls.at_work():  # a task in the background may be silent for long
+        return False
+    return session.agent.can_resume or session.agent.can_load
+
+
+class SessionAgents:
+    """`async with SessionAgents(...)`: until its end idle agents are stopped, and it is noted how others ended."""
+
+    def __init__(
+        self,
+        hosts: WorkspaceHosts,
+        records: SessionRecords,
+        secrets: SealedServers,
+        clock: Clock,
+        rest_after: float,
+    ) -> None:
+        """`rest_after`: seconds after which an idle agent of a session is stopped until the next message; 0: never."""
+        self.hosts = hosts
+        self.clock = clock
+        self._records = records
+        self._secrets = secrets
+        self._rest_after = rest_after
+        self._slots: set[AgentSlot] = set()  # with a process, or about to have one
+        self._tasks: set[asyncio.Task[None]] = set()
+        # By workspace and agent: after one ended by itself.
+        self._restarts: Counter[tuple[str, str]] = Counter()
+
+    async def __aenter__(self) -> Self:
+        self._begin(self._stop_idle())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work, name="legation-session-agents")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Their processes.
+
+    @contextmanager
+    def room(self, slot: AgentSlot) -> Iterator[None]:
+        """For one process more; those that start at this moment have theirs too."""
+        running = sum(each.workspace == slot.workspace and not each.shared for each in self._slots)
+        if not slot.shared and running >= MOST_RUNNING:
+            raise RateLimited(
+                f"cannot start another agent: {running} run in this workspace; terminate sessions that are done",
+                {"retryAfter": 60},
+            )
+        self._slots.add(slot)
+        try:
+            yield
+        except BaseException:
+            self._slots.discard(slot)
+            raise
+
+    def ended(self, slot: AgentSlot) -> None:
+        """It has no process any more."""
+        self._slots.discard(slot)
+
+    def watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
+        """Until that agent has ended."""
+        self._begin(self._watch(slot, host, agent_id))
+
+    async def _watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
+        with suppress(NotFound):  # it was stopped before this began
+            await host.until_ended(agent_id)
+        for record, session in self._held(slot.workspace, host, agent_id):
+            try:
+                await self._note_exit(record, session)
+            except LegationError as error:
+                logger.warning("cannot note how the agent of session %s ended: %s", record.id, error.message)
+        if slot.agent_id == agent_id:
+            self.ended(slot)
+
+    async def _note_exit(self, record: SessionRecord, session: Session) -> None:
+        """Without an agent there is nothing to keep in memory."""
+        if session.status != "disconnected":
+            return
+        if (found := _exit_of(session)) is not None:
+            await self._records.save(record, replace(record.details, exit=found))
+        if not record.at_work:
+            async with record.lock:
+                if record.status == "disconnected" and record.session is session and record.working is None:
+                    await self.release(record)
+
+    def sessions_in(self, slot: AgentSlot, host: AcpHost) -> list[tuple[SessionRecord, Session]]:
+        """Those that its process has."""
+        held = self._held(slot.workspace, host, slot.agent_id) if slot.agent_id else []
+        return [(record, session) for record, session in held if session.status == "active"]
+
+    def _held(self, workspace: str, host: AcpHost, agent_id: str) -> list[tuple[SessionRecord, Session]]:
+        found = [each.session_id for each in host.get_sessions() if each.agent_id == agent_id]
+        records = filter(None, (self._records.known(workspace, each) for each in found))
+        return [(record, record.session) for record in records if record.session is not None]
+
+    async def _stop_idle(self) -> None:
+        """For as long as it is not cancelled."""
+        while True:
+            await self.clock.sleep(min(LOOK_EVERY, self._rest_after or LOOK_EVERY))
+            for slot in list(self._slots):
+                try:
+                    await slot.rest()
+                except LegationError as error:
+                    logger.warning("cannot stop an agent that is idle, %s: %s", slot.agent, error.message)
+
+    def liveness(self, workspace: str, agent: str) -> Liveness:
+        """Of the processes of an agent. A server that several sessions share is one process; between its turns an agent may
+        have none."""
+        records = [record for record in self._records.of(workspace) if record.details.agent == agent]
+        active = [record for record in records if record.status == "active"]
+        processes = set(_processes(active))
+        exits = [record.details.exit for record in records if record.details.exit and not record.ended]
+        return Liveness(
+            status="running" if active else "error" if exits else "stopped",
+            restart_count=self._restarts[workspace, agent],
+            last_error=exits[0].words if exits else None,
+            uptime_ms=round(max(each.age for each in processes) * 1000) if processes else None,
+            processes=len(processes),
+        )
+
+    # Their sessions.
+
+    def _own_slot(self, workspace: str, agent: str, cwd: Path | str, version: str | None = None) -> AgentSlot:
+        return AgentSlot(
+            self, workspace, agent, Path(cwd), shared=False, idle_after=self._rest_after, version=version
+        )
+
+    async def create(
+        self,
+        workspace: str,
+        session_id: str,
+        details: Details,
+        place: Place,
+        *,
+        slot: AgentSlot | None,
+        title: str | None = None,
+        version: str | None = None,
+        forks: str | None = None,
+    ) -> SessionRecord:
+        """There is a session with an agent that is set as the details say, or none at all. `forks` is what the agent
+        calls the one that it begins with."""
+        from legation.server.sessions.options import Preparation, Wanted
+
+        assert place.cwd is not None
+        host = await self.hosts.host(workspace)
+        own = slot is None
+        slot = slot or self._own_slot(workspace, details.agent, place.cwd, version)
+        agent_id = (await slot.start()).agent_id
+        wanted = Wanted.of(details) if own else Wanted()  # a client of ACP chooses among what it is offered
+        opened = Preparation(host, agent_id, wanted)
+
+        def made() -> SessionRecord:
+            session, known = host.session(session_id), replace(details, first_mode=opened.first_mode)
+            head = session.stream.head
+            record = SessionRecord(workspace, session_id, session.meta, known, head=head, closed=False)
+            record.session, record.slot = session, slot
+            self._records.add(record)
+            return record
+
+        try:
+            await host.create_session(
+                agent_id,
+                cwd=place.cwd,
+                mcp_servers=place.servers,
+                additional_directories=place.directories,
+                session_id=session_id,
+                title=title,
+                details=lambda: replace(details, first_mode=opened.first_mode).plain(),
+                prepare=opened.prepare,
+                forks=forks,
+            )
+        except BaseException as error:
+            there = host.get_session(session_id)
+            stands = there is not None and there.agent_id == agent_id  # and is not another of that name
+            if stands and isinstance(error, asyncio.CancelledError):  # all of it is there: it stays
+                made()
+            else:
+                await asyncio.shield(self._unmake(host, slot, agent_id, session_id, stands=stands))
+            raise
+        return made()
+
+    async def _unmake(
+        self, host: AcpHost, slot: AgentSlot, agent_id: str, session_id: str, *, stands: bool
+    ) -> None:
+        """The store may have failed when it was there already."""
+        if stands:
+            with suppress(LegationError):
+                await host.delete_session(agent_id, session_id)
+        if not slot.shared:
+            await slot.stop()
+
+    async def attach(
+        self,
+        record: SessionRecord,
+        *,
+        slot: AgentSlot | None = None,
+        place: Place | None = None,
+        reopens: bool = False,
+    ) -> Session:
+        """The host's session, with an agent that has it: the one that does, or else that of the slot, which is one of its own
+        where none is given. `reopens`: also one that a client of ACP has closed."""
+        async with record.lock:
+            host = await self.hosts.host(record.workspace)
+            session = await self._settled(host, record, reopens=reopens)
+            if session.status == "active":
+                return session
+            if record.slot is not None and not record.slot.shared:
+                await record.slot.stop()
+            record.slot = slot = slot or self._own_slot(
+                record.workspace, record.details.agent, record.meta.cwd
+            )
+            try:
+                started = await slot.start()
+                session = await self._settled(
+                    host, record, reopens=reopens
+                )  # what an end decided meanwhile counts
+                if session.status == "active":  # its agent was started again by the host
+                    await self._give_up(record, slot)
+                    return session
+                await self._take_up(host, started.agent_id, record, place or Place(), reopens=reopens)
+            except BaseException:
+                await asyncio.shield(self._give_up(record, slot))
+                raise
+            return session
+
+    async def _settled(self, host: AcpHost, record: SessionRecord, *, reopens: bool) -> Session:
+        """As it is when nobody is leaving it, or taking it up."""
+        must_be_open(record, reopens=reopens)
+        record.session = session = await host.until_settled(record.id)
+        must_be_open(record, reopens=reopens)
+        return session
+
+    async def _take_up(
+        self, host: AcpHost, agent_id: str, record: SessionRecord, place: Place, *, reopens: bool
+    ) -> None:
+        from legation.server.sessions.options import set_again
+
+        servers = place.servers or await self._secrets.open(record.workspace, record.details.sealed)
+        await host.resume_or_load(
+            agent_id,
+            record.id,
+            cwd=place.cwd,
+            mcp_servers=servers,
+            additional_directories=place.directories,
+            reopen=reopens,
+        )
+        if place.servers:
+            await self._seal(record, place.servers)
+        await set_again(host, host.session(record.id), record.details)
+        if record.details.exit is not None:
+            self._restarts[record.workspace, record.details.agent] += 1
+            await self._records.save(record, replace(record.details, exit=None))
+
+    async def _seal(self, record: SessionRecord, servers: tuple[McpServer, ...]) -> None:
+        """In place of those that it had."""
+        former = record.details.sealed
+        async with self._secrets.sealed(
+            record.workspace, servers, lambda: record.details.sealed is not former
+        ) as sealed:
+            names = tuple(each.name for each in servers)
+            await self._records.save(record, replace(record.details, sealed=sealed, mcp=names))
+        await self._secrets.destroy(record.workspace, former)
+
+    async def _give_up(self, record: SessionRecord, slot: AgentSlot) -> None:
+        """Nobody has it: what an end left to us is done."""
+        if record.ended:
+            await self.release(record)
+        elif not slot.shared:
+            await slot.stop()
+
+    async def release(self, record: SessionRecord, *, shared_too: bool = False) -> None:
+        """Of one that has ended, or has no agent any more: nothing of it runs, or is kept in memory. Its lock is held.
+        `shared_too`: also an agent that it shared, if no other session is left there."""
+        host = await self.hosts.host(record.workspace)
+        slot, session, record.slot = record.slot, record.session, None
+        if slot is not None and (not slot.shared or (shared_too and not self.sessions_in(slot, host))):
+            await slot.stop()
+        if session is not None:
+            await session.saved()
+            if session.status in ("disconnected", "closed", "deleted"):  # nobody has taken it up meanwhile
+                host.forget_session(record.id)
+                record.let_go(closed=session.status != "disconnected")
+
+
+async def start(host: AcpHost, launch: Launch, *, terminals: bool = False) -> AgentUpdated:
+    """With its key: there is one that is ready for sessions, or none."""
+    try:
+        started = await host.spawn_agent(launch.definition, terminals=terminals)
+    except BaseException:
+        await asyncio.shield(_forget_failed(host))
+        raise
+    offered = {str(each.get("id")) for each in started.auth_methods or ()}
+    if launch.key_method in offered:
+        try:
+            await host.authenticate(started.agent_id, str(launch.key_method))
+        except BaseException:
+            await asyncio.shield(host.dispose_agent(started.agent_id))
+            raise
+    return started
+
+
+async def _forget_failed(host: AcpHost) -> None:
+    """Agents that never came to life: whoever wanted one is told, and nothing is to be known of it."""
+    for agent in host.get_agents():
+        if agent.reason in ("spawn-failed", "initialize-failed"):
+            await host.dispose_agent(agent.agent_id)
+
+
+def _processes(active: Sequence[SessionRecord]) -> Iterator[Process]:
+    for record in active:
+        if record.session is not None:
+            found = (process(pid) for pid in record.session.agent.processes)
+            yield from (each for each in found if each is not None and not each.dead)
+
+
+def _exit_of(session: Session) -> Exit | None:
+    reason, _, _ = (session.reason or "").partition(":")
+    if reason not in _BY_ITSELF or session.exit is None:
+        return None
+    tail = session.exit.stderr_tail
+    return Exit(
+        reason=reason,
+        code=session.exit.code,
+        signal=session.exit.signal,
+        stderr=None if tail is None else tail[-STDERR_KEPT:],
+    )

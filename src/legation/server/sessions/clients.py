@@ -1,0 +1,97 @@
+"""Which clients follow which session: whom an agent's requests can be handed to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from legation.wire import jsontext
+from legation.wire.acp.rpc import RpcError
+from legation.wire.principal import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """`by` is whose credential came with the answer."""
+
+    result: bytes
+    error: RpcError | None
+    by: Principal
+
+    def value(self) -> object:
+        """Of the result; None where there is none to be read."""
+        try:
+            return jsontext.read(self.result) if self.result else None
+        except jsontext.READ_ERRORS:
+            return None
+
+
+class Calls(Protocol):
+    """Requests to a client."""
+
+    async def ask(self, method: str, params: object) -> Answered:
+        """Until it is answered; whoever gives up withdraws it."""
+
+    def tell(self, method: str, params: object) -> None:
+        """Ask, and not wait for the answer."""
+
+
+class Following(Protocol):
+    """A connection, as others see it."""
+
+    @property
+    def calls(self) -> Calls: ...
+    @property
+    def client(self) -> Mapping[str, object]:
+        """What the client said that it can."""
+
+    def wanted(self, permission_id: str) -> None: ...
+
+
+class SessionClients:
+    """Of a server. Empty until the first client comes."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str], list[Following]] = {}
+
+    def add(self, workspace: str, session_id: str, client: Following) -> None:
+        """The last one to come is the first to be asked."""
+        following = self._of.setdefault((workspace, session_id), [])
+        if client in following:
+            following.remove(client)
+        following.insert(0, client)
+
+    def remove(self, workspace: str, session_id: str, client: Following) -> None:
+        following = self._of.get((workspace, session_id), [])
+        if client in following:
+            following.remove(client)
+        if not following:
+            self._of.pop((workspace, session_id), None)
+
+    def of(self, workspace: str, session_id: str) -> list[Following]:
+        return list(self._of.get((workspace, session_id), ()))
+
+    def offering(self, workspace: str, session_id: str, *capability: str) -> Following | None:
+        """One that follows the session and has this, such as `fs`, `readTextFile`."""
+        following = self._of.get((workspace, session_id), ())
+        return next((each for each in following if offers(each.client, *capability)), None)
+
+
+def offers(client: Mapping[str, object], *path: str) -> bool:
+    """Whether a client said that it has this; `{}` says so, null and false do not."""
+    found: object = client
+    for name in path:
+        if not isinstance(found, Mapping):
+            return False
+        found = found.get(name)
+    return found is not None and found is not False
+
+
+def what_counts(client: Mapping[str, object]) -> dict[str, object]:
+    """The part of a client's capabilities that counts here, in the protocol's own form."""
+    return {
+        "fs": {name: offers(client, "fs", name) for name in ("readTextFile", "writeTextFile")},
+        "terminal": offers(client, "terminal"),
+        "elicitation": {name: {} for name in ("form", "url") if offers(client, "elicitation", name)},
+    }

@@ -1,0 +1,513 @@
+"""The sessions of a server: made, found, given an agent, spoken to, ended. `/v1/sessions` and `/v1/acp` are faces of this."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from legation.approvals.grants import Grants
+from legation.approvals.inbox import Inbox
+from legation.clock import Clock
+from legation.errors import InvalidParams, LegationError, StorageFailed
+from legation.ids import new_id
+from legation.server.sessions.agents import AgentSlot, Place, SessionAgents
+from legation.server.sessions.approvals import (
+    SessionApprovals,
+    half_given,
+    must_be_allowed,
+    until_granted,
+)
+from legation.server.sessions.attachments import links_to
+from legation.server.sessions.details import Deletion, Details, Message, foreign
+from legation.server.sessions.hosts import WorkspaceHosts
+from legation.server.sessions.messages import MessageQueue
+from legation.server.sessions.record import (
+    SessionRecord,
+    SessionRecords,
+    must_be_idle,
+    must_be_open,
+    must_be_session_id,
+    was_deleted,
+)
+from legation.server.sessions.secrets import SealedServers
+from legation.store import audit
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Database, Transaction
+from legation.store.datafolder import WORK, make_folder
+from legation.store.forbidden import ForbiddenPlaces
+from legation.store.log import EventLog
+from legation.store.plain import is_plain
+from legation.store.vault import Vault
+from legation.wire.acp.config import ConfigOption
+from legation.wire.acp.mcp import McpServer
+from legation.wire.api.sessions import NewMessage, NewSession, SessionChange, SessionInfo, Words
+from legation.wire.principal import Principal
+from legation.wire.universal.facts import Metadata
+
+if TYPE_CHECKING:
+    pass
+
+UNSETTLED: Final = "unsettled"  # of the data folder: secrets of sessions that are being made
+
+FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
+"""The real path of a folder that somebody named, if sessions may work there."""
+
+_SQL: Final = Queries("door")
+
+logger = logging.getLogger("legation.sessions")
+
+
+class SessionService:
+    """`async with SessionService(...)`: what a killed server left is mended first; at its end no turn runs."""
+
+    def __init__(
+        self,
+        records: SessionRecords,
+        *,
+        hosts: WorkspaceHosts,
+        log: EventLog,
+        database: Database,
+        vault: Vault,
+        inbox: Inbox,
+        grants: Grants,
+        clock: Clock,
+        data_dir: Path,
+        folder_of: FolderOf,
+        forbidden: ForbiddenPlaces,
+        rest_after: float = 0,
+    ) -> None:
+        """`rest_after`: seconds after which an idle agent is stopped until the next message; 0: never. `forbidden` is never
+        read for anybody, wherever it lies."""
+        self.records = records
+        self._secrets = SealedServers(vault, data_dir / UNSETTLED, clock)
+        self.agents = SessionAgents(hosts, self.records, self._secrets, clock, rest_after)
+        self.messages = MessageQueue(self.records, self.agents, log, clock)
+        self.approvals = SessionApprovals(inbox, grants, self.records, clock)
+        self.folder_of = folder_of
+        self._hosts = hosts
+        self._database = database
+        self._clock = clock
+        self._data_dir = data_dir
+        self._forbidden = forbidden
+
+    async def __aenter__(self) -> Self:
+        await self.load()
+        await self.messages.recover()
+        self.messages.start()
+        await self._recover_ended()
+        await self.agents.__aenter__()
+        return self
+
+    async def load(self) -> None:
+        """What the log has of sessions and this server does not know yet."""
+        await self.records.load(await self._database.read(_workspaces))
+
+    async def _recover_ended(self) -> None:
+        """Of a server that was killed while it made a session, or ended one."""
+        named = {record.details.sealed.owner for record in self.records if record.details.sealed}
+        await self._secrets.recover(named)
+        granted = await self.approvals.sessions_with_grants(await self._database.read(_workspaces))
+        for record in self.records:
+            if record.details.deletion is not None:
+                await self._bring_deletion_to_its_end(record)
+                continue
+            has_grants = (record.workspace, record.id) in granted
+            details = record.details
+            left = details.sealed or details.grant or has_grants or details.queue or details.begun
+            if record.ended and left:
+                self.messages.drop(record)
+                await self._settle(_host_of(record.workspace), record, details.updated_at)
+            elif half_given(record.details):
+                await self.approvals.withdraw_mode(_host_of(record.workspace), record)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._hosts.cut_turns()  # also those that began since the server was told to stop
+        await self.messages.close()
+        await self.agents.__aexit__()
+
+    # Made.
+
+    async def create(
+        self,
+        by: Principal,
+        session_id: str,
+        new: NewSession,
+        *,
+        slot: AgentSlot | None = None,
+        place: Place | None = None,
+    ) -> SessionRecord:
+        """Its folder, its skills, its MCP servers, its agent: there is all of it, or nothing. Installs the agent if it is
+        locked and missing, which may take minutes. A client of ACP has a `slot` where the agent runs, and says the `place`."""
+        must_be_allowed(by, new.permission_mode or "default")
+        must_be_session_id(session_id)
+        if new.fork is not None and new.continues is not None:
+            raise InvalidParams(
+                "cannot fork one session and continue another; give `fork` or `continues`",
+                {"path": "$.continues"},
+            )
+        with self.records.claim(by.workspace, session_id):
+            record = await self._create(by.workspace, session_id, new, slot, place)
+        await self.approvals.give_mode(by, record, new.permission_mode or "default")
+        return record
+
+    async def _create(
+        self, workspace: str, session_id: str, new: NewSession, slot: AgentSlot | None, given: Place | None
+    ) -> SessionRecord:
+        from legation.host.mcp import servers_of
+        from legation.host.skills import put_in_place
+
+        servers = given.servers if given else servers_of(new.mcp)
+        agent = (await self._hosts.launcher.entry(new.agent)).name
+        former = self._forked(workspace, agent, new.fork)
+        continued = None if new.continues is None else self.records.get(workspace, new.continues)
+        if continued is not None and continued.details.agent == agent:
+            new = _set_as(new, continued.details)
+            if new.mcp is None:
+                servers = await self._secrets.open(workspace, continued.details.sealed)
+        place, own = given, None
+        if place is None:
+            cwd, own = await self._folder(workspace, session_id, new.directory, former or continued)
+            place = Place(cwd, servers)
+        try:
+            assert place.cwd is not None
+            skills = await put_in_place(new.skills, Path(place.cwd), self.folder_of, self._forbidden)
+            details = self._details(new, agent, skills, servers)
+            async with self._secrets.sealed(
+                workspace, servers, lambda: self.records.known(workspace, session_id) is not None
+            ) as sealed:
+                record = await self.agents.create(
+                    workspace,
+                    session_id,
+                    replace(details, sealed=sealed),
+                    place,
+                    slot=slot,
+                    title=new.title,
+                    version=new.agent_version,
+                    forks=former.meta.agent_session_id if former else None,
+                )
+        except BaseException:
+            # With the skills that were put there: the name may be another's next.
+            if own is not None and self.records.known(workspace, session_id) is None:
+                await asyncio.shield(asyncio.to_thread(rmtree, own, ignore_errors=True))
+            raise
+        if continued is not None:
+            await self.records.save(continued, replace(continued.details, continued_by=session_id))
+        return record
+
+    def _forked(self, workspace: str, agent: str, session_id: str | None) -> SessionRecord | None:
+        if session_id is None:
+            return None
+        former = self.records.get(workspace, session_id)
+        if former.details.agent != agent:
+            raise InvalidParams(
+                f"cannot fork session {session_id} for {agent}: it is of {former.details.agent}; name that agent",
+                {"path": "$.fork"},
+            )
+        return former
+
+    def _details(
+        self, new: NewSession, agent: str, skills: Sequence[str], servers: Sequence[McpServer]
+    ) -> Details:
+        """A mode that takes a grant is noted when that is given."""
+        now, asked = self._clock.now_ms(), new.permission_mode or "default"
+        agent_mode = new.agent_mode or "build"
+        return Details(
+            agent=agent,
+            given=Metadata(agent, agent_mode, new.model, asked, new.variant),
+            created_at=now,
+            updated_at=now,
+            agent_mode=agent_mode,
+            permission_mode=until_granted(asked),
+            model=new.model,
+            variant=new.variant,
+            mcp=tuple(server.name for server in servers),
+            skills=tuple(skills),
+            continues=new.continues,
+            untold=new.continues is not None,
+        )
+
+    async def _folder(
+        self, workspace: str, session_id: str, directory: str | None, former: SessionRecord | None
+    ) -> tuple[Path, Path | None]:
+        """Where it works, and that again if it was made for it now."""
+        if directory is not None:
+            return await self.folder_of(directory), None
+        if former is not None:
+            return Path(former.meta.cwd), None
+        own = self._data_dir / WORK / workspace / session_id
+        try:
+            await asyncio.to_thread(make_folder, own.parent)
+            await asyncio.to_thread(own.mkdir, mode=0o700)
+        except FileExistsError:
+            return own, None
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot make a folder for session {session_id}: {error.strerror}; mend that, or give a directory"
+            ) from error
+        return own, own
+
+    async def import_session(self, slot: AgentSlot, session_id: str, place: Place) -> SessionRecord:
+        """One that only the agent knows."""
+        with self.records.claim(slot.workspace, session_id):
+            host = await self._hosts.host(slot.workspace)
+            await host.resume_or_load(
+                (await slot.start()).agent_id,
+                session_id,
+                cwd=place.cwd,
+                mcp_servers=place.servers,
+                additional_directories=place.directories,
+            )
+            session, details = host.session(session_id), foreign(slot.agent, self._clock.now_ms())
+            head = session.stream.head
+            record = SessionRecord(slot.workspace, session_id, session.meta, details, head=head, closed=False)
+            record.session, record.slot = session, slot
+            self.records.add(record)
+        await self.records.save(record, details)
+        return record
+
+    # Spoken to.
+
+    async def send(self, record: SessionRecord, message: NewMessage) -> asyncio.Future[int]:
+        """Accepted when this returns. What it returns resolves when its turn begins: to what the log has by then."""
+        message_id = message.message_id or new_id("msg", now_ms=self._clock.now_ms())
+        return await self.messages.send(record, await self._read(record, message, message_id))
+
+    async def steer(self, record: SessionRecord, message: Words) -> None:
+        """To the turn that runs, where its agent takes something in meanwhile."""
+        await self.messages.steer(record, await self._read(record, message))
+
+    async def _read(self, record: SessionRecord, message: Words, message_id: str = "") -> Message:
+        must_be_open(record)
+        if not message.message.strip() and not message.attachments:
+            raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
+        forbidden = self._forbidden.in_workspace(record.workspace)
+        links = await asyncio.to_thread(links_to, message.attachments, record.folders, forbidden)
+        return Message(id=message_id, text=message.message, links=links)
+
+    # Changed.
+
+    async def change(self, by: Principal, record: SessionRecord, change: SessionChange) -> SessionInfo:
+        """In mid-session; only what is given changes, and only if all of it can."""
+        mode = change.permission_mode
+        if mode is not None:
+            must_be_allowed(by, mode)
+        async with record.changing:
+            must_be_open(record)
+            await self._set(record, change)
+            if mode is not None:
+                await self.approvals.withdraw_mode(by, record)
+                await self.approvals.give_mode(by, record, mode)
+            title = UNSET if change.title is None else change.title
+            await self.records.save(record, replace(record.details, updated_at=self._clock.now_ms()), title)
+        return record.info()
+
+    async def _set(self, record: SessionRecord, change: SessionChange) -> None:
+        from legation.server.sessions.options import Running, Wanted, choose  # with it the host
+
+        before, asked = record.details, change.permission_mode
+        changed = {
+            "agent_mode": change.agent_mode or before.agent_mode,
+            "permission_mode": until_granted(asked) if asked else before.permission_mode,
+            "model": change.model or before.model,
+            "variant": change.variant or before.variant,
+        }
+        mode = replace(before, **changed).mode
+        wanted = Wanted(
+            mode=mode if mode != before.mode or change.agent_mode else None,
+            model=change.model,
+            variant=change.variant,
+            first_mode=before.first_mode,
+        )
+        if wanted.mode or wanted.model or wanted.variant:
+            session = await self.agents.attach(record)
+            await choose(Running(await self._hosts.host(record.workspace), session), wanted)
+        await self.records.save(record, replace(record.details, **changed))
+
+    async def set_mode(self, record: SessionRecord, mode: str, slot: AgentSlot) -> None:
+        """By a client of ACP, in its agent's own words; it is set again of one that is started anew."""
+        from legation.server.sessions.options import left_in
+
+        session = await self.agents.attach(record, slot=slot)
+        await (await self._hosts.host(record.workspace)).set_mode(record.id, mode)
+        await self._note_set(record, left_in(record.details, session.offers))
+
+    async def set_option(
+        self, record: SessionRecord, option: str, value: str | bool, slot: AgentSlot
+    ) -> tuple[ConfigOption, ...]:
+        """The same, of any option."""
+        from legation.server.sessions.options import chosen_in
+
+        session = await self.agents.attach(record, slot=slot)
+        host = await self._hosts.host(record.workspace)
+        options = await host.set_config_option(record.id, option, value)
+        await self._note_set(record, chosen_in(record.details, session.offers, option))
+        return options
+
+    async def _note_set(self, record: SessionRecord, details: Details) -> None:
+        if details != record.details:
+            await self.records.save(record, details)
+
+    # Ended.
+
+    async def close(self, by: Principal, record: SessionRecord, *, reopens: bool) -> None:
+        """Idempotent; its history stays. A client of ACP may load it again if it `reopens`; else it is over for good, and no
+        process of it is left. What it had ends before this returns; an agent that is being given to it is not waited for."""
+        first = not record.ended
+        if first and not reopens:
+            await self.messages.stop(record)
+        if first or (record.meta.reopens and not reopens):
+            host = await self._hosts.host(record.workspace)
+            record.session = await host.restore_session(record.id)
+            self.messages.drop(record)
+            await host.close_session(record.id, reopens=reopens)
+        # Also the second time: the first may have been cut off here.
+        if first or record.details.sealed or record.details.grant:
+            await self._settle(by, record, self._clock.now_ms())
+        own = record.slot is None or not record.slot.shared
+        if not record.lock.locked() or (own and not reopens):
+            async with record.lock:
+                if record.ended:
+                    await self.agents.release(record, shared_too=not reopens)
+
+    async def delete(self, by: Principal, session_id: str, *, slot: AgentSlot | None = None) -> None:
+        """For good, with all that was recorded of it: its name is left, so that it is not used again. `slot` is that of the
+        client of ACP that deletes it: its agent stays."""
+        record = self.records.known(by.workspace, session_id)  # also one whose deletion was cut off
+        if record is None:
+            record = self.records.get(by.workspace, session_id)
+        if slot is not None:
+            slot.must_be_for(record)
+        async with record.changing:
+            if self.records.known(record.workspace, record.id) is not record:
+                raise was_deleted(record.id)  # by whoever was before us
+            if record.details.deletion is None:  # else it was cut off
+                await self._mark_deleted(by, record)
+            await self._delete(record, slot)
+
+    async def _mark_deleted(self, by: Principal, record: SessionRecord) -> None:
+        must_be_idle(record)
+        now = self._clock.now_ms()
+        deletion = Deletion(kind=by.kind, by=by.id, at=now, audit_id=new_id("aud", now_ms=now), via=by.via)
+        try:
+            await self.records.save(record, replace(record.details, deletion=deletion))
+        except LegationError:  # it is as it was, and whoever asked is told so
+            record.details = replace(record.details, deletion=None)
+            raise
+
+    async def _delete(self, record: SessionRecord, client: AgentSlot | None = None) -> None:
+        """Its record is the last to go: whatever cuts this off, the next start knows what is left to do."""
+        await self.messages.stop(record)
+        self.messages.drop(record)
+        async with record.lock:
+            host = await self._hosts.host(record.workspace)
+            session, slot = record.session, record.slot
+            agent_id = session.agent_id if session is not None and session.status == "active" else None
+
+            async def last() -> None:
+                """No process of it is left, when what must not outlive its record goes. Its agent was told."""
+                others = 0 if slot is None else len(self.agents.sessions_in(slot, host)) - 1
+                if slot is not None and (not slot.shared or (slot is not client and others <= 0)):
+                    await slot.stop()
+                await self._settle_deleted(record)
+
+            await host.delete_session(agent_id or "", record.id, settle=last)
+            record.slot = None
+            record.let_go(closed=True)
+            host.forget_session(record.id)
+        self.records.bury(record)
+
+    async def _settle_deleted(self, record: SessionRecord) -> None:
+        deletion = record.details.deletion
+        assert deletion is not None
+        by = Principal(
+            kind=deletion.kind,
+            id=deletion.by,
+            workspace=record.workspace,
+            scopes=frozenset(),
+            level=0,
+            via=deletion.via,
+        )
+        await self.approvals.end(by, record)
+        await self._secrets.destroy(record.workspace, record.details.sealed)
+        await self._remove_folder(record)
+        await self._database.transact(
+            audit.record, by, "session.deleted", _plain(record.id), {}, deletion.at, row_id=deletion.audit_id
+        )
+
+    async def _bring_deletion_to_its_end(self, record: SessionRecord) -> None:
+        try:
+            await self._delete(record)
+        except LegationError as error:  # nobody sees the session, and the next start tries again
+            logger.warning("cannot remove all of a deleted session, %s: %s", record.id, error.message)
+
+    async def _settle(self, by: Principal, record: SessionRecord, now: int) -> None:
+        """What was granted or entrusted to it goes with it, and what still waits in its name."""
+        await self.approvals.end(by, record)
+        await self._secrets.destroy(record.workspace, record.details.sealed)
+        left = replace(
+            record.details,
+            sealed=None,
+            grant=None,
+            permission_mode=until_granted(record.details.permission_mode),
+            updated_at=now,
+        )
+        await self.records.save(record, left)
+
+    async def _remove_folder(self, record: SessionRecord) -> None:
+        """One that was made for it, and that no other session works in: it is served with a session alone."""
+        folder = Path(record.meta.cwd)
+        work = await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / record.workspace)
+        used = any(
+            each.is_relative_to(folder)
+            for other in self.records
+            if other is not record and other.status != "deleted"
+            for each in other.folders
+        )
+        if folder.parent == Path(work) and not used:
+            await asyncio.to_thread(_remove, folder)
+
+
+def _remove(folder: Path) -> None:
+    """With folders in it that are read-only: package managers leave such ones."""
+    for place, folders, _ in os.walk(folder):
+        for each in (Path(place, name) for name in folders):
+            with suppress(OSError):
+                if not each.is_symlink():
+                    each.chmod(0o700)
+    rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        logger.warning("cannot remove all of %s, the folder of a deleted session; remove it", folder)
+
+
+def _set_as(new: NewSession, former: Details) -> NewSession:
+    """What is not said is as it was there. The permission mode is not: it may be a grant, which was for that one."""
+    return replace(
+        new,
+        model=new.model or former.model,
+        variant=new.variant or former.variant,
+        agent_mode=new.agent_mode or former.agent_mode,
+    )
+
+
+def _plain(session_id: str) -> str:
+    """As an audit log may have it: its client chose it."""
+    return session_id if is_plain(session_id) else f"sha256:{sha256(session_id.encode()).hexdigest()[:24]}"
+
+
+def _host_of(workspace: str) -> Principal:
+    """Who ends what nobody's credential ended here."""
+    return Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
+
+
+def _workspaces() -> Transaction[list[str]]:
+    return [row["id"] for row in (yield _SQL.workspaces())]
