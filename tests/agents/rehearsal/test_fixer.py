@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.rehearsal import command, fixer
-from legation.agents.rehearsal.fixer import TestRun
+from legation.agents.rehearsal.bugfix import TEST_COMMAND, Search, TestRun, apply, candidates, search
+from legation.agents.rehearsal.work import run_process
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -22,12 +22,12 @@ class T(unittest.TestCase):
 CALM = threading.Event()
 
 
-def fix(folder: Path, body: str, cases: str) -> fixer.Search:
+def fix(folder: Path, body: str, cases: str) -> Search:
     (folder / "code_under.py").write_text(f'def f(n):\n    """{body}"""\n    return {body}\n')
     (folder / "test_f.py").write_text(TEST.replace("{cases}", cases))
-    run = TestRun.of(command.run(fixer.TEST_COMMAND, folder, CALM))
+    run = TestRun.of(run_process(TEST_COMMAND, folder, CALM))
     assert run.failing == (("test_f", "test_f.T.test_f"),)
-    return fixer.search(folder, fixer.candidates(folder, run.failing), CALM)
+    return search(folder, candidates(folder, run.failing), CALM)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_classic_slip_is_found_and_the_folder_left_alone(
     assert (found.path, found.line, found.new) == ("code_under.py", 3, fixed)
     text = (tmp_path / "code_under.py").read_text()
     assert f"return {body}\n" in text
-    assert fixer.apply(found, text).endswith(f"    {fixed}\n")
+    assert apply(found, text).endswith(f"    {fixed}\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["code_under.py", "test_f.py"]
 
 
@@ -68,4 +68,4 @@ def test_a_cancel_stops_the_search(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("def f(n):\n    return n < 1\n")
     cancelled = threading.Event()
     cancelled.set()
-    assert fixer.search(tmp_path, fixer.candidates(tmp_path, ()), cancelled) == fixer.Search(None, 0)
+    assert search(tmp_path, candidates(tmp_path, ()), cancelled) == Search(None, 0)

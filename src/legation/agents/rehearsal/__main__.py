@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from legation.agents.rehearsal.agent import Agent
-from legation.agents.rehearsal.scenario import Scenario, ScenarioError, load
 from legation.agents.rehearsal.sessions import SessionStore
 from legation.agents.rehearsal.steps import page
+from legation.agents.rehearsal.turns import Scenario, ScenarioError, load
 
 STUBBORN_LIMIT = 3600.0  # an agent told to outstay its client goes in the end
 

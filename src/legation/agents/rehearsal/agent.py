@@ -16,10 +16,9 @@ from legation.agents.rehearsal.connection import (
     RequestId,
     RpcError,
 )
-from legation.agents.rehearsal.scenario import Scenario
 from legation.agents.rehearsal.sessions import MODELS, MODES, Session, SessionStore
 from legation.agents.rehearsal.turn import Turn, chunk, flood_lines
-from legation.agents.rehearsal.turns import Turns
+from legation.agents.rehearsal.turns import Scenario, Turns
 
 VERSION = 1
 LOGIN = "rehearsal-login"

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from legation.agents.rehearsal.mischief import MISCHIEF
-from legation.agents.rehearsal.reverse import REVERSE
 from legation.agents.rehearsal.script import FIRST_LINE, StepSpec
 from legation.agents.rehearsal.talk import TALK
-from legation.agents.rehearsal.work import WORK
+from legation.agents.rehearsal.work import REVERSE, WORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,13 +1,285 @@
-"""Steps that do something in the working folder, each as a tool call with its outcome."""
+"""Steps that do something: in the working folder, and by what the client offers: its files, its terminals, its forms.
 
+A capability that the client did not advertise is not used, unless the step is forced.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from legation.agents.rehearsal import command, permission
-from legation.agents.rehearsal.reverse import read_text, write_text
+from legation.agents.rehearsal.connection import Json, Reply
+from legation.agents.rehearsal.params import inner
 from legation.agents.rehearsal.script import Args, StepSpec
-from legation.agents.rehearsal.toolcall import ToolCall, diff_content, text_content
-from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError
+from legation.agents.rehearsal.toolcall import (
+    ToolCall,
+    ask_permission,
+    ask_permission_and_withdraw,
+    diff_content,
+    text_content,
+)
+from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError, new_id
+
+# A command in the working folder, in a process group that a cancel can end.
+
+
+COMMAND_LIMIT = 600.0  # the command's time
+POLL = 0.1  # how soon a cancel is noticed
+OUTPUT_LIMIT = 1 << 16  # characters; the end of longer output is what matters
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    output: str
+    cancelled: bool = False
+
+
+def run_process(
+    argv: Sequence[str], cwd: Path, cancelled: threading.Event, limit: float = COMMAND_LIMIT
+) -> Outcome:
+    process = subprocess.Popen(
+        argv,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    )
+    end = time.monotonic() + limit
+    while True:
+        try:
+            output, _ = process.communicate(timeout=POLL)
+            return Outcome(process.returncode, _tail(output))
+        except subprocess.TimeoutExpired:
+            if cancelled.is_set() or time.monotonic() > end:
+                return Outcome(-signal.SIGKILL, _kill(process), cancelled=cancelled.is_set())
+
+
+def shell_words(command: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", command)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> str:
+    os.killpg(process.pid, signal.SIGKILL)
+    try:
+        output, _ = process.communicate(timeout=POLL)
+    except subprocess.TimeoutExpired:  # a daemon of the command holds the pipe
+        return ""
+    return _tail(output)
+
+
+def _tail(output: bytes) -> str:
+    return output.decode(errors="replace")[-OUTPUT_LIMIT:]
+
+
+# By what the client offers.
+
+
+UNASKED = "calls the client even if it did not offer this, and leaves the working folder too"
+FIELD = re.compile(r"\s+([A-Za-z_]\w*):(string|number|integer|boolean)\s*\Z")
+TERMINAL_LIMIT = 1 << 16
+
+
+def fs_read(turn: Turn, args: Args) -> None:
+    name = args["PATH"]
+    path = turn.session.cwd / name
+    with ToolCall(turn, "read", f"Read {name}", raw_input={"path": name}, path=path) as call:
+        call.begin()
+        found = turn.locate(name, forced="!" in args)
+        reply = call_client(turn, args, ("fs", "readTextFile"), "fs/read_text_file", {"path": str(found)})
+        call.complete(text_content(str(reply.fields.get("content"))))
+
+
+def fs_write(turn: Turn, args: Args) -> None:
+    name, text = args["PATH"], args.get("TEXT", "")
+    raw = {"path": name, "content": text}
+    with ToolCall(turn, "edit", f"Write {name}", raw_input=raw, path=turn.session.cwd / name) as call:
+        call.begin()
+        found = turn.locate(name, forced="!" in args)
+        old = _before(turn, found)
+        params = {"path": str(found), "content": text}
+        call_client(turn, args, ("fs", "writeTextFile"), "fs/write_text_file", params)
+        call.complete(diff_content(found, old, text))
+
+
+def _before(turn: Turn, path: Path) -> str | None:
+    """What a file has before it is written, as far as this may be known."""
+    try:
+        return read_text(turn, path) if path.exists() else None
+    except (OSError, StepFailedError):
+        return None
+
+
+def read_text(turn: Turn, path: Path, *, errors: str = "replace") -> str:
+    """By the agent itself where it may act by itself, else through its client, who decides what is read."""
+    if turn.executes:
+        return path.read_text(errors=errors)
+    reply = call_client(turn, {}, ("fs", "readTextFile"), "fs/read_text_file", {"path": str(path)})
+    return str(reply.fields.get("content"))
+
+
+def write_text(turn: Turn, path: Path, text: str) -> None:
+    if turn.executes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    else:
+        params = {"path": str(path), "content": text}
+        call_client(turn, {}, ("fs", "writeTextFile"), "fs/write_text_file", params)
+
+
+def terminal(turn: Turn, args: Args) -> None:
+    line = args["COMMAND"]
+    with ToolCall(turn, "execute", f"Run {line}", raw_input={"command": line}) as call:
+        call.begin()
+        params = {
+            "command": "/bin/sh",
+            "args": ["-c", line],
+            "cwd": str(turn.session.cwd),
+            "outputByteLimit": TERMINAL_LIMIT,
+        }
+        created = call_client(turn, args, ("terminal",), "terminal/create", params)
+        _watch(call, args, {"terminalId": created.fields.get("terminalId")})
+
+
+def _watch(call: ToolCall, args: Args, terminal_id: Json) -> None:
+    turn, offer = call.turn, ("terminal",)
+    call.show({"type": "terminal", **terminal_id})
+    try:
+        exited = call_client(turn, args, offer, "terminal/wait_for_exit", terminal_id)
+        output = call_client(turn, args, offer, "terminal/output", terminal_id)
+    except TurnCancelledError:
+        _give_up(turn, terminal_id)
+        raise
+    call_client(turn, args, offer, "terminal/release", terminal_id)
+    call.complete(
+        {"type": "terminal", **terminal_id},
+        raw_output={
+            "exitCode": exited.fields.get("exitCode"),
+            "signal": exited.fields.get("signal"),
+            "output": output.fields.get("output"),
+        },
+    )
+
+
+def _give_up(turn: Turn, terminal_id: Json) -> None:
+    """Kill and release, without waiting: the turn is over."""
+    params = {"sessionId": turn.session.record.id, **terminal_id}
+    turn.connection.request("terminal/kill", params)
+    turn.connection.request("terminal/release", params)
+
+
+def elicit(turn: Turn, args: Args) -> None:
+    question, fields = _fields(args["QUESTION"])
+    properties = {name: {"type": kind, "title": name} for name, kind in fields.items()}
+    schema = {"type": "object", "properties": properties, "required": list(fields)}
+    params = {"mode": "form", "message": question, "requestedSchema": schema}
+    _say_answer(turn, args, "form", params)
+
+
+def elicit_url(turn: Turn, args: Args) -> None:
+    elicitation = {"elicitationId": new_id("elicitation")}
+    params = {"mode": "url", "message": args["QUESTION"], "url": args["URL"], **elicitation}
+    if _say_answer(turn, args, "url", params):
+        turn.connection.notify("elicitation/complete", elicitation)
+
+
+def _say_answer(turn: Turn, args: Args, form: str, params: Json) -> bool:
+    try:
+        reply = call_client(turn, args, ("elicitation", form), "elicitation/create", params)
+    except StepFailedError as error:
+        turn.message(f"no answer: {error}")
+        return False
+    content = reply.fields.get("content")
+    answer = f" {json.dumps(content, sort_keys=True)}" if content is not None else ""
+    turn.message(f"answer: {reply.fields.get('action')}{answer}")
+    return reply.fields.get("action") == "accept"
+
+
+def _fields(question: str) -> tuple[str, dict[str, str]]:
+    """The question, and the `name:type` words at its end; one text field if there are none."""
+    fields: dict[str, str] = {}
+    while found := FIELD.search(question):
+        fields = {found[1]: found[2], **fields}
+        question = question[: found.start()]
+    return question, fields or {"answer": "string"}
+
+
+def call_client(turn: Turn, args: Args, offer: tuple[str, ...], method: str, params: Json) -> Reply:
+    if "!" not in args and not turn.offers(*offer):
+        raise StepFailedError(f"cannot call {method}: the client does not offer {'.'.join(offer)}")
+    reply = turn.ask_client(method, params)
+    if reply.error is not None:
+        raise StepFailedError(f"{method} was answered by {reply.complaint}")
+    return reply
+
+
+def unknown_request(turn: Turn, _: Args) -> None:
+    reply = turn.ask_client("rehearsal/unknown", {})
+    code = inner(reply.error, "code")
+    turn.message(f"unknown request: {'accepted' if reply.error is None else f'error {code}'}")
+
+
+def vendor_note(turn: Turn, args: Args) -> None:
+    params = {"sessionId": turn.session.record.id, "text": args["TEXT"]}
+    turn.connection.notify("_rehearsal/note", params)
+
+
+def vendor_ask(turn: Turn, args: Args) -> None:
+    reply = turn.ask_client("_rehearsal/ask", {"text": args["TEXT"]})
+    said = f"error {json.dumps(reply.error)}" if reply.error is not None else json.dumps(reply.result)
+    turn.message(f"answered: {said}")
+
+
+REVERSE = (
+    StepSpec("fs-read", "PATH", "Reads a file through the client.", fs_read, forced=UNASKED),
+    StepSpec("fs-write", "PATH [TEXT]", "Writes a file through the client.", fs_write, forced=UNASKED),
+    StepSpec(
+        "terminal",
+        "COMMAND",
+        "Runs a command in a terminal of the client: create, wait, output, release.",
+        terminal,
+        forced="calls the client even if it did not offer terminals",
+        executes="always",
+    ),
+    StepSpec(
+        "elicit",
+        "QUESTION",
+        "Asks by a form and says the answer; words `name:type` at the end are its fields "
+        "(string, number, integer, boolean).",
+        elicit,
+        forced="asks even if the client did not offer forms",
+    ),
+    StepSpec(
+        "elicit-url",
+        "URL QUESTION",
+        "Sends the user to a page and says the answer.",
+        elicit_url,
+        forced="asks even if the client did not offer it",
+    ),
+    StepSpec(
+        "unknown-request", "", "Sends a request of no known method and says the answer.", unknown_request
+    ),
+    StepSpec(
+        "vendor-note", "TEXT", "Sends TEXT in a notification of its own, `_rehearsal/note`.", vendor_note
+    ),
+    StepSpec(
+        "vendor-ask",
+        "TEXT",
+        "Sends TEXT in a request of its own, `_rehearsal/ask`; says the answer.",
+        vendor_ask,
+    ),
+)
+
+
+# In the working folder, each as a tool call with its outcome.
+
 
 ANYWHERE = "leaves the working folder too (a hostile agent)"
 
@@ -83,7 +355,7 @@ def apply_change(turn: Turn, change: Change, title: str, raw: dict[str, str], *,
     diff = diff_content(change.path, change.old, change.new)
     with ToolCall(turn, "edit", title, raw_input=raw, path=change.path, content=[diff]) as call:
         if ask:
-            permission.ask(call)
+            ask_permission(call)
         call.begin()
         write_text(turn, change.path, change.new)
         call.complete(diff)
@@ -91,22 +363,22 @@ def apply_change(turn: Turn, change: Change, title: str, raw: dict[str, str], *,
     return False
 
 
-def run(turn: Turn, args: Args) -> None:
-    run_command(turn, command.shell(args["COMMAND"]), args["COMMAND"], ask=False)
+def run_step(turn: Turn, args: Args) -> None:
+    run_command(turn, shell_words(args["COMMAND"]), args["COMMAND"], ask=False)
 
 
 def ask_run(turn: Turn, args: Args) -> None:
-    run_command(turn, command.shell(args["COMMAND"]), args["COMMAND"], ask=True)
+    run_command(turn, shell_words(args["COMMAND"]), args["COMMAND"], ask=True)
 
 
-def run_command(turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool) -> command.Outcome | None:
+def run_command(turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool) -> Outcome | None:
     """None where it was not allowed, or could not be run."""
     raw = {"command": title}
     with ToolCall(turn, "execute", f"Run {title}", raw_input=raw) as call:
         if ask:
-            permission.ask(call)
+            ask_permission(call)
         call.begin()
-        outcome = command.run(argv, turn.session.cwd, turn.cancelled)
+        outcome = run_process(argv, turn.session.cwd, turn.cancelled)
         if outcome.cancelled:
             raise TurnCancelledError
         status = {"exitCode": outcome.code}
@@ -120,14 +392,14 @@ def run_command(turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool) -> 
 
 def ask(turn: Turn, args: Args) -> None:
     with ToolCall(turn, "other", args["TITLE"], raw_input={"title": args["TITLE"]}) as call:
-        option = permission.ask(call)
+        option = ask_permission(call)
         call.begin()
         call.complete(text_content(f"permission given ({option})"), raw_output={"option": option})
 
 
 def ask_withdraw(turn: Turn, args: Args) -> None:
     with ToolCall(turn, "other", args["TITLE"], raw_input={"title": args["TITLE"]}) as call:
-        number = permission.ask_and_withdraw(call)
+        number = ask_permission_and_withdraw(call)
         call.fail(f"question {number} withdrawn")
 
 
@@ -139,7 +411,7 @@ WORK = (
     StepSpec(
         "write", "PATH [TEXT]", "Writes a file with exactly TEXT.", write, forced=ANYWHERE, executes="forced"
     ),
-    StepSpec("run", "COMMAND", "Runs a shell command.", run, executes="always"),
+    StepSpec("run", "COMMAND", "Runs a shell command.", run_step, executes="always"),
     StepSpec("ask", "TITLE", "Asks permission for something of that title, with four options.", ask),
     StepSpec("ask edit", "PATH OLD => NEW", "Asks with the diff; edits only if allowed.", ask_edit),
     StepSpec("ask write", "PATH [TEXT]", "Asks with the diff; writes only if allowed.", ask_write),
