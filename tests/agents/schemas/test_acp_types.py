@@ -10,7 +10,7 @@ import pytest
 
 from legation.agents.schemas import Inventory, Published, committed, fit
 from legation.agents.schemas.acp import METHODS
-from legation.agents.schemas.acp_types import KNOWN, OURS, acp_fitted
+from legation.agents.schemas.command import KNOWN, OURS, acp_fitted
 from legation.wire import acp
 from legation.wire.acp.capabilities import AUTH_METHOD_TYPES, Supported
 from legation.wire.acp.config import CONFIG_CATEGORIES

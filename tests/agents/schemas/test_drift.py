@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from legation.agents.schemas import Inventory, changes
-from legation.agents.schemas.naming import Definition
+from legation.agents.schemas.inventory import Definition
 
 
 def _said(before: dict[str, Definition], after: dict[str, Definition]) -> list[str]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from legation.agents.schemas import Inventory, Published, fit
-from legation.agents.schemas.naming import Definition
+from legation.agents.schemas.inventory import Definition
 
 
 class Point(msgspec.Struct, omit_defaults=True):

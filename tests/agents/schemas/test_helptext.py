@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from legation.agents.schemas.helptext import types_of
-from legation.agents.schemas.naming import definitions
+from legation.agents.schemas.amp import help_types
+from legation.agents.schemas.inventory import definitions
 
 HELP = """Thing CLI
 
@@ -39,7 +39,7 @@ Settings reference:
 
 
 def test_help_comes_down_to_names() -> None:
-    assert definitions(types_of(HELP)) == {
+    assert definitions(help_types(HELP)) == {
         "commands": {
             "add-a-rather-long-command-name": "none",
             "login": "none",

@@ -10,12 +10,10 @@ import pytest
 from legation.agents import schemas
 from legation.agents.install import shipped
 from legation.agents.schemas import EXTRACTORS, Inventory, committed, read, written
-from legation.agents.schemas.expression import PRIMITIVES
+from legation.agents.schemas.expression import PRIMITIVES, names
 from legation.agents.schemas.expression import parse as parsed
-from legation.agents.schemas.forms import Published
-from legation.agents.schemas.inventory import FOLDER
-from legation.agents.schemas.naming import Definition
-from legation.agents.schemas.reach import names
+from legation.agents.schemas.fitting import Published
+from legation.agents.schemas.inventory import FOLDER, Definition
 from legation.errors import InvalidParams, NotFound
 
 PUBLISHED = files(schemas) / FOLDER

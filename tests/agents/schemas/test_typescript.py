@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from legation.agents.schemas.naming import definitions
+from legation.agents.schemas.inventory import definitions
 from legation.agents.schemas.typescript import types_of
 
 DECLARED = """

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from legation.agents.schemas.command import check, extract
-from legation.agents.schemas.extractor import EXTRACTORS
+from legation.agents.schemas.command import EXTRACTORS, check, extract
 from legation.agents.schemas.inventory import FOLDER
 from legation.agents.schemas.places import Places
 from legation.errors import LegationError

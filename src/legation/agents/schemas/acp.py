@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from legation.agents.schemas.expression import Field, Name, Object, Type
+from legation.agents.schemas.expression import Field, Name, Object, Type, reached
 from legation.agents.schemas.inventory import Inventory, inventory
 from legation.agents.schemas.jsonschema import types_of
 from legation.agents.schemas.places import Places, version_of
-from legation.agents.schemas.reach import reached
 
 PACKAGE: Final = "@agentclientprotocol/sdk"
 METHODS: Final = "methods"

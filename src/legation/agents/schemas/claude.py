@@ -9,10 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from legation.agents.schemas.expression import Type
+from legation.agents.schemas.expression import Type, reached
 from legation.agents.schemas.inventory import Inventory, inventory
 from legation.agents.schemas.places import Places, package_of
-from legation.agents.schemas.reach import reached
 from legation.agents.schemas.typescript import types_of
 from legation.errors import AgentError
 

@@ -12,13 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from legation.agents.schemas.asking import Asking, asking
-from legation.agents.schemas.expression import Field, Name, Object, Type
-from legation.agents.schemas.inventory import Inventory, inventory
+from legation.agents.schemas.expression import Field, Name, Object, Type, names, reached
+from legation.agents.schemas.inventory import Inventory, definitions, inventory
 from legation.agents.schemas.jsonschema import type_of, types_of
-from legation.agents.schemas.naming import definitions
-from legation.agents.schemas.places import Places
-from legation.agents.schemas.reach import names, reached
+from legation.agents.schemas.places import AskedProgram, Places, asked_program
 
 PROGRAM: Final = "@openai/codex-linux-*/vendor/*/bin/codex"
 _BUNDLE: Final = "codex_app_server_protocol.schemas.json"
@@ -35,14 +32,14 @@ def find(places: Places) -> Path | None:
 
 
 async def extract(program: Path) -> Inventory:
-    async with asking("codex", program) as codex:
+    async with asked_program("codex", program) as codex:
         types = select(await _schemas(codex))
         return inventory("codex", await _version(codex), f"{_SOURCE} ({_BUNDLE})", types)
 
 
 async def extract_experimental(program: Path) -> Inventory:
     """What is otherwise for a client that asks for `experimentalApi`: plan mode and the decisions to choose from."""
-    async with asking("codex", program) as codex:
+    async with asked_program("codex", program) as codex:
         stable = definitions(select(await _schemas(codex)))
         types = reached(types_of(await _schemas(codex, "--experimental")), _LOOKED_AHEAD)
         source = f"{_SOURCE} --experimental ({_BUNDLE})"
@@ -51,11 +48,11 @@ async def extract_experimental(program: Path) -> Inventory:
     return replace(full, definitions=own)
 
 
-async def _version(codex: Asking) -> str:
+async def _version(codex: AskedProgram) -> str:
     return (await codex.said("--version")).split()[-1]
 
 
-async def _schemas(codex: Asking, *flags: str) -> dict[str, Any]:
+async def _schemas(codex: AskedProgram, *flags: str) -> dict[str, Any]:
     out = codex.folder / f"schema{''.join(flags)}"
     await codex.said("app-server", "generate-json-schema", *flags, "--out", str(out))
     found: dict[str, Any] = msgspec.json.decode((out / _BUNDLE).read_bytes())["definitions"]

@@ -1,17 +1,126 @@
-"""`extract` and `check`: the two things that are done with a publisher's schema."""
+"""The publishers that are watched, and the two things that are done with a publisher's schema: `extract` and `check`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
-from legation.agents.schemas.acp_types import acp_fitted
-from legation.agents.schemas.drift import changes
-from legation.agents.schemas.extractor import EXTRACTORS, Extractor, extractor
-from legation.agents.schemas.inventory import Inventory, committed, written
+from legation.agents.schemas import acp, amp, claude, codex, opencode
+from legation.agents.schemas.fitting import Fitted, Published, fit
+from legation.agents.schemas.inventory import Inventory, changes, committed, written
 from legation.agents.schemas.places import Places
-from legation.errors import NotFound
+from legation.errors import InvalidParams, NotFound
+from legation.wire.acp import capabilities, elicitation, permission, reverse, rpc, sessions, updates
+
+# The publishers that are watched: where each is found, how it is read, and what to do where it is absent.
+
+
+@dataclass(frozen=True, slots=True)
+class Extractor:
+    """`package` is what npm calls it."""
+
+    name: str
+    package: str
+    find: Callable[[Places], Path | None]
+    extract: Callable[[Path], Awaitable[Inventory]]
+
+    @property
+    def remedy(self) -> str:
+        return f"install {self.package} with npm and name the folder with --in"
+
+
+EXTRACTORS: Final = {
+    each.name: each
+    for each in (
+        Extractor("acp", acp.PACKAGE, acp.find, acp.extract),
+        Extractor("acp-unstable", acp.PACKAGE, acp.find, acp.extract_unstable),
+        Extractor("amp", "@ampcode/cli", amp.find, amp.extract),
+        Extractor("claude", claude.PACKAGE, claude.find, claude.extract),
+        Extractor("codex", "@openai/codex", codex.find, codex.extract),
+        Extractor("codex-experimental", "@openai/codex", codex.find, codex.extract_experimental),
+        Extractor("opencode", "opencode-ai", opencode.find, opencode.extract),
+    )
+}
+
+
+def extractor(name: str) -> Extractor:
+    try:
+        return EXTRACTORS[name]
+    except KeyError:
+        raise InvalidParams(
+            f"cannot read the schema of {name!r}: it is not one of {', '.join(EXTRACTORS)}; name one of those"
+        ) from None
+
+
+# Which of our ACP types stands for which published one.
+
+
+# Types that are reached from these are not named: they are compared where they stand.
+OURS: Final[tuple[tuple[object, str], ...]] = (
+    (capabilities.InitializeRequest, "InitializeRequest"),
+    (capabilities.InitializeResponse, "InitializeResponse"),
+    (capabilities.AuthenticateRequest, "AuthenticateRequest"),
+    (sessions.NewSessionRequest, "NewSessionRequest"),
+    (sessions.NewSessionResponse, "NewSessionResponse"),
+    (sessions.LoadSessionRequest, "LoadSessionRequest"),
+    (sessions.SessionSetup, "LoadSessionResponse"),
+    (sessions.ResumeSessionRequest, "ResumeSessionRequest"),
+    (sessions.SessionSetup, "ResumeSessionResponse"),
+    (sessions.ListSessionsRequest, "ListSessionsRequest"),
+    (sessions.ListSessionsResponse, "ListSessionsResponse"),
+    (sessions.SessionRequest, "CloseSessionRequest"),
+    (sessions.SessionRequest, "DeleteSessionRequest"),
+    (sessions.SessionRequest, "CancelNotification"),
+    (sessions.SessionNotification, "SessionNotification"),
+    (sessions.SetModeRequest, "SetSessionModeRequest"),
+    (sessions.SetConfigOptionRequest, "SetSessionConfigOptionRequest"),
+    (sessions.SetConfigOptionResponse, "SetSessionConfigOptionResponse"),
+    (sessions.PromptRequest, "PromptRequest"),
+    (sessions.PromptResponse, "PromptResponse"),
+    (updates.SessionUpdate, "SessionUpdate"),
+    (permission.RequestPermissionRequest, "RequestPermissionRequest"),
+    (permission.RequestPermissionResponse, "RequestPermissionResponse"),
+    (elicitation.CreateElicitationRequest, "CreateElicitationRequest"),
+    (elicitation.CreateElicitationResponse, "CreateElicitationResponse"),
+    (elicitation.CompleteElicitationNotification, "CompleteElicitationNotification"),
+    (reverse.ReadTextFileRequest, "ReadTextFileRequest"),
+    (reverse.ReadTextFileResponse, "ReadTextFileResponse"),
+    (reverse.WriteTextFileRequest, "WriteTextFileRequest"),
+    (reverse.CreateTerminalRequest, "CreateTerminalRequest"),
+    (reverse.CreateTerminalResponse, "CreateTerminalResponse"),
+    (reverse.TerminalRequest, "TerminalOutputRequest"),
+    (reverse.TerminalRequest, "WaitForTerminalExitRequest"),
+    (reverse.TerminalRequest, "KillTerminalRequest"),
+    (reverse.TerminalRequest, "ReleaseTerminalRequest"),
+    (reverse.TerminalOutputResponse, "TerminalOutputResponse"),
+    (reverse.TerminalExitStatus, "WaitForTerminalExitResponse"),
+    (rpc.CancelRequestNotification, "CancelRequestNotification"),
+    (rpc.RpcError, "Error"),
+)
+
+
+# What we read and a published schema does not have, and why: by its place, or in all its words where a place has more.
+KNOWN: Final = {
+    "PromptResponse.usage": "in the unstable schema only, and agents send it",
+    **{
+        f"SessionUpdate: ours reads a variant {tag}, and it is not published": "in the unstable schema only"
+        for tag in ("plan_update", "plan_removed")
+    },
+    "SessionSetup.models": "an older form, which agents still send",
+    "NewSessionResponse.models": "an older form, which agents still send",
+}
+
+
+def acp_fitted(inventory: Inventory) -> Fitted:
+    found = fit(OURS, Published(inventory))
+    return replace(
+        found, misfits=tuple(each for each in found.misfits if not {each.where, str(each)} & KNOWN.keys())
+    )
+
+
+# `extract` and `check`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from legation.agents.schemas.asking import ANSWER_LIMIT, Asking, asking
-from legation.agents.schemas.expression import NULL, Field, Name, Object, Type, union
+from legation.agents.schemas.expression import NULL, Field, Name, Object, Type, reached, union
 from legation.agents.schemas.inventory import Inventory, inventory
 from legation.agents.schemas.jsonschema import clean, type_of, types_of
-from legation.agents.schemas.places import Places
-from legation.agents.schemas.reach import reached
+from legation.agents.schemas.places import ANSWER_LIMIT, AskedProgram, Places, asked_program
 from legation.errors import AgentError, TimedOut
 
 PROGRAMS: Final = ("opencode-linux-*/bin/opencode",)
@@ -51,13 +49,15 @@ def find(places: Places) -> Path | None:
 
 async def extract(program: Path) -> Inventory:
     password = secrets.token_urlsafe()
-    async with asking("opencode", program, {**_QUIET, "OPENCODE_SERVER_PASSWORD": password}) as opencode:
+    async with asked_program(
+        "opencode", program, {**_QUIET, "OPENCODE_SERVER_PASSWORD": password}
+    ) as opencode:
         version = (await opencode.said("--version")).split()[-1]
         document = await _document(opencode, password)
     return inventory("opencode", version, "opencode-ai: opencode serve, GET /doc", select(document))
 
 
-async def _document(opencode: Asking, password: str) -> Any:
+async def _document(opencode: AskedProgram, password: str) -> Any:
     async with opencode.running("serve", "--port", "0", "--hostname", "127.0.0.1") as child:
         try:
             async with asyncio.timeout(ANSWER_LIMIT):
