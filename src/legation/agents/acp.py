@@ -160,7 +160,7 @@ class AcpAgent(AgentInfo):
         return await self._exchange(method, params, read, timeout, on_answer)
 
     async def _do(self, method: AgentMethod, params: object, timeout: float) -> None:
-        """That it answered is all there is to know."""
+        """Call where all there is to know is that it answered."""
 
         def read(raw: bytes | RpcError) -> AgentError | None:
             return self._refusal(method, raw) if isinstance(raw, RpcError) else None
@@ -252,7 +252,7 @@ class AcpAgent(AgentInfo):
         return await self._begun(request.session_id, setup, timeout)
 
     async def _params(self, method: AgentMethod, request: OpenRequest) -> _SessionParams:
-        """Of all three."""
+        """Members that all three have."""
         self._abilities.require(method)
         if self._beginning.obeys:
             await asyncio.to_thread(must_not_be_obeyed, Path(request.cwd), self._beginning.obeys)

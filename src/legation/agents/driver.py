@@ -48,8 +48,8 @@ OnAnswer: TypeAlias = Callable[[_T | AgentError], None] | None
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What a session is opened with. `session_id`, which a new one has not, is the agent's name of the session that is to
-    be loaded, resumed or forked."""
+    """A session to be opened, with all that it needs. `session_id`, which a new one has not, is the agent's name of the
+    session that is to be loaded, resumed or forked."""
 
     cwd: str
     mcp_servers: tuple[McpServer, ...] = ()
@@ -267,7 +267,7 @@ class Abilities:
             raise self._lacking(method, need.capability, need.advice)
 
     def admit(self, method: AgentMethod, request: OpenRequest) -> OpenRequest:
-        """As the agent is to be given it: nothing is dropped, and lists that must be there are."""
+        """The request as the agent is to be given it: nothing is dropped, and lists that must be there are."""
         directories = self.declared.session_capabilities.additional_directories
         if request.additional_directories and directories is None:
             advice = "leave the additional folders out, or use another agent"

@@ -1,4 +1,4 @@
-"""What the drivers of agents that do not speak ACP have in common: how they tell and ask the host.
+"""The common part of drivers whose agents do not speak ACP: how they tell and ask the host.
 
 A driver is a `NativeAgent` with the methods of `driver.Driver`; what its agent cannot do it leaves as it is here.
 
@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class DriverContext:
-    """What a native driver is given.
+    """Everything that a driver is given.
 
     `command` is the agent's program with its environment; its folder is for an agent that no session gives another.
     `trusts` says of a folder whether the agent's configuration in it counts: hooks, allow rules, MCP servers.
@@ -82,7 +82,7 @@ class DriverContext:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """How the host decided. `cancelled`: nobody did, for the turn is over. `params` are other arguments to act on."""
+    """A decision of the host. `cancelled`: nobody did, for the turn is over. `params` are other arguments to act on."""
 
     allowed: bool
     cancelled: bool = False

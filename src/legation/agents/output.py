@@ -1,4 +1,4 @@
-"""What an agent's process says, read to its end by one task; and that end, told in words."""
+"""Output of an agent's process, read to its end by one task; and that end, told in words."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def printable(line: bytes) -> str:
 
 
 def last_words(child: Child, stray: Stray | None = None) -> str:
-    """What it wrote to its standard error last, and first to its output that is no message, for the end of a message."""
+    """Words for the end of a message: what it wrote to its standard error last, and first to its output that is no message."""
     tail = child.stderr_tail().strip()[-STDERR_SHOWN:]
     found = f", having said:\n{tail}\n" if tail else ""
     return found if stray is None else f"{found}{stray.said(child.unfinished())}"
@@ -152,7 +152,7 @@ class Output:
 
 
 async def all_said(child: Child) -> bytes:
-    """What a program says that is only asked something, to its end. Raises where it does not stop talking."""
+    """Read a program that is only asked something to its end. Raises where it does not stop talking."""
     said: list[bytes] = []
     length = 0
     async for lines in child.lines():

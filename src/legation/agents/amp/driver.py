@@ -134,7 +134,7 @@ class AmpAgent(NativeAgent):
     async def resume_session(
         self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
-        """Whether the thread is still there Amp's server says at the next prompt."""
+        """Take a session up by its thread. Whether that is still there Amp's server says at the next prompt."""
         method, session_id = AgentMethod.SESSION_RESUME, request.session_id
         admitted = await self._admit(method, request)
         thread = await asyncio.to_thread(self._threads.find, session_id)

@@ -1,7 +1,7 @@
-"""How the process of a turn is started: with all that this Amp can take, or with what is left of it.
+"""The start of a turn's process: with all that this Amp can take, or with what is left of it.
 
 INV-L1  Neither the prompt nor a secret is in the arguments.
-INV-S1  Only its owner can read the settings file of a turn: it takes the place of the user's, and may hold keys of MCP servers.
+INV-S1  Only its owner can read the settings file of a turn, which takes the place of the user's and may hold keys.
 INV-S2  Every call of a tool is delegated to us, and nothing is updated, shared or opened to others behind our back.
 
 Amp runs the plugins and heeds the rules that it finds in `.amp` of the working folder, or of the root of its git
@@ -140,6 +140,8 @@ _Build: TypeAlias = tuple[tuple[str, ...], tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Program:
+    """A build of Amp."""
+
     version: str
     flags: Flags
 

@@ -1,4 +1,4 @@
-"""What this Amp can do, read from its own help: versions come daily, and options come and go."""
+"""Abilities of this Amp, read from its own help: versions come daily, and options come and go."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ _UNKNOWN: Final = re.compile(r"unknown option '(-{1,2}[\w-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Flags:
+    """Options, commands and modes that its help lists."""
+
     options: frozenset[str]
     commands: frozenset[str]
     modes: tuple[str, ...] = ()

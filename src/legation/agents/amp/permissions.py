@@ -1,4 +1,4 @@
-"""Where Amp asks before it acts: a socket of one turn, and the two ways by which Amp comes to it.
+"""The gate at which Amp asks before it acts: a socket of one turn, and the two ways by which Amp comes to it.
 
 Amp asks nobody over its pipes. Its plugins are asked about every call of a tool; its permission rules, where it has and
 heeds them, can delegate to a program. Both lead here, and a call that comes by both is asked about once.
@@ -48,6 +48,8 @@ Way: TypeAlias = Literal["plugin", "delegate"]
 
 
 class Question(msgspec.Struct, frozen=True):
+    """A line from the plugin or from the delegate; `hello` is the plugin's first."""
+
     way: Way
     tool: str = ""
     input: object = None
@@ -61,7 +63,7 @@ class Question(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Decided:
-    """What was decided on one action, for the ways that have not asked about it yet."""
+    """The decision on one action, for the ways that have not asked about it yet."""
 
     action: bytes
     answer: asyncio.Task[Permission]

@@ -1,4 +1,4 @@
-"""One session of Amp's. Each of its turns is a process that is given a prompt, speaks, asks at the gate, and ends.
+"""A session of Amp's. Each of its turns is a process that is given a prompt, speaks, asks at the gate, and ends.
 
 INV-T1  Where Amp takes its prompt as JSON it gets none before its plugin has called at the gate.
 INV-T2  A tool that acts on this machine and was not asked about ends the turn.
@@ -88,7 +88,7 @@ class AmpTurn:
         self._stopping: asyncio.Task[Exit] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._translator = AmpTranslator()
-        self._asking = AmpPermissions(agent, request.session_id, self._translator.calls)
+        self._permissions = AmpPermissions(agent, request.session_id, self._translator.calls)
         self._message = new_id("msg")
         self._spoke = False
         self._gate: Gate | None = None
@@ -141,7 +141,7 @@ class AmpTurn:
         ):  # each time: a turn may have written what the next one runs
             await asyncio.to_thread(refuse_untrusted, Path(self._request.cwd))
         folder = await asyncio.to_thread(self._make_folder)
-        gate = self._gate = self._asking.gate_at(folder)
+        gate = self._gate = self._permissions.gate_at(folder)
         try:
             settings = await asyncio.to_thread(self._prepare, folder)
             await gate.open()
@@ -261,7 +261,7 @@ class AmpTurn:
                 self._keeping = asyncio.create_task(
                     self._agent.began(self._request.session_id, thread), name="legation-amp-thread"
                 )
-            case native.User(message=told) if ran := self._asking.ungated(told):
+            case native.User(message=told) if ran := self._permissions.ungated(told):
                 what = f"Amp ran {ran} without asking Legation"
                 self._agent.say(self._request.session_id, Notice(severity="error", title=what))
                 self._refuse(not_gated(what))

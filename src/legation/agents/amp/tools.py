@@ -59,7 +59,7 @@ def is_local(name: str) -> bool:
 
 
 def announced(call: ToolCall) -> ToolCall:
-    """As the translator of Claude Code's lines made it, with what it does not know of Amp's tools."""
+    """Add to a call that the translator of Claude Code's lines made what it does not know of Amp's tools."""
     about = described(call.tool_call_id, call.name or "", call.raw_input)
     return ToolCall(
         tool_call_id=call.tool_call_id,

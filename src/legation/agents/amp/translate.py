@@ -1,4 +1,5 @@
-"""Lines of Amp's stream as ACP session updates: Claude Code's lines, with Amp's own tools and few of the ids; prompts, and ends of turns."""
+"""Lines of Amp's stream as ACP session updates: Claude Code's lines, with Amp's own tools and few of the ids. Prompts, and
+ends of turns."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from legation.wire.acp.updates import AgentMessageChunk, AgentThoughtChunk, Sess
 
 
 class AmpTranslator:
-    """One turn's. `take` never raises. `calls` are the name and the arguments of each, by its id."""
+    """Translate the lines of one turn. `take` never raises. `calls` are the name and the arguments of each, by its id."""
 
     def __init__(self) -> None:
         self._claude = ClaudeTranslator()
@@ -65,7 +66,7 @@ class _Failed(native.Native):
 
 
 def _with_error(result: native.Result, line: bytes) -> native.Result:
-    """What went wrong stands in `error`, which Claude Code's results do not have."""
+    """Add what went wrong, which stands in `error`: Claude Code's results have no such member."""
     try:
         found = fit(jsontext.read(line), _Failed)
     except READ_ERRORS:

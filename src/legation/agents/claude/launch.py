@@ -1,4 +1,4 @@
-"""How a session's process of Claude Code is started, and which program it is.
+"""The start of a session's process of Claude Code, and the version of the program.
 
 INV-1  Nothing secret is in the arguments: MCP servers, which may hold keys, are in a file that only the agent can read.
 INV-2  In a folder that is not trusted the repository's settings, hooks, allow rules, agents, commands and MCP servers

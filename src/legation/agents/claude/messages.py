@@ -65,7 +65,7 @@ class UserBody(Native):
 
 
 class User(Native):
-    """What the model was told: results of tools, our own prompts again, remarks of the program."""
+    """Words to the model: results of tools, our own prompts again, remarks of the program."""
 
     message: UserBody
     parent_tool_use_id: str | None = None
@@ -232,7 +232,7 @@ class RateLimitEvent(Native):
 
 
 class CommandLifecycle(Native):
-    """What became of a prompt: queued, started, completed, cancelled. Not in the published types."""
+    """A step of a prompt: queued, started, completed, cancelled. Not in the published types."""
 
     command_uuid: str
     state: str

@@ -1,4 +1,4 @@
-"""What a session of Claude Code can be set to. Modes in which it would decide for itself are not among it."""
+"""Options of a session of Claude Code: mode, model, effort. Modes in which it would decide for itself are not among it."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ def read_greeting(given: Mapping[str, object]) -> Greeting:
 
 @dataclass(slots=True)
 class ClaudeOptions:
+    """Models as the program listed them, and what was chosen."""
+
     models: tuple[Model, ...] = ()
     chosen: dict[str, str] = field(default_factory=lambda: {MODEL: DEFAULT, EFFORT: DEFAULT})
 
@@ -65,7 +67,7 @@ class ClaudeOptions:
         )
 
     def request_for(self, option: str, value: str | bool) -> Mapping[str, object]:
-        """What the program is to be told; raises for what is not offered."""
+        """Make the request that sets it; raises for what is not offered."""
         if value not in [choice.value for choice in self._choices(option)]:
             raise InvalidParams(
                 f"cannot set {option!r} of Claude Code to {value!r}: choose from what the session offers"

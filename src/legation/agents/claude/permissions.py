@@ -1,4 +1,4 @@
-"""What Claude Code asks: about each call of a tool, once; its user's opinion; whether a plan is good.
+"""Requests of Claude Code: about each call of a tool, once; its user's opinion; whether a plan is good.
 
 INV-1  Asking is total. A hook on every tool says `ask`, whatever rules, modes and other hooks say, and the question that
        follows goes to the host; that of a sub-agent too. Nothing is asked twice.
@@ -46,6 +46,8 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ToolRequest(Native):
+    """`can_use_tool`."""
+
     tool_name: str
     tool_use_id: str
     input: Mapping[str, object] = {}
@@ -62,7 +64,8 @@ class Elicitation(Native):
 
 
 class ClaudePermissions:
-    """`stopping` says whether the turn is being cancelled, `ends` how many turns have ended."""
+    """Answer the requests of one session. `stopping` says whether the turn is being cancelled, `ends` how many have
+    ended."""
 
     def __init__(
         self,
@@ -254,6 +257,8 @@ class Question(Native):
 
 
 class Asked(Native):
+    """The arguments of `AskUserQuestion`."""
+
     questions: tuple[Question, ...]
 
 
@@ -318,6 +323,8 @@ class _Pending:
 
 
 class ControlProtocol:
+    """Requests and answers over the pipes of one process."""
+
     def __init__(self, child: Child) -> None:
         self._child = child
         self._count = 0
@@ -340,7 +347,7 @@ class ControlProtocol:
         return answer
 
     async def call(self, method: str, request: Mapping[str, object], timeout: float) -> Mapping[str, object]:
-        """What it answers; `method` is ours, for what is told of a refusal. The time is the program's."""
+        """Send a request and return the answer; `method` is ours, for what is told of a refusal. The time is the program's."""
         answer = self.send(request)
         try:
             async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""One session with Claude Code: a process of its own, for as long as the session is open.
+"""A session with Claude Code: a process of its own, for as long as the session is open.
 
 INV-1  A result ends the prompts that it names, and no other: the end of a turn that nobody asked for (a background task
        came home, a timer went off) ends none.
@@ -41,7 +41,7 @@ _MISSING: Final = "No conversation found"
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a session is opened: `method` is ours, `on_setup` is called in the answer's place."""
+    """A session to be opened: `method` is ours, `on_setup` is called in the answer's place."""
 
     method: AgentMethod
     launch: Launch
@@ -66,7 +66,7 @@ class ClaudeSession:
         self._refusal: RpcError | None = None  # why it would not start
         self._opened: Reply[SessionSetup] = Reply(opening.on_setup)
         self._control = ControlProtocol(child)
-        self._asking = ClaudePermissions(
+        self._permissions = ClaudePermissions(
             self.id,
             agent,
             self._control,
@@ -193,7 +193,7 @@ class ClaudeSession:
             with suppress(LegationError):  # it is ending already
                 self.cancel()
         found = await self.process.stop(grace)
-        await self._asking.end()
+        await self._permissions.end()
         return found
 
     # The agent speaks.
@@ -222,9 +222,9 @@ class ClaudeSession:
             case native.ControlResponse(response=answer):
                 self._control.take(answer)
             case native.ControlRequest():
-                self._asking.take(heard.message, is_cut=brief is not line)
+                self._permissions.take(heard.message, is_cut=brief is not line)
             case native.ControlCancel(request_id=request_id):
-                self._asking.withdraw(request_id)
+                self._permissions.withdraw(request_id)
             case native.CommandLifecycle(command_uuid=uuid, state=state) if not self._leaving:
                 self._turns.moved(uuid, state)
             case native.User(isReplay=True, uuid=uuid):
@@ -238,7 +238,7 @@ class ClaudeSession:
 
     def _ended(self, error: LegationError) -> None:
         self._over = error
-        self._asking.withdraw_all()
+        self._permissions.withdraw_all()
         self._control.abandon(error)
         self._turns.lose(error)
         self._opened.lose(self._startup_error() or error)
@@ -298,6 +298,8 @@ class _Turn:
 
 
 class ClaudeTurns:
+    """Prompts by the ids under which the program was sent them."""
+
     def __init__(self) -> None:
         self.ends = 0  # how many have ended
         self._open: list[_Turn] = []

@@ -72,7 +72,7 @@ class _NotKnown(Exception):
 
 
 class ClaudeTranslator:
-    """One session's. `take` never raises."""
+    """Translate the lines of one session. `take` never raises."""
 
     def __init__(self) -> None:
         self.meter = Meter()
@@ -321,7 +321,7 @@ SYNTHETIC = "<synthetic>"  # the model of messages that no model wrote
 
 
 class Meter:
-    """How full the context is: what the last request of the session's own model held, and what it answered."""
+    """A gauge of the context window: what the last request of the session's own model held, and what it answered."""
 
     def __init__(self) -> None:
         self._model = ""

@@ -68,6 +68,8 @@ LEAVE_LIMIT: Final = 3.0  # seconds to interrupt a thread and let it go: the ser
 
 
 class CodexAgent(NativeAgent):
+    """An agent of the host that shares its server with others; an `Owner` of threads there."""
+
     HELLO: ClassVar = InitializeResponse(
         protocol_version=1,
         agent_capabilities=AgentCapabilities(
@@ -167,7 +169,7 @@ class CodexAgent(NativeAgent):
         thread = self._threads.get(self._roots.get(thread_id, thread_id))
         if thread is not None:
             thread.heard(thread_id, heard)
-            for sub_agent in thread.translation.sub_agents():
+            for sub_agent in thread.translator.sub_agents():
                 self.adopt(sub_agent, thread.id)
 
     def asked(self, thread_id: str, asked: Asked) -> None:
@@ -228,7 +230,7 @@ class CodexAgent(NativeAgent):
             thread = self._threads.get(session_id)
             if thread is not None:
                 for item in past:
-                    self.say(session_id, *thread.translation.replay(item))
+                    self.say(session_id, *thread.translator.replay(item))
             if on_answer:
                 on_answer(answer)
 
@@ -338,7 +340,7 @@ class CodexAgent(NativeAgent):
         return thread_settings(admitted, self._context.command.env, self._context.trusts, model)
 
     async def _old_settings(self, method: AgentMethod, request: OpenRequest, timeout: float) -> OldThread:
-        """With the model that it spoke with last: a thread that is taken up with settings would else get the one of new
+        """Keep the model that it spoke with last: a thread that is taken up with settings would else get the one of new
         threads."""
         thread_id = request.session_id
         found = await self._server.call("thread/read", ThreadOf(thread_id=thread_id), ThreadRead, timeout)

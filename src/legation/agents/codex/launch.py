@@ -1,4 +1,4 @@
-"""How Codex is set up so that it asks before it acts, and calls nobody but its model.
+"""The set-up of Codex, so that it asks before it acts, and calls nobody but its model.
 
 Nothing is written to its home: what holds for all threads goes to the server as `-c` overrides, the rest with each
 thread. No key is among it: Codex is told the name of the variable that holds one.

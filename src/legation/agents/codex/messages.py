@@ -46,7 +46,7 @@ class ProposedPlan(Item, tag="plan"):
 
 
 class CommandAction(Native):
-    """What Codex takes a part of a command for; its word, not ours."""
+    """A part of a command, as Codex understands it; its word, not ours."""
 
     type: str
     command: str
@@ -360,7 +360,7 @@ class ResolvedNews(Native):
 
 
 class Opened(Native):
-    """Of thread/start, thread/resume and thread/fork."""
+    """The answer to thread/start, thread/resume and thread/fork."""
 
     thread: Thread
     model: str
@@ -522,7 +522,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class ThreadSettings(Sent):
-    """What thread/start, thread/resume and thread/fork have in common."""
+    """Common members of thread/start, thread/resume and thread/fork."""
 
     cwd: str
     approval_policy: str

@@ -1,4 +1,4 @@
-"""What can be chosen in a session of Codex: the mode, the model, how hard it thinks."""
+"""Options of a session of Codex: the mode, the model, how hard it thinks."""
 
 from __future__ import annotations
 

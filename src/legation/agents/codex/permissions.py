@@ -57,10 +57,12 @@ SHAPES: Final[dict[str, type[Any]]] = {
 
 
 class CodexPermissions:
-    def __init__(self, agent: NativeAgent, session_id: str, translation: CodexTranslator) -> None:
+    """Ask the host, and answer the server."""
+
+    def __init__(self, agent: NativeAgent, session_id: str, translator: CodexTranslator) -> None:
         self._agent = agent
         self._session_id = session_id
-        self._translation = translation
+        self._translator = translator
         self._waiting: dict[
             bytes, tuple[str, asyncio.Task[None]]
         ] = {}  # by request, and whose thread it is of
@@ -88,7 +90,7 @@ class CodexPermissions:
             waiting[1].cancel()
 
     def withdraw_all(self, thread_id: str | None = None) -> None:
-        """Of one thread, or of all: its turn is over."""
+        """Take back those of one thread, or of all: its turn is over."""
         for whose, task in [*self._waiting.values()]:
             if thread_id in (None, whose):
                 task.cancel()
@@ -98,7 +100,7 @@ class CodexPermissions:
             case CommandAsked():
                 self._permission(thread_id, asked, command_call(params), decision)
             case FileChangeAsked():
-                calls = change_calls(params, self._translation.item(thread_id, params.item_id))
+                calls = change_calls(params, self._translator.item(thread_id, params.item_id))
                 self._wait(thread_id, asked, self._all_of(calls), decision)
             case PermissionsAsked():
                 call = permissions_call(params)
@@ -148,7 +150,7 @@ class CodexPermissions:
         self._wait(thread_id, asked, coming, lambda found: question_answers(params.questions, found))
 
     def _elicitation(self, thread_id: str, asked: Asked, params: ElicitationAsked) -> None:
-        call = mcp_call(params, self._translation.open_items(thread_id), asked.key.decode())
+        call = mcp_call(params, self._translator.open_items(thread_id), asked.key.decode())
         if call is not None:
             self._permission(thread_id, asked, call, mcp_decision)
             return

@@ -60,7 +60,7 @@ class Owner(Protocol):
         """A sub-agent's thread is its as well."""
 
     def heard_of_all(self, heard: Heard) -> None:
-        """What is about no thread."""
+        """Hear what is about no thread."""
 
     def trouble(self, code: DiagnosticCode, message: str) -> None: ...
     def lost(self, error: LegationError) -> None: ...
@@ -282,6 +282,8 @@ class PeerListener(Protocol):
 
 
 class Peer:
+    """Calls, notifications and requests over the pipes of the server."""
+
     def __init__(self, child: Child, listener: PeerListener) -> None:
         self._child = child
         self._listener = listener

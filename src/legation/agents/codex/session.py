@@ -1,4 +1,4 @@
-"""One session: a thread of the app server with its sub-agents' threads, and the turn that it is in.
+"""A session: a thread of the app server with its sub-agents' threads, and the turn that it is in.
 
 INV-1  A prompt ends with the end of its turn, by the turn's id; other turns of the thread end nothing.
 INV-2  A plan that was approved is carried out in the prompt that asked for it: a second turn, in the default mode.
@@ -62,13 +62,15 @@ class CodexTurn:
 
 
 class CodexSession:
+    """`id` is the thread's. Its agent makes it in the place of the server's answer."""
+
     def __init__(self, agent: NativeAgent, server: CodexServer, thread_id: str, choice: CodexOptions) -> None:
         self.id = thread_id
         self.choice = choice
-        self.translation = CodexTranslator(thread_id)
+        self.translator = CodexTranslator(thread_id)
         self._agent = agent
         self._server = server
-        self._questions = CodexPermissions(agent, thread_id, self.translation)
+        self._permissions = CodexPermissions(agent, thread_id, self.translator)
         self._tokens = TokenMeter()
         self._turn: CodexTurn | None = None
         self._running: dict[str, str] = {}  # thread -> its turn: this one's and those of sub-agents
@@ -129,8 +131,8 @@ class CodexSession:
                 await self._server.call(method, thread, object, limit)
 
     def close(self, error: LegationError) -> None:
-        """Whoever waits is told."""
-        self._questions.withdraw_all()
+        """Tell whoever waits."""
+        self._permissions.withdraw_all()
         for task in self._tasks:
             task.cancel()
         self._running.clear()
@@ -171,15 +173,15 @@ class CodexSession:
             case "serverRequest/resolved":
                 resolved = _read(heard, ResolvedNews)
                 if resolved:
-                    self._questions.withdraw(resolved.request_id)
+                    self._permissions.withdraw(resolved.request_id)
             case _:
                 self._tell(thread_id, heard)
 
     def asked(self, thread_id: str, asked: Asked) -> None:
-        self._questions.ask(thread_id, asked)
+        self._permissions.ask(thread_id, asked)
 
     def _tell(self, thread_id: str, heard: Heard) -> None:
-        updates = self.translation.updates(thread_id, heard)
+        updates = self.translator.updates(thread_id, heard)
         if updates is None:
             self._agent.say_unknown(self.id, heard.line)
         else:
@@ -211,12 +213,12 @@ class CodexSession:
             self._agent.say_unknown(self.id, heard.line)
             return
         self._runs_no_more(thread_id, news.turn.id)
-        self._questions.withdraw_all(thread_id)
+        self._permissions.withdraw_all(thread_id)
         turn = self._turn
         if thread_id != self.id or turn is None or turn.id != news.turn.id:
             return
         if news.turn.status in ("failed", "interrupted"):
-            self._agent.say(self.id, *self.translation.broken_off(), native=heard.line)
+            self._agent.say(self.id, *self.translator.broken_off(), native=heard.line)
         match news.turn.status:
             case "failed":
                 turn.reply.give(failure(news.turn.error))

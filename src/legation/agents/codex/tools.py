@@ -105,7 +105,7 @@ def tool_call(item: ThreadItem) -> ToolCall | None:
 
 
 def tool_end(item: ThreadItem) -> ToolCallUpdate | None:
-    """How it ended; None where the item is no tool call."""
+    """The call as it ended; None where the item is none."""
     match item:
         case CommandExecution():
             output = item.aggregated_output or ""

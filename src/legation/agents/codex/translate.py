@@ -1,4 +1,4 @@
-"""What the server says of one session's threads as session updates, and prompts as what the server takes.
+"""Messages about one session's threads as session updates, and prompts as what the server takes.
 
 INV-1  No text is said twice: what came in pieces is not said again as a whole.
 INV-2  What a sub-agent does is told in its parent's session; what it says is the result of the call that began it.
@@ -165,6 +165,8 @@ _GROWTH: Final = 1.25  # output is shown again when it has grown so much: all of
 
 
 class CodexTranslator:
+    """Translate what is said of a session's thread and of those of its sub-agents."""
+
     def __init__(self, thread_id: str) -> None:
         self._root = thread_id
         # By thread: ids are the model's, and may be the same.

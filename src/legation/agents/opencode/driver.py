@@ -53,6 +53,8 @@ _T = TypeVar("_T")
 
 
 class OpenCodeAgent(NativeAgent):
+    """An agent of the host with sessions on one or more servers; a `Listener` of those."""
+
     HELLO: ClassVar = InitializeResponse(
         protocol_version=PROTOCOL_VERSION,
         agent_capabilities=AgentCapabilities(
@@ -401,7 +403,7 @@ class ServerLeases:
         return lease.server
 
     def take_all(self) -> tuple[Lease[OpenCodeServer], ...]:
-        """Whoever takes them parts from their servers and leaves them."""
+        """Hand them over: whoever takes them parts from their servers and leaves them."""
         leases, self._held = tuple(self._held.values()), {}
         return leases
 

@@ -1,4 +1,4 @@
-"""What OpenCode's server is started with: that it asks before everything, and whose configuration counts.
+"""Settings that OpenCode's server is started with: that it asks before everything, and whose configuration counts.
 
 INV-O1  Whatever OpenCode can ask for it asks for; only what touches nothing (its todo list, its questions) is free.
 INV-O2  In a folder that is not trusted nothing of the folder's configuration counts: settings, plugins, agents,
@@ -88,7 +88,7 @@ def serve(command: Command, *, trusted: bool, password: str) -> Command:
 
 
 def settings(given: str | None, *, trusted: bool) -> Mapping[str, Any]:
-    """What the environment had already, a provider and a model mostly, with our rules over it."""
+    """Settings that the environment had already, a provider and a model mostly, with our rules over it."""
     own: dict[str, Any] = {
         "autoupdate": False,
         "share": "disabled",

@@ -1,4 +1,7 @@
-"""What OpenCode's server says: messages and parts, sessions, requests, answers, events. Members that nobody reads are left out, unknown ones ignored."""
+"""Types of what OpenCode's server says: messages and parts, sessions, requests, answers, events.
+
+Members that nobody reads are left out, unknown ones ignored.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Tokens(Native):
 
     @property
     def context(self) -> int:
-        """What stood in the model's window."""
+        """Tokens that stood in the model's window."""
         return int(self.input + self.cache.read + self.cache.write + self.output + self.reasoning)
 
 

@@ -1,4 +1,4 @@
-"""What can be chosen in a session: agents as modes, models, and the variants of the model.
+"""Options of a session: agents as modes, models, and the variants of the model.
 
 INV-O14 No agent is offered that does not ask before everything (INV-O1): what it may do without asking, a rule of its
         own settings, would meet no policy.
@@ -119,7 +119,7 @@ class OpenCodeOptions:
         return None
 
     def body(self) -> dict[str, object]:
-        """What a prompt says of it."""
+        """Members of a prompt that say it."""
         body: dict[str, object] = {"agent": self.agent}
         if self.model is not None:
             provider, _, model = self.model.partition("/")

@@ -1,5 +1,5 @@
-"""What OpenCode waits for in one session: permissions and questions, asked of the host when all is known that they must be
-judged by, and answered in time.
+"""Requests that OpenCode waits with in one session: permissions and questions, asked of the host when all is known that
+they must be judged by, and answered in time.
 
 INV-O11 Every request is answered once, with `once` or `reject`; an answer that comes when the turn is being ended is
         not sent.
@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
 from legation.agents.native import Permission, TaskSet, question_field
 from legation.agents.opencode.messages import (
-    PermissionReplied,
     PermissionRequest,
     QuestionRequest,
     ToolPart,
@@ -41,92 +40,6 @@ from legation.wire.diagnostic import DiagnosticCode
 EARLY_LIMIT: Final = 2.0  # seconds from a permission to the arguments of its call: the server's time
 
 
-class OpenCodePermissions:
-    def __init__(
-        self,
-        session_id: str,
-        host: OpenCodeHost,
-        remote: RemoteSession,
-        transcript: OpenCodeTranslator,
-        turns: OpenCodeTurns,
-    ) -> None:
-        self._host = host
-        self._transcript = transcript
-        self._turns = turns
-        self._asks = PendingRequests(session_id, host, remote.answer)
-        self._early: dict[str, PermissionRequest] = {}  # asked before the call's arguments were told
-        self._tasks = TaskSet(f"legation-opencode-early-{session_id}")
-
-    def permission(self, request: PermissionRequest) -> None:
-        if self._asks.knows(request.id) or self._turns.ending:
-            return
-        part = self._transcript.call(request.tool.call_id) if request.tool else None
-        if request.tool is not None and (part is None or isinstance(part.state, ToolPending)):
-            if request.id not in self._early:  # of an MCP tool: its arguments are told right behind
-                self._early[request.id] = request
-                self._tasks.start(self._ask_late(request.id))
-            return
-        self._ask(request)
-
-    def question(self, request: QuestionRequest) -> None:
-        if not self._asks.knows(request.id) and not self._turns.ending:
-            self._asks.question(request)
-
-    def reject(self, request: QuestionRequest) -> None:
-        """Nobody could be shown it."""
-        self._asks.reject(request)
-
-    def told(self, part: ToolPart) -> None:
-        """A call, as it is now."""
-        if not isinstance(part.state, ToolPending):
-            self._ask_early(lambda each: each.tool is not None and each.tool.call_id == part.call_id)
-
-    def replied(self, body: PermissionReplied) -> None:
-        """INV-O13. What was not even asked yet can only have been withdrawn."""
-        if self._early.pop(body.request_id, None) is not None:
-            ours = body.reply == "reject"
-        else:
-            ours = self._asks.replied(body.request_id, body.reply)
-        if not ours:
-            forged = foreign_answer()
-            self._host.trouble(DiagnosticCode.AGENT_PROCESS_ERROR, forged.message)
-            self._turns.cut(forged)
-
-    def question_ended(self, request_id: str) -> None:
-        self._asks.question_ended(request_id)
-
-    def keep_only(self, open_ids: set[str]) -> None:
-        self._asks.keep_only(open_ids)
-
-    def release(self) -> None:
-        """The host ends the turn: it answers what was asked, and nothing else is asked."""
-        self._early.clear()
-        self._asks.release()
-
-    def withdraw(self) -> None:
-        """The turn is over, or we end it: nobody need answer any more."""
-        self._early.clear()
-        self._asks.withdraw()
-
-    async def close(self) -> None:
-        await self._asks.close()
-        await self._tasks.close()
-
-    async def _ask_late(self, request_id: str) -> None:
-        await self._turns.until_over(EARLY_LIMIT)
-        self._ask_early(lambda request: request.id == request_id)
-
-    def _ask_early(self, due: Callable[[PermissionRequest], bool]) -> None:
-        for request in [each for each in self._early.values() if due(each)]:
-            del self._early[request.id]
-            if not self._turns.ending:
-                self._ask(request)
-
-    def _ask(self, request: PermissionRequest) -> None:
-        part = self._transcript.call(request.tool.call_id) if request.tool else None
-        self._asks.permission(request, asked_call(request, part, self._transcript.names))
-
-
 UNDECIDED: Final = "Nobody decided on this call. Go on without it, or say what you need it for."
 DENIED: Final = "This call was denied. Go on without it, or say what you need it for."
 
@@ -146,9 +59,6 @@ class OpenCodeHost(Protocol):
     def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]: ...
 
 
-Send = Callable[[str, dict[str, object]], Awaitable[None]]
-
-
 @dataclass(slots=True, eq=False)
 class _Open:
     request: PermissionRequest
@@ -157,45 +67,69 @@ class _Open:
     sent: str | None = None
 
 
-class PendingRequests:
-    """`send` posts an answer to a path of the server."""
+class OpenCodePermissions:
+    """Put requests to the host when it can judge them, and answer them: a permission may come before the arguments of its
+    call."""
 
-    def __init__(self, session_id: str, host: OpenCodeHost, send: Send) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        host: OpenCodeHost,
+        remote: RemoteSession,
+        translator: OpenCodeTranslator,
+        turns: OpenCodeTurns,
+    ) -> None:
         self._session_id = session_id
         self._host = host
-        self._send = send
+        self._remote = remote
+        self._translator = translator
+        self._turns = turns
+        self._early: dict[str, PermissionRequest] = {}  # asked before the call's arguments were told
         self._permissions: dict[str, _Open] = {}
         self._questions: dict[str, asyncio.Task[CreateElicitationResponse]] = {}
         self._released: set[asyncio.Task[Any]] = set()  # asked, and waited for no more
-        self._sending = TaskSet(f"legation-opencode-answer-{session_id}")
+        self._tasks = TaskSet(f"legation-opencode-answer-{session_id}")
 
-    def knows(self, request_id: str) -> bool:
-        return request_id in self._permissions or request_id in self._questions
+    def permission(self, request: PermissionRequest) -> None:
+        if self._is_asked(request.id) or self._turns.ending:
+            return
+        part = self._translator.call(request.tool.call_id) if request.tool else None
+        if request.tool is not None and (part is None or isinstance(part.state, ToolPending)):
+            if request.id not in self._early:  # of an MCP tool: its arguments are told right behind
+                self._early[request.id] = request
+                self._tasks.start(self._ask_late(request.id))
+            return
+        self._ask(request)
 
-    def permission(self, request: PermissionRequest, call: ToolCallPatch) -> None:
-        asked = _Open(request, self._host.ask_permission(self._session_id, call))
-        self._permissions[request.id] = asked
-        asked.task.add_done_callback(partial(self._decided, asked))
+    def told(self, part: ToolPart) -> None:
+        """A call, as it is now."""
+        if not isinstance(part.state, ToolPending):
+            self._ask_early(lambda each: each.tool is not None and each.tool.call_id == part.call_id)
 
     def question(self, request: QuestionRequest) -> None:
+        if self._is_asked(request.id) or self._turns.ending:
+            return
         if not self._host.can_ask_questions:
-            self._sending.start(self._post(f"/question/{request.id}/reply", {"answers": no_answers(request)}))
+            self._tasks.start(self._post(f"/question/{request.id}/reply", {"answers": no_answers(request)}))
             return
         task = self._host.ask_question(question_form(self._session_id, request))
         self._questions[request.id] = task
         task.add_done_callback(partial(self._answered, request))
 
     def reject(self, request: QuestionRequest) -> None:
-        self._sending.start(self._post(f"/question/{request.id}/reject", {}))
+        """Nobody could be shown it."""
+        self._tasks.start(self._post(f"/question/{request.id}/reject", {}))
 
-    def replied(self, request_id: str, reply: str) -> bool:
-        """OpenCode tells that a permission was answered; False where the answer is not ours (INV-O13)."""
-        asked = self._permissions.pop(request_id, None)
-        if asked is None:
-            return True
-        asked.task.cancel()
-        self._settle(asked.request.session_id)
-        return reply == "reject" or asked.sent == reply
+    def replied(self, request_id: str, reply: str) -> None:
+        """OpenCode tells that a permission was answered (INV-O13). What was not even asked yet can only have been withdrawn."""
+        if self._early.pop(request_id, None) is not None:
+            ours = reply == "reject"
+        else:
+            ours = self._settled(request_id, reply)
+        if not ours:
+            forged = foreign_answer()
+            self._host.trouble(DiagnosticCode.AGENT_PROCESS_ERROR, forged.message)
+            self._turns.cut(forged)
 
     def question_ended(self, request_id: str) -> None:
         task = self._questions.pop(request_id, None)
@@ -205,12 +139,13 @@ class PendingRequests:
     def keep_only(self, open_ids: set[str]) -> None:
         """After a gap in the events: what is not open any more was answered or dropped meanwhile."""
         for request_id in [each for each in self._permissions if each not in open_ids]:
-            self.replied(request_id, "reject")
+            self._settled(request_id, "reject")
         for request_id in [each for each in self._questions if each not in open_ids]:
             self.question_ended(request_id)
 
     def release(self) -> None:
-        """The host ends the turn, and answers for everybody: what it says is not sent."""
+        """The host ends the turn, and answers for everybody: what it says is not sent, and nothing else is asked."""
+        self._early.clear()
         self._released |= {*(asked.task for asked in self._permissions.values()), *self._questions.values()}
         self._permissions.clear()
         self._questions.clear()
@@ -224,7 +159,36 @@ class PendingRequests:
 
     async def close(self) -> None:
         self.withdraw()
-        await self._sending.close()
+        await self._tasks.close()
+
+    def _is_asked(self, request_id: str) -> bool:
+        return request_id in self._permissions or request_id in self._questions
+
+    async def _ask_late(self, request_id: str) -> None:
+        await self._turns.until_over(EARLY_LIMIT)
+        self._ask_early(lambda request: request.id == request_id)
+
+    def _ask_early(self, due: Callable[[PermissionRequest], bool]) -> None:
+        for request in [each for each in self._early.values() if due(each)]:
+            del self._early[request.id]
+            if not self._turns.ending:
+                self._ask(request)
+
+    def _ask(self, request: PermissionRequest) -> None:
+        part = self._translator.call(request.tool.call_id) if request.tool else None
+        call = asked_call(request, part, self._translator.names)
+        asked = _Open(request, self._host.ask_permission(self._session_id, call))
+        self._permissions[request.id] = asked
+        asked.task.add_done_callback(partial(self._decided, asked))
+
+    def _settled(self, request_id: str, reply: str) -> bool:
+        """False where the answer is not ours."""
+        asked = self._permissions.pop(request_id, None)
+        if asked is None:
+            return True
+        asked.task.cancel()
+        self._settle(asked.request.session_id)
+        return reply == "reject" or asked.sent == reply
 
     def _decided(self, asked: _Open, task: asyncio.Task[Permission]) -> None:
         if self._permissions.get(asked.request.id) is not asked:
@@ -242,11 +206,11 @@ class PendingRequests:
         for asked, body in _replies(there):
             if asked.sent is None and (body["reply"] == "once" or not waiting):
                 asked.sent = str(body["reply"])
-                self._sending.start(self._reply(asked, body))
+                self._tasks.start(self._reply(asked, body))
 
     async def _reply(self, asked: _Open, body: dict[str, object]) -> None:
         if not await self._post(f"/permission/{asked.request.id}/reply", body):
-            self.replied(asked.request.id, "reject")  # it is not waited for any more
+            self._settled(asked.request.id, "reject")  # it is not waited for any more
 
     def _answered(self, request: QuestionRequest, task: asyncio.Task[CreateElicitationResponse]) -> None:
         if self._questions.pop(request.id, None) is None:
@@ -255,15 +219,15 @@ class PendingRequests:
         if not task.cancelled() and task.exception() is None:
             answer = task.result()
         if answer is not None and answer.action == "accept":
-            self._sending.start(
+            self._tasks.start(
                 self._post(f"{path}/reply", {"answers": question_answers(request, answer.content)})
             )
         else:
-            self._sending.start(self._post(f"{path}/reject", {}))
+            self._tasks.start(self._post(f"{path}/reject", {}))
 
     async def _post(self, path: str, body: dict[str, object]) -> bool:
         try:
-            await self._send(path, body)
+            await self._remote.answer(path, body)
         except LegationError as error:  # it is not waited for any more, or the server is gone
             _log.info("cannot answer %s: %s", path, error.message)
             return False

@@ -1,4 +1,4 @@
-"""One `opencode serve`: its process, its event stream, and who listens to which session.
+"""A server, `opencode serve`: its process, its event stream, and who listens to which session.
 
 INV-O3  Events are handed on in the order in which they came, each to the one listener of its session; what happens in
         a sub-agent's session goes to the listener of the session that it works for.
@@ -350,7 +350,7 @@ class ServerApi:
     async def do(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, directory: str, timeout: float
     ) -> None:
-        """What it answers is of no interest."""
+        """Call without a use for the answer."""
         await self._send(method, path, body, directory, timeout)
 
     def stream(self, path: str, silence: float) -> Any:
@@ -431,6 +431,8 @@ REPLY_LIMIT: Final = 10.0  # seconds to take an answer: the server's time
 
 
 class RemoteSession:
+    """A session as its server keeps it: each call within its time."""
+
     def __init__(self, api: ServerApi, session_id: str, directory: str) -> None:
         self._api = api
         self._session_id = session_id
@@ -445,11 +447,11 @@ class RemoteSession:
         await self._do(f"/session/{self._session_id}/abort", {}, ABORT_LIMIT)
 
     async def answer(self, path: str, body: dict[str, object]) -> None:
-        """One of its requests."""
+        """Answer one of its requests."""
         await self._do(path, body, REPLY_LIMIT)
 
     async def forget_folder(self) -> None:
-        """What OpenCode holds for the folder, it makes anew."""
+        """Have OpenCode make anew what it holds for the folder."""
         await self._do("/instance/dispose", {}, PROMPT_LIMIT)
 
     # What is asked.
@@ -512,7 +514,8 @@ _FIELD: Final = b"data:"
 
 
 class EventSplitter:
-    """What is longer than `max_event` is skipped and reported by its size."""
+    """Cut an event stream into events, a `data:` line each. What is longer than `max_event` is skipped, and reported by its
+    size."""
 
     def __init__(self, *, max_event: int, redact: Redact, on_too_long: Callable[[int], None]) -> None:
         self._lines = LineSplitter(max_line=max_event, redact=redact, on_line_too_long=on_too_long)

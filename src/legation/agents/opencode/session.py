@@ -1,4 +1,4 @@
-"""One session of OpenCode's: what it says goes to the host, and what the host wants goes to it."""
+"""A session of OpenCode's: what it says goes to the host, and what the host wants goes to it."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ _UNNAMED: Final = "New session - "  # how a title begins that nobody has given
 
 
 class OpenCodeSession:
+    """A session with those of its sub-agents, on one server."""
+
     def __init__(
         self,
         host: OpenCodeHost,
@@ -75,9 +77,9 @@ class OpenCodeSession:
         self._cost = info.cost or 0.0
         self._family: set[str] = {info.id}  # the session and those of its sub-agents
         self._remote = RemoteSession(server.api, info.id, info.directory)
-        self._transcript = OpenCodeTranslator(info.id, Names(tuple(each.name for each in mcp)))
+        self._translator = OpenCodeTranslator(info.id, Names(tuple(each.name for each in mcp)))
         self._turns = OpenCodeTurns(self._remote, f"legation-opencode-{info.id}", self)
-        self._intake = OpenCodePermissions(info.id, host, self._remote, self._transcript, self._turns)
+        self._permissions = OpenCodePermissions(info.id, host, self._remote, self._translator, self._turns)
 
     @property
     def running(self) -> bool:
@@ -108,19 +110,19 @@ class OpenCodeSession:
         self._turns.lost(error)
 
     async def close(self) -> None:
-        await self._intake.close()
+        await self._permissions.close()
         await self._turns.close()
 
     # How its turns go: `turn.TurnObserver`.
 
     def begins(self) -> None:
-        self._transcript.begin()
+        self._translator.begin()
 
     def is_cancelled(self) -> None:
-        self._intake.release()
+        self._permissions.release()
 
     def ends(self) -> None:
-        self._intake.withdraw()
+        self._permissions.withdraw()
 
     # What OpenCode says.
 
@@ -143,22 +145,22 @@ class OpenCodeSession:
                 if body.error is not None:
                     self._turns.failed(body.error)
             case SessionCompacted():
-                self._say(event, *self._transcript.compacted())
+                self._say(event, *self._translator.compacted())
             case PermissionAsked():
                 if event.is_cut:
                     self._host.mark_cut(self.id, body.tool.call_id if body.tool else body.id)
-                self._intake.permission(body)
+                self._permissions.permission(body)
             case PermissionReplied():
-                self._intake.replied(body)
+                self._permissions.replied(body.request_id, body.reply)
             case QuestionAsked() if event.is_cut:
                 self._host.trouble(
                     DiagnosticCode.AGENT_LINE_TOO_LONG, f"rejected a question of the agent's: {TOO_LONG}"
                 )
-                self._intake.reject(body)
+                self._permissions.reject(body)
             case QuestionAsked():
-                self._intake.question(body)
+                self._permissions.question(body)
             case QuestionEnded():
-                self._intake.question_ended(body.request_id)
+                self._permissions.question_ended(body.request_id)
             case TodoUpdated() if body.session_id == self.id:
                 self._say(event, plan(body.todos))
             case None:
@@ -167,10 +169,10 @@ class OpenCodeSession:
     def _delta(self, body: PartDelta) -> tuple[SessionUpdate, ...]:
         if body.field != "text":
             return ()
-        return tuple(self._transcript.delta(body.session_id, body.message_id, body.part_id, body.delta))
+        return tuple(self._translator.delta(body.session_id, body.message_id, body.part_id, body.delta))
 
     def _message(self, message: Message, line: bytes = b"") -> None:
-        self._transcript.message(message)
+        self._translator.message(message)
         turn = self._turns.now
         if message.session_id != self.id or turn is None:
             return
@@ -187,17 +189,17 @@ class OpenCodeSession:
             self._host.say(self.id, CurrentModeUpdate(current_mode_id=mode), native=line)
 
     def _part(self, part: Part, line: bytes = b"") -> None:
-        updates = [*self._transcript.part(part)]
+        updates = [*self._translator.part(part)]
         if isinstance(part, StepFinishPart):
             updates += self._step(part)
         self._host.say(self.id, *updates, native=line)
         if isinstance(part, ToolPart):
-            self._intake.told(part)
+            self._permissions.told(part)
 
     def _step(self, part: StepFinishPart) -> list[SessionUpdate]:
         self._cost += part.cost
         if self._turns.now is not None:
-            self._turns.now.finished_step(part, called=self._transcript.called(part.message_id))
+            self._turns.now.finished_step(part, called=self._translator.called(part.message_id))
             self._turns.cut_if_due()
         if part.session_id != self.id:
             return []
@@ -231,7 +233,7 @@ class OpenCodeSession:
 
     async def catch_up(self) -> None:
         """INV-O4. Permissions and questions after the messages, which tell the calls that they are about."""
-        self._transcript.lose_track()
+        self._translator.lose_track()
         if self.running:
             self._family.update(child.id for child in await self._remote.children())
             for session_id in tuple(self._family):
@@ -239,13 +241,13 @@ class OpenCodeSession:
                     self._again(told)
         permissions = await self._remote.permissions()
         questions = await self._remote.questions()
-        self._intake.keep_only({*(each.id for each in permissions), *(each.id for each in questions)})
+        self._permissions.keep_only({*(each.id for each in permissions), *(each.id for each in questions)})
         for permission in permissions:
             if permission.session_id in self._family:
-                self._intake.permission(permission)
+                self._permissions.permission(permission)
         for question in questions:
             if question.session_id in self._family:
-                self._intake.question(question)
+                self._permissions.question(question)
         await self._turns.look()
 
     def _again(self, told: Told) -> None:
@@ -261,7 +263,7 @@ class OpenCodeSession:
         """The whole history, as updates."""
         for told in await self._remote.history(self.id):
             read, odd = told.known()
-            for update in self._transcript.history(told.info, read):
+            for update in self._translator.history(told.info, read):
                 self._host.say(self.id, update)
             for raw in odd:
                 self._host.say_unknown(self.id, jsontext.write(raw))

@@ -1,4 +1,4 @@
-"""OpenCode's tools, in ACP's words: what kind each is, what it is called, which files it is about, and what it changes in them."""
+"""OpenCode's tools, in ACP's words: what kind each is, what it is called, which files it is about, what it changes."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _content(tool: str, state: ToolState) -> tuple[ToolCallContent, ...] | None:
 
 
 def _changes(tool: str, state: ToolState) -> Iterator[Diff]:
-    """What a tool did to files: by the diff that it tells of, else by its arguments."""
+    """Changes that a tool made to files: by the diff that it tells of, else by its arguments."""
     if KINDS.get(tool) != "edit" or isinstance(state, ToolPending):
         return
     told = tuple(_shown_changes(state.metadata or {}))

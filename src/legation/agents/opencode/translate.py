@@ -1,4 +1,4 @@
-"""What a session's messages say, as session updates: each thing once, whether it comes in deltas, whole, or again.
+"""Messages of a session as session updates: each thing once, whether it comes in deltas, whole, or again.
 
 INV-O6  No text is said twice: of a part that grows only what is new is said. After a gap in the events a part's deltas
         are not heeded any more, for nobody knows where they belong; the whole part, which comes at its end, tells the rest.
@@ -56,7 +56,7 @@ SILENT: Final[dict[type, str]] = {
 
 
 class OpenCodeTranslator:
-    """Of one session and the sub-agents that work for it. `names` tells the tools of MCP servers."""
+    """Translate one session and the sub-agents that work for it. `names` tells the tools of MCP servers."""
 
     def __init__(self, session_id: str, names: Names) -> None:
         self.names = names
@@ -175,7 +175,7 @@ class OpenCodeTranslator:
 
 
 def plan(todos: tuple[Todo, ...]) -> Plan:
-    """What was given up is no part of the plan any more."""
+    """The plan, without what was given up."""
     return Plan(
         entries=tuple(
             PlanEntry(content=each.content, priority=each.priority, status=each.status)

@@ -44,7 +44,7 @@ USERS_KEPT: Final = 64  # ids of the user's messages, by which late news of them
 
 
 class TurnObserver(Protocol):
-    """Whoever is told how a turn goes."""
+    """The session, which is told how its turn goes."""
 
     def begins(self) -> None:
         """Before anything of it is sent."""
@@ -57,6 +57,8 @@ class TurnObserver(Protocol):
 
 
 class OpenCodeTurns:
+    """`now` is the turn that runs."""
+
     def __init__(self, remote: RemoteSession, name: str, observer: TurnObserver) -> None:
         self.now: OpenCodeTurn | None = None
         self._remote = remote
@@ -245,6 +247,8 @@ Verdict = Literal["over", "doubtful", "none"]
 
 @dataclass(slots=True)
 class OpenCodeTurn:
+    """One prompt, and all that answers it."""
+
     reply: Reply[PromptResponse]
     old: frozenset[str]  # user messages of earlier turns
     users: set[str] = field(
