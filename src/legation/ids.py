@@ -21,7 +21,8 @@ _last = (0, 0)  # (millisecond, chance) of the id made last
 def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], bytes] = os.urandom) -> str:
     """Within one millisecond of one process later ids sort later; no id tells how many were made before it."""
     ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    return f"{prefix}_{_base32(ms << _CHANCE_BITS | _chance(ms, random))}"
+    number = ms << _CHANCE_BITS | _chance(ms, random)
+    return f"{prefix}_{''.join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])}"
 
 
 def _chance(ms: int, random: Callable[[int], bytes]) -> int:
@@ -34,7 +35,3 @@ def _chance(ms: int, random: Callable[[int], bytes]) -> int:
             chance = int.from_bytes(random(_CHANCE_BYTES)) >> 1  # the upper half is room for steps
         _last = (ms, chance)
     return chance
-
-
-def _base32(number: int) -> str:
-    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])

@@ -134,7 +134,7 @@ async def test_nul_in_a_path_is_refused() -> None:
 
 
 async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
-    reader = BodyReader(LIMIT, seconds=0.05)
+    reader = BodyReader(seconds=0.05)
 
     async def receive() -> dict[str, object]:
         await asyncio.Event().wait()
@@ -142,21 +142,21 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
 
     async with asyncio.timeout(WAIT):
         with pytest.raises(InvalidParams, match="did not arrive within"):
-            await reader.read({}, receive)
+            await reader.read({}, receive, LIMIT)
         assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
         with pytest.raises(InvalidParams):  # the timer starts again
-            await reader.read({}, receive)
+            await reader.read({}, receive, LIMIT)
 
 
 async def test_cancelling_a_reader_stays_a_cancellation() -> None:
-    reader, reading = BodyReader(LIMIT), asyncio.Event()
+    reader, reading = BodyReader(), asyncio.Event()
 
     async def receive() -> dict[str, object]:
         reading.set()
         await asyncio.Event().wait()
         raise AssertionError
 
-    task = asyncio.create_task(reader.read({}, receive))
+    task = asyncio.create_task(reader.read({}, receive, LIMIT))
     async with asyncio.timeout(WAIT):
         await reading.wait()
         task.cancel()

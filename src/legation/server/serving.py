@@ -251,18 +251,15 @@ class BoundedHttp(HttpToolsProtocol):
         super().data_received(data)
         if self._upgraded:
             return
+        # Before its first request there is none, whatever uvicorn's types say.
+        cycle: RequestResponseCycle | None = self.cycle
         if self._loose > HEAD_LIMIT:
             self._refuse()
-        elif not self._awaits_a_request():
+        elif not (self._in_head or cycle is None or cycle.response_complete):
             self._meet_deadline()
         elif self._deadline is None and not self.transport.is_closing():
             # uvicorn has just ended its own wait: an empty line, or a body that nobody reads, must not last for ever.
             self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._overdue)
-
-    def _awaits_a_request(self) -> bool:
-        # Before its first request there is none, whatever uvicorn's types say.
-        cycle: RequestResponseCycle | None = self.cycle
-        return self._in_head or cycle is None or cycle.response_complete
 
     def handle_websocket_upgrade(self) -> None:
         self._upgraded = True

@@ -40,6 +40,7 @@ class SteadyClock:
 
     def __init__(self, wall: Clock, mark_ms: int = 0) -> None:
         self.wall = wall
+        self.monotonic, self.sleep = wall.monotonic, wall.sleep
         self._base = max(mark_ms, wall.now_ms()), _whole(wall)  # one value: read by any thread
         self._jumped = 0  # ms, forward, that nobody was told of yet
         self._is_behind = False  # the wall clock, by more than a jump, and that was told
@@ -54,12 +55,6 @@ class SteadyClock:
             self._jumped = wall - steady
         self._base = wall, at
         return wall
-
-    def monotonic(self) -> float:
-        return self.wall.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await self.wall.sleep(seconds)
 
     def jump(self) -> str | None:
         """Words on a jump that nobody was told of yet."""

@@ -93,10 +93,9 @@ class App:
         self._router = Router(operations)
         self._services = services
         self._authenticate = authenticate
-        longest = {max(each.body_bytes, options.max_body_bytes) for each in operations}
-        self._bodies = {size: BodyReader(size) for size in longest}
+        self._bodies = BodyReader()
         self._max_body_bytes = options.max_body_bytes
-        self._open_bodies = BodyReader(min(OPEN_BODY_BYTES, options.max_body_bytes))
+        self._open_body_bytes = min(OPEN_BODY_BYTES, options.max_body_bytes)
         self._origins = Origins(options.cors_origins)
         self._hosts = Hosts(options.allowed_hosts)
         self._clock = options.clock
@@ -104,14 +103,9 @@ class App:
         self._on_request = options.on_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._serve(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _live(receive, send)
-        else:
-            await send({"type": "websocket.close"})
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await _serve_other(scope, receive, send)
+            return
         started = self._clock.monotonic()
         headers = dict(scope["headers"])
         trail = Trail(request_id(headers, self._clock), scope["method"])
@@ -133,13 +127,17 @@ class App:
                 )
         finally:
             self._figures.in_flight -= 1
-            self._end(trail, self._clock.monotonic() - started)
+            seconds = self._clock.monotonic() - started
+            self._figures.count(trail, seconds)
+            if self._on_request is not None:
+                self._on_request(trail.summary(seconds))
 
     async def _handle(
         self, scope: Scope, receive: Receive, headers: Mapping[bytes, bytes], trail: Trail
     ) -> Written | Response:
         self._hosts.check(scope["headers"], scope.get("http_version", "1.1"))
-        found = self._router.find(_raw_path(scope))
+        raw_path = scope.get("raw_path")  # optional in ASGI
+        found = self._router.find(scope["path"].encode() if raw_path is None else raw_path)
         if found is None:
             raise NotFound("cannot find this address; /openapi.json lists those there are")
         resource, path, broken = found
@@ -161,19 +159,15 @@ class App:
         if operation.parameters or query:
             arguments = read_parameters(operation.parameters, path, query, scope["headers"])
         if operation.body is not None:
-            asked = self._clock.monotonic()
-            arguments["body"] = await operation.body.read(headers, receive, self._reader(operation))
-            if not operation.access.open and self._clock.monotonic() - asked > BODY_TRUST:
+            is_open, asked = operation.access.open, self._clock.monotonic()
+            limit = self._open_body_bytes if is_open else max(operation.body_bytes, self._max_body_bytes)
+            arguments["body"] = await operation.body.read(headers, receive, self._bodies, limit)
+            if not is_open and self._clock.monotonic() - asked > BODY_TRUST:
                 # Whoever holds a body back would outlive a revocation by as long.
                 trail.principal = principal = await self._authenticate(request)
                 operation.access.check(principal)
         call = Call(principal, trail.request_id, request, self._services, self._authenticate)
         return write(operation, await operation.handler(call, **arguments))
-
-    def _reader(self, operation: Operation) -> BodyReader:
-        if operation.access.open:
-            return self._open_bodies
-        return self._bodies[max(operation.body_bytes, self._max_body_bytes)]
 
     async def _pass_through(
         self, response: Response, scope: Scope, receive: Receive, send: Stamping, trail: Trail
@@ -196,16 +190,6 @@ class App:
             if not send.started:  # else it stays unfinished, and the server closes the connection
                 trail.status = problem.status
                 await problem.send(send.send, trail.request_id, send.extra, head=False)
-
-    def _end(self, trail: Trail, seconds: float) -> None:
-        self._figures.count(trail, seconds)
-        if self._on_request is not None:
-            self._on_request(trail.summary(seconds))
-
-
-def _raw_path(scope: Scope) -> bytes:
-    raw: bytes | None = scope.get("raw_path")
-    return raw if raw is not None else scope["path"].encode()  # optional in ASGI
 
 
 def _not_allowed(allow: str, trail: Trail) -> Written:
@@ -230,8 +214,11 @@ def _internal(error: Exception, trail: Trail) -> Written:
     return write_problem(InternalError(words), trail.request_id)
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _serve_other(scope: Scope, receive: Receive, send: Send) -> None:
     """Nothing starts or ends with the application: its services belong to whoever made it."""
+    if scope["type"] != "lifespan":
+        await send({"type": "websocket.close"})
+        return
     while True:
         message: Message = await receive()
         await send({"type": f"{message['type']}.complete"})

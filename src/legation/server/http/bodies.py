@@ -38,13 +38,15 @@ class Body:
     def required(self) -> bool:
         return self.default is REQUIRED
 
-    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, reader: BodyReader) -> object:
+    async def read(
+        self, headers: Mapping[bytes, bytes], receive: Receive, reader: BodyReader, limit: int
+    ) -> object:
         kind = headers.get(b"content-type")
         if kind is not None and kind != _JSON:
             check_media(kind)
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise UnsupportedMedia("cannot read a compressed body; send it as it is")
-        data = await reader.read(headers, receive)
+        data = await reader.read(headers, receive, limit)
         if not data:
             if self.default is REQUIRED:
                 raise invalid("$", "a body of JSON")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 from starlette.types import Message, Receive
 
@@ -19,23 +19,20 @@ TICKS: Final = 6  # looks at who is late, in that time
 
 _MOST_DIGITS: Final = 15  # of a length; Python refuses to read numbers of thousands of digits
 
-T = TypeVar("T", bytes, bytearray)
-
 
 class BodyReader:
     """Reads the bodies of one application. One timer serves them all: a timer each would cost more than decoding."""
 
-    def __init__(self, limit: int, seconds: float = BODY_SECONDS) -> None:
-        self._limit = limit
+    def __init__(self, seconds: float = BODY_SECONDS) -> None:
         self._seconds = seconds
         self._since: dict[asyncio.Task[object], float] = {}
         self._late: set[asyncio.Task[object]] = set()
         self._ticking: asyncio.AbstractEventLoop | None = None
 
-    async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
         length = headers.get(b"content-length")
-        if length is not None and (len(length) > _MOST_DIGITS or int(length) > self._limit):
-            raise self._too_large()
+        if length is not None and (len(length) > _MOST_DIGITS or int(length) > limit):
+            raise _too_large(limit)
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._since[task] = loop.time()
@@ -44,9 +41,11 @@ class BodyReader:
         try:
             message = await receive()
             if message.get("more_body") or message["type"] != "http.request":
-                return await self._collect(message, receive)
+                return await _collect(message, receive, limit)
             whole: bytes = message.get("body", b"")
-            return self._checked(whole)
+            if len(whole) > limit:
+                raise _too_large(limit)
+            return whole
         except asyncio.CancelledError:
             if task not in self._late or task.uncancel() > 0:
                 raise
@@ -56,21 +55,6 @@ class BodyReader:
         finally:
             self._since.pop(task, None)
             self._late.discard(task)
-
-    async def _collect(self, message: Message, receive: Receive) -> bytes:
-        parts = bytearray()
-        while message["type"] == "http.request":
-            parts += message.get("body", b"")
-            self._checked(parts)
-            if not message.get("more_body"):
-                return bytes(parts)
-            message = await receive()
-        raise Cancelled("cannot read the body: the caller closed the connection")
-
-    def _checked(self, data: T) -> T:
-        if len(data) > self._limit:
-            raise self._too_large()
-        return data
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         for task, since in list(self._since.items()):
@@ -82,7 +66,18 @@ class BodyReader:
         if self._since:
             loop.call_later(self._seconds / TICKS, self._tick, loop)
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(
-            f"cannot take a body of more than {self._limit} bytes; send less", {"limit": self._limit}
-        )
+
+async def _collect(message: Message, receive: Receive, limit: int) -> bytes:
+    parts = bytearray()
+    while message["type"] == "http.request":
+        parts += message.get("body", b"")
+        if len(parts) > limit:
+            raise _too_large(limit)
+        if not message.get("more_body"):
+            return bytes(parts)
+        message = await receive()
+    raise Cancelled("cannot read the body: the caller closed the connection")
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"cannot take a body of more than {limit} bytes; send less", {"limit": limit})

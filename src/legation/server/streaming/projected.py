@@ -165,12 +165,13 @@ class Projected(Source):
         tip = self._tip
         if tip is None:
             return False
-        if tip.sequence > seq or tip.log_seq >= self._stream.visible:
+        if tip.fold.sequence > seq or tip.log_seq >= self._stream.visible:
             return True
         events = self._stream.since(tip.log_seq)
         if events is None:
             return False
-        self._trim()
+        if len(self._tail) > TAIL_ROWS or self._tail_bytes > TAIL_BYTES:
+            self._trim()
         reached = self._feed(tip, next(steps(events[:STEP]), ()))
         return tip.fold.sequence > seq or reached >= self._stream.visible
 
@@ -199,10 +200,7 @@ class Projected(Source):
 
     def _trim(self) -> None:
         """Before it grows, so that those who were rung for what came last still find it."""
-        tail = self._tail
-        if len(tail) <= TAIL_ROWS and self._tail_bytes <= TAIL_BYTES:
-            return
-        count, left = 0, self._tail_bytes
+        tail, count, left = self._tail, 0, self._tail_bytes
         for each in tail:  # only what goes is looked at
             if len(tail) - count <= TAIL_ROWS // 2 and left <= TAIL_BYTES // 2:
                 break

@@ -142,7 +142,13 @@ class EventStream(Response):
             with self._body as body:
                 listener = asyncio.create_task(_leave_with_the_reader(receive, body))
                 try:
-                    await _send_all(body, send)
+                    chunk = HELLO
+                    while chunk:
+                        if len(chunk) > LONG_CHUNK:
+                            await _send_in_pieces(chunk, send)
+                        else:
+                            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                        chunk = await body.next()
                 finally:
                     listener.cancel()
                     with suppress(asyncio.CancelledError):
@@ -150,16 +156,11 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _send_all(body: Body, send: Send) -> None:
-    chunk = HELLO
-    while chunk:
-        if len(chunk) <= LONG_CHUNK:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        for start in range(0, len(chunk) if len(chunk) > LONG_CHUNK else 0, CHUNK_BYTES):
-            piece = chunk[start : start + CHUNK_BYTES]
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)  # what is copied for it must hold up nobody
-        chunk = await body.next()
+async def _send_in_pieces(chunk: bytes, send: Send) -> None:
+    for start in range(0, len(chunk), CHUNK_BYTES):
+        piece = chunk[start : start + CHUNK_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await asyncio.sleep(0)  # what is copied for it must hold up nobody
 
 
 async def _leave_with_the_reader(receive: Receive, body: Body) -> None:

@@ -35,7 +35,7 @@ ACCESS: Final = needs("operate")
 ServerId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,128}$")]  # the client's choice
 
 routes = Routes(tag="acp")
-_bodies = BodyReader(MESSAGE_BYTES)
+_bodies = BodyReader()
 
 
 @routes.get("/v1/acp", access=needs("read"))
@@ -72,7 +72,7 @@ async def post_acp_message(
     check_media(headers.get(b"content-type", b""))
     _must_accept(call, "application/json")
     asked, principal = call.services.clock.monotonic(), call.principal
-    body = await _bodies.read(headers, call.request.receive)
+    body = await _bodies.read(headers, call.request.receive, MESSAGE_BYTES)
     message = read_body(body)
     with suppress(TooLarge):  # nested too deeply to be looked through: whoever reads its parameters says so
         await check_members(body)

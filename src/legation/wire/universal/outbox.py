@@ -201,48 +201,36 @@ def time_of(event: Event) -> datetime:
 
 
 class Outbox:
-    """Collects what one event of the log becomes."""
+    """Collects what one event of the log, the `cause`, becomes. `sequence` is the last number that was given out."""
 
-    __slots__ = ("_cause", "_found", "_items", "_sequence", "_session")
+    __slots__ = ("_found", "_items", "_session", "cause", "sequence")
 
     def __init__(self, session: SessionFacts) -> None:
         self._session = session
-        self._sequence = 0
+        self.sequence = 0
         self._items = 0
-        self._cause: Event
+        self.cause: Event
         self._found: list[Projected] = []
 
     def copy(self) -> "Outbox":
         """Between two events."""
         other = Outbox(self._session)
-        other._sequence, other._items = self._sequence, self._items
+        other.sequence, other._items = self.sequence, self._items
         return other
-
-    @property
-    def sequence(self) -> int:
-        return self._sequence
-
-    @property
-    def cause(self) -> Event:
-        return self._cause
 
     def begin(self, cause: Event) -> list[Projected]:
         """The list that fills from now on."""
-        self._cause = cause
+        self.cause = cause
         self._found = []
         return self._found
 
-    def skip(self, count: int) -> None:
-        """So many were given out elsewhere."""
-        self._sequence += count
-
     def jump(self) -> None:
         """INV-U3. Item ids too: they are never more than numbers."""
-        self._sequence = self._items = floor(self._cause.seq)
+        self.sequence = self._items = floor(self.cause.seq)
 
     def emit(self, type_: EventType, data: Data, *, synthetic: bool = False, raw: bool = False) -> None:
-        self._sequence += 1
-        self._found.append(Projected(self._sequence, type_, data, synthetic, raw, self._cause, self._session))
+        self.sequence += 1
+        self._found.append(Projected(self.sequence, type_, data, synthetic, raw, self.cause, self._session))
 
     def delta(
         self,
@@ -254,11 +242,11 @@ class Outbox:
         head: bytes = b"",
         literal: bytes = b"",
     ) -> None:
-        self._sequence += 1
+        self.sequence += 1
         data = ItemDelta(item_id, native_id, text)
         self._found.append(
             Projected(
-                self._sequence, "item.delta", data, not raw, raw, self._cause, self._session, head, literal
+                self.sequence, "item.delta", data, not raw, raw, self.cause, self._session, head, literal
             )
         )
 

@@ -119,9 +119,8 @@ class Speech:
             show(Row(sequence, event.at, "item.delta", start_of, literal, cause=event.seq))
             if size > MOST_TEXT:
                 break
-        self._length, self._size = len(self._pieces), size
+        self._length, self._size, out.sequence = len(self._pieces), size, sequence
         self._join_some()
-        out.skip(len(rows))
         return rows
 
     def say(self, out: Outbox, speaker: Speaker, native_id: str | None, chunk: Chunk) -> None:
