@@ -513,7 +513,7 @@ async def test_an_approval_that_was_bound_to_another_policy_is_held_against_that
     approval = await office.ask()
     again = write_file()
     await office.do(
-        office.approvals.rebind, approval, again, "human_approval", "claude:rule-9", "v2", NOW + 1
+        office.approvals.rebind, approval, again, "human_approval", "claude:rule-9", "v2", (), NOW + 1
     )
     await office.answer(approval)
     assert await faults(office) == []

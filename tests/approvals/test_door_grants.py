@@ -134,7 +134,7 @@ async def test_rules_that_ask_all_the_same_leave_it_to_the_grant(rig: Rig) -> No
 async def test_a_denial_at_the_same_moment_stands(rig: Rig) -> None:
     running, approval = await waiting(rig, request())
     await give(rig)
-    ledger = held(rig, "Recheck._leave")
+    ledger = held(rig, "ApprovalWait._lift")
     rig.inbox.granted("local")
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
     assert (await rig.inbox.resolve(PERSON, approval.id, NO)).status is Status.DENIED
@@ -147,7 +147,7 @@ async def test_a_denial_at_the_same_moment_stands(rig: Rig) -> None:
 async def test_a_grant_that_is_revoked_at_the_same_moment_lets_nothing_pass(rig: Rig) -> None:
     running, approval = await waiting(rig, request())
     grant = await give(rig)
-    ledger = held(rig, "Recheck._leave")
+    ledger = held(rig, "ApprovalWait._lift")
     rig.inbox.granted("local")
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
     grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
@@ -164,7 +164,7 @@ async def run_and_hold(rig: Rig) -> tuple[asyncio.Task[tuple[Ruling, Returned | 
     running = asyncio.create_task(rig.door.run(request(), counter := Counter()))
     await rig.pending()
     await give(rig)
-    ledger = held(rig, "Recheck._leave")
+    ledger = held(rig, "ApprovalWait._lift")
     rig.inbox.granted("local")
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
     return running, counter, ledger
@@ -241,7 +241,7 @@ class DeafLedger(Ledger):
         self, workspace: str, work: Callable[..., Transaction[Any]], *args: Any, **kwargs: Any
     ) -> Any:
         done = await super().transact(workspace, work, *args, **kwargs)
-        if "Recheck._leave" in work.__qualname__ and not self.failed:
+        if "ApprovalWait._lift" in work.__qualname__ and not self.failed:
             self.failed = True
             raise StorageFailed("cannot use the database: the connection is lost; try again")
         return done

@@ -431,10 +431,10 @@ def test_looking_for_a_loop_notes_nothing() -> None:
     loops = Loops(FakeClock())
     for expected in (None, None, "loop", "loop"):
         for _ in range(3):
-            seen = loops.would_repeat(WHO, "d", loop())
+            seen = loops.repeated(WHO, "d", loop(), note=False)
             assert (seen and seen.limit) == expected
         assert loops.repeated(WHO, "d", loop()) == seen
-    assert loops.would_repeat(("nobody",), "d", loop()) is None
+    assert loops.repeated(("nobody",), "d", loop(), note=False) is None
     assert len(loops) == 1  # all of them in one millisecond
 
 
@@ -471,23 +471,25 @@ def test_memory_is_bounded_whatever_agents_do() -> None:
     for number in range(1000):
         loops.repeated(("local", "noisy"), f"{number}", loop())
         assert len(loops) <= 21
-    assert loops.would_repeat(WHO, "d", loop(2)) is not None  # another agent's noise did not push it out
+    assert (
+        loops.repeated(WHO, "d", loop(2), note=False) is not None
+    )  # another agent's noise did not push it out
     for number in range(1000):
         for _ in range(3):
             loops.repeated(("local", f"agent-{number}" * 1000), "d", loop())
             clock.advance(0.001)
             assert len(loops) <= 100
-    assert loops.would_repeat(WHO, "d", loop(2)) is None
-    assert loops.would_repeat(("local", "agent-999" * 1000), "d", loop()) is not None
+    assert loops.repeated(WHO, "d", loop(2), note=False) is None
+    assert loops.repeated(("local", "agent-999" * 1000), "d", loop(), note=False) is not None
 
 
 def test_what_was_used_longest_ago_is_dropped_first() -> None:
     loops = Loops(FakeClock(), most=4, most_of_one=3)
     for digest in "abcad":  # b is the one
         loops.repeated(WHO, digest, loop(2))
-    assert [loops.would_repeat(WHO, digest, loop(2)) is not None for digest in "abcd"] == [1, 0, 1, 1]
+    assert [loops.repeated(WHO, digest, loop(2), note=False) is not None for digest in "abcd"] == [1, 0, 1, 1]
     loops.repeated(("second",), "a", loop(2))
     loops.repeated(WHO, "a", loop(2))
     loops.repeated(("third",), "a", loop(2))  # one too many: the second agent called longest ago
     keys = (WHO, ("second",), ("third",))
-    assert [loops.would_repeat(key, "a", loop(2)) is not None for key in keys] == [1, 0, 1]
+    assert [loops.repeated(key, "a", loop(2), note=False) is not None for key in keys] == [1, 0, 1]

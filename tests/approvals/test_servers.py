@@ -7,7 +7,7 @@ import pytest
 from tests.approvals.doors import YES, Counter, Rig, open_door, request
 from tests.approvals.office import PERSON, SERVER, Office
 
-from legation.approvals import effects, waiters
+from legation.approvals import execute, waiters
 from legation.approvals.approval import Status
 from legation.approvals.approval_life import Approvals
 from legation.approvals.chain import Chain, Ledger
@@ -80,7 +80,7 @@ async def test_what_had_begun_and_was_not_told_is_of_unknown_outcome_and_never_r
         await waiters.bury(reborn)
         steps = ["proposed", "decided", "executed", "returned/outcome-unknown"]
         assert await rig.steps(asked.trace_id) == steps
-        assert await effects.give_up(rig.office.ledger, ["prc_1"], rig.clock.now_ms()) == []
+        assert await execute.give_up(rig.office.ledger, ["prc_1"], rig.clock.now_ms()) == []
         never.set()
         await running
         assert await rig.steps(asked.trace_id) == steps  # the end is told once

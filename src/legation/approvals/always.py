@@ -15,7 +15,7 @@ async def allow_always(
     inbox: Inbox, grants: Grants, by: Principal, approval: Approval, session: str, answer: Answer
 ) -> None:
     """It takes a person. What waits there already is not answered here: whoever waits for it asks anew whether the
-    grant lets it pass (`recheck.py`)."""
+    grant lets it pass (`wait.py`)."""
     must_be_person(by, "give")
 
     def work(now_ms: int) -> Transaction[Approval]:

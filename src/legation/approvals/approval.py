@@ -196,10 +196,6 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     requester_version: int | None = None  # of a browser's credential
 
     @property
-    def needs(self) -> Needs:
-        return "person" if self.verdict == "human_approval" else "supervisor"
-
-    @property
     def call(self) -> Call:
         return Call(
             trace_id=self.trace_id,

@@ -71,7 +71,7 @@ class Approvals(Endings):
         digest = action.digest(proposal.policy_version)
         owner = proposal.content_owner or day_owner(now_ms)
         former = replaces and replaces.id
-        needs = "person" if replaces and replaces.needs == "person" else proposal.needs
+        for_person = proposal.verdict == "human_approval" or (replaces and replaces.needs == "person")
         steps = [
             msgspec.structs.replace(
                 proposed(call, action, digest, owner=owner, context=proposal.context), replaces=former
@@ -98,7 +98,7 @@ class Approvals(Endings):
                 policy_version=proposal.policy_version,
                 policy_rule=proposal.policy_rule,
                 verdict=proposal.verdict,
-                needs=needs,
+                needs="person" if for_person else "supervisor",
                 injection_risk=int(proposal.injection_risk),
                 editable=int(proposal.editable),
                 reviewers=written_reviewers(proposal.reviewers),
@@ -234,9 +234,8 @@ class Approvals(Endings):
         verdict: Asked,
         rule: str,
         version: str,
+        reviewers: tuple[str, ...],
         now_ms: int,
-        *,
-        reviewers: tuple[str, ...] = (),
     ) -> Transaction[Approval]:
         """To another policy, under which it is asked about all the same. It needs as much as before, or more."""
         digest = action.digest(version)

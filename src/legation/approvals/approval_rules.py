@@ -32,7 +32,9 @@ def may_judge(approval: Approval, principal: Principal) -> None:
             f"cannot decide approval {approval.id} with this credential: it may not approve; use a supervisor's or "
             "a person's"
         )
-    if _asked(approval, principal):
+    requester = (approval.requester_kind, approval.requester)
+    own = principal.agent is not None and principal.agent == approval.agent
+    if own or principal.asker == requester or (principal.kind, principal.id) == ("agent", approval.agent):
         raise Forbidden(
             f"cannot decide approval {approval.id}: whoever asks does not answer; let somebody else decide"
         )
@@ -63,9 +65,3 @@ def held(approval: Approval) -> Conflict:
         f"cannot take approval {approval.id}: {approval.claimed_by} is looking at it; wait for its claim to end",
         {"claimedBy": approval.claimed_by, "claimedUntil": approval.claimed_until},
     )
-
-
-def _asked(approval: Approval, principal: Principal) -> bool:
-    requester = (approval.requester_kind, approval.requester)
-    own = principal.agent is not None and principal.agent == approval.agent
-    return own or principal.asker == requester or (principal.kind, principal.id) == ("agent", approval.agent)

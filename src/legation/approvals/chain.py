@@ -66,19 +66,17 @@ class Chain:
 
     def append(self, workspace: str, drafts: Sequence[Draft], now_ms: int) -> Transaction[list[Step]]:
         """The drafts in their order, as one piece: several steps cost one move of the head."""
-        return (yield from self.append_all(workspace, [(now_ms, draft) for draft in drafts]))
-
-    def append_all(self, workspace: str, drafts: Sequence[tuple[int, Draft]]) -> Transaction[list[Step]]:
-        """The same of drafts that each have their own time."""
         former = yield from head(workspace, self.server)
         seals = Seals(self.sealer, workspace)
-        for at, draft in drafts:
+        for draft in drafts:
             if draft.contents:
+                at = draft.at or now_ms
                 yield from seals.ready(draft.owner or day_owner(at), at)
         steps: list[Step] = []
         hashes: list[str] = [former.hash]
         pieces: list[_Piece] = []
-        for seq, (at, draft) in enumerate(drafts, former.seq + 1):
+        for seq, draft in enumerate(drafts, former.seq + 1):
+            at = draft.at or now_ms
             sealed = self._sealed(seals, draft, seq, at)
             steps.append(self._step(draft, workspace, seq, at, hashes[-1], sealed))
             hashes.append(steps[-1].hash)
@@ -264,8 +262,10 @@ class Ledger:
             waiting.done.set_result(steps)
 
     def _append_all(self, workspace: str, group: Sequence[_Waiting]) -> Transaction[list[list[Step]]]:
-        drafts = [(waiting.now_ms, draft) for waiting in group for draft in waiting.drafts]
-        steps = iter((yield from self.chain.append_all(workspace, drafts)))
+        drafts = [
+            msgspec.structs.replace(draft, at=waiting.now_ms) for waiting in group for draft in waiting.drafts
+        ]
+        steps = iter((yield from self.chain.append(workspace, drafts, group[-1].now_ms)))
         return [list(islice(steps, len(waiting.drafts))) for waiting in group]
 
     async def _turn(self, workspace: str) -> asyncio.Lock:

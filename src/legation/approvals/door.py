@@ -24,18 +24,25 @@ from legation.approvals.approval import Approval, Status, new_approval_id
 from legation.approvals.approval_endings import Reason, Revoked, get
 from legation.approvals.attendance import Attendance
 from legation.approvals.call_context import context_of
-from legation.approvals.considering import considered
 from legation.approvals.editing import edited, edited_params
 from legation.approvals.execute import act, write_down, write_down_later
 from legation.approvals.grants import Grants
-from legation.approvals.inbox import Inbox, Wait
-from legation.approvals.injection import Signal, nothing
+from legation.approvals.inbox import AWAY, AWAY_MS, Inbox, Wait, first_of
+from legation.approvals.limits import peek
 from legation.approvals.loops import Loops
-from legation.approvals.passage import Judged, NoGrant, OverLimit, Passage, covering, over_limit, ruling_of
+from legation.approvals.passage import (
+    Judged,
+    NoGrant,
+    OverLimit,
+    Passage,
+    covering,
+    lifting,
+    over_limit,
+    ruling_of,
+)
 from legation.approvals.policies import Policies, judged_by, off_loop
 from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.verdict import UnaskedWord, Verdict
-from legation.approvals.recheck import Recheck
+from legation.approvals.policy.verdict import UnaskedWord
 from legation.approvals.request import (
     ONLY_ALWAYS,
     POLICY,
@@ -45,10 +52,10 @@ from legation.approvals.request import (
     Request,
     Returned,
     Ruling,
-    unheard,
+    Signal,
 )
-from legation.approvals.trace import Call, StepKind, proposed, unasked
-from legation.approvals.wait import AWAY, AWAY_MS, WAIT_MS, Notify, Vigil, first_of, nobody
+from legation.approvals.trace import StepKind, proposed, unasked
+from legation.approvals.wait import WAIT_MS, ApprovalWait, Notify
 from legation.errors import Conflict, LegationError, RateLimited, Unavailable
 
 TIMEOUT: Final = 600.0  # seconds: a person's time to answer, unless the rule says otherwise
@@ -73,9 +80,9 @@ class Habits:
     most_pending: int = MOST_WAITING  # of one agent, or of one session; a server has a setting for it
     supervisor_wait_ms: int = WAIT_MS
     grants: Grants | None = None  # where a person who approves what can only be allowed always gives one
-    signal: Signal = nothing
-    notify: Notify = nobody
-    ended: Ended = unheard
+    signal: Signal | None = None
+    notify: Notify | None = None
+    ended: Ended | None = None
 
 
 class Door:
@@ -129,7 +136,8 @@ class Door:
             ruling = await self._through(request, gone, acts=False, judged=judged)
             if ruling.passed and request.only_always:
                 ruling = await self._with_grant(request, ruling)
-            self._habits.ended(request.principal.workspace, ruling.trace_id)
+            if self._habits.ended is not None:
+                self._habits.ended(request.principal.workspace, ruling.trace_id)
             return ruling
 
         return await self._owned(work(), gone)
@@ -141,35 +149,48 @@ class Door:
         async def work() -> tuple[Ruling, Returned | None]:
             ruling = await self._through(request, gone, acts=True)
             returned = await self._act(request, ruling, execute) if ruling.passed else None
-            self._habits.ended(request.principal.workspace, ruling.trace_id)
+            if self._habits.ended is not None:
+                self._habits.ended(request.principal.workspace, ruling.trace_id)
             return ruling, returned
 
         return await self._owned(work(), gone)
 
     async def consider(self, request: Request) -> Consideration:
-        """What would happen. Nothing is run, counted or recorded."""
-        injected = self._habits.signal(request.action)
-        return await considered(
-            request, self.policies.current, injected=injected, loops=self._loops, inbox=self.inbox
+        """What would happen (see `Passage.enter`). Nothing is run, counted or recorded."""
+        judged, now = await self.judge(request), self.inbox.clock.now_ms()
+        database, action, verdict = self.inbox.ledger.database, request.action, judged.verdict
+        hit = self._loops.repeated(request.loop_key, action.digest(), judged.limits, note=False)
+        if hit is None:
+            workspace = request.principal.workspace
+            hit = await database.read(peek, workspace, action.agent, judged.limits, action, now)
+        grant = None if hit else await database.read(lifting, judged, now)
+        return Consideration(
+            policy="deny" if hit else verdict.action,
+            rule=hit.rule if hit else verdict.name,
+            version=judged.policies.version,
+            reason=hit.reason if hit else verdict.reason,
+            message=hit.reason if hit else verdict.message,
+            injection_risk=judged.injected,
+            grant=grant.id if grant else None,
+            limit=hit.limit if hit else None,
         )
 
     async def judge(self, request: Request) -> Judged:
         """By the policies, with all that these look up, off the loop. Nothing is counted or recorded."""
         policies = self.policies.current
         verdict, seen = await judged_by(policies, request.action, request.facts)
-        judged = Judged(
-            request=request,
-            policies=policies,
-            verdict=verdict,
-            facts=seen,
-            injected=self._habits.signal(request.action),
-        )
+        signal = self._habits.signal
+        injected = signal is not None and signal(request.action)
+        judged = Judged(request=request, policies=policies, verdict=verdict, facts=seen, injected=injected)
         places = seen.places(request.action.paths) if judged.is_asked else ()  # looked up already
         return replace(judged, places=places)
 
     def expires_at(self, judged: Judged, asked_at: int) -> int:
-        """Of the approval that would come of it, for whoever has to say so before it is decided."""
-        return asked_at + self._lifetime_ms(judged.verdict, judged.request)
+        """Of the approval that comes of it, also for whoever has to say so before it is decided. As it was told, if it
+        was; one whose time is over before it comes to be asked has a moment, and expires."""
+        wanted, told = judged.verdict.timeout or self._habits.timeout, judged.request.expires_at
+        own = asked_at + round(min(wanted, judged.request.timeout or wanted) * 1000)
+        return own if told is None else max(asked_at + 1, min(own, told))
 
     async def witness(self, request: Request, default: UnaskedWord) -> tuple[Consideration, bool]:
         """Something was done that nobody was asked about: what would have happened, traced unless it would have passed,
@@ -179,14 +200,7 @@ class Door:
             return found, False
         policies, action = self.policies.current, request.action
         ends = (policies.unasked(action.agent) or default) == "stop"
-        call = Call(
-            trace_id=request.trace_id,
-            agent=action.agent,
-            tool=action.tool,
-            session_id=request.session_id,
-            turn_id=request.turn_id,
-            tool_call_id=request.tool_call_id,
-        )
+        call = request.call()
         digest, context = action.digest(found.version), context_of(action, request.facts)
         steps = [
             proposed(call, action, digest, owner=request.content_owner, context=context),
@@ -194,7 +208,8 @@ class Door:
         ]
         workspace, now = request.principal.workspace, self.inbox.clock.now_ms()
         await self.inbox.ledger.append(workspace, steps, now)
-        self._habits.ended(workspace, request.trace_id)
+        if self._habits.ended is not None:
+            self._habits.ended(workspace, request.trace_id)
         return found, ends
 
     # One request.
@@ -204,19 +219,33 @@ class Door:
     ) -> Ruling:
         if self._closing.is_set():
             raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
-        judged = await self._judge(request, judged)
+        # Rules that were edited since count. What is asked about all the same is decided anew while it waits, and has
+        # the time that was said.
+        if judged is None or (judged.policies is not self.policies.current and not judged.is_asked):
+            judged = await self.judge(request)
+        looping = self._loops.repeated(request.loop_key, request.action.digest(), judged.limits)
+        judged = replace(judged, request=request, looping=looping)
         passage = Passage(
-            self.inbox.life, self.inbox.waiter, acts, self._habits.most_pending, self._habits.grants
+            self.policies,
+            self.inbox.life,
+            self.inbox.waiter,
+            acts,
+            self._habits.most_pending,
+            self._habits.grants,
         )
         now = self.inbox.clock.now_ms()
         approval_id = request.approval_id or new_approval_id(now)
         with self._room(judged), self.inbox.waiting(approval_id) as wait:
             if (settled := passage.settled(judged)) is not None:
-                await self.inbox.ledger.append(judged.workspace, settled.steps, now)
+                await self.inbox.ledger.append(judged.request.principal.workspace, settled.steps, now)
                 return settled.ruling
-            expires_at = _ends_at(judged.request, now, self._lifetime_ms(judged.verdict, judged.request))
             entered = await self.inbox.ledger.transact(
-                judged.workspace, passage.enter, judged, approval_id, expires_at, now
+                judged.request.principal.workspace,
+                passage.enter,
+                judged,
+                approval_id,
+                self.expires_at(judged, now),
+                now,
             )
             if isinstance(entered, Ruling):
                 return entered
@@ -226,25 +255,26 @@ class Door:
     async def _answered(
         self, judged: Judged, passage: Passage, approval: Approval, wait: Wait, gone: asyncio.Event
     ) -> Ruling:
-        rechecked = Recheck(self.inbox, self.policies, judged, passage, wait, gone)
-        vigil = Vigil(
+        waiting = ApprovalWait(
             inbox=self.inbox,
             attendance=self._attendance,
+            policies=self.policies,
+            passage=passage,
+            judged=judged,
             wait=wait,
             gone=gone,
             closing=self._closing,
-            recheck=rechecked,
             notify=self._habits.notify,
             supervisor_wait_ms=self._habits.supervisor_wait_ms,
         )
         try:
-            ended = await vigil.keep(approval)
+            ended = await waiting.run(approval)
         except LegationError:
             await self._withdraw(approval, "caller-gone")
             raise
-        if rechecked.ruling is not None:
-            return rechecked.ruling
-        judged = rechecked.judged
+        if waiting.ruling is not None:
+            return waiting.ruling
+        judged = waiting.judged
         if ended is None and self._closing.is_set():
             # Told at once, written down right after: those who wait are many, and have little time to hear it.
             self._own(self._withdraw(approval, "stopping"))
@@ -268,10 +298,7 @@ class Door:
             return denied
         try:
             consumed = await self.inbox.changed(
-                judged.workspace,
-                StepKind.CONSUMED,
-                # The policies that hold when it is consumed, not those that held when it was answered.
-                lambda now: passage.leave(replace(judged, policies=self.policies.current), ended, now),
+                judged.request.principal.workspace, StepKind.CONSUMED, passage.leave, judged, ended
             )
         except OverLimit as over:
             await self._withdraw(ended, "limit-reached")
@@ -288,18 +315,14 @@ class Door:
             why = "the policy changed after it was approved: ask again" if changed else conflict.message
             return ruling_of(judged, "cancelled", POLICY, why, why, ended.call)
         if judged.request.only_always:  # a grant came with it, which may cover what waits besides
-            self.inbox.granted(judged.workspace, judged.request.granted_session)
+            self.inbox.granted(judged.request.principal.workspace, judged.request.granted_session)
         ruling = ruling_of(judged, "approved", ending.by, ending.reason, ending.message, consumed.call)
         return replace(ruling, by_name=ending.by_name)
 
     async def _with_grant(self, request: Request, ruling: Ruling) -> Ruling:
         """By which the agent may be told `always`; whoever revoked it meanwhile has taken that back."""
-        policies = self.policies.current
-        verdict, seen = await judged_by(policies, request.action, request.facts)
-        injected = self._habits.signal(request.action)
-        judged = Judged(request=request, policies=policies, verdict=verdict, facts=seen, injected=injected)
-        database, now = self.inbox.ledger.database, self.inbox.clock.now_ms()
-        grant = await database.read(covering, judged, now)
+        judged = await self.judge(request)
+        grant = await self.inbox.ledger.database.read(covering, judged, self.inbox.clock.now_ms())
         return replace(ruling, grant=grant.id if grant else None)
 
     async def _revoked(self, judged: Judged, approval: Approval) -> Ruling:
@@ -315,7 +338,7 @@ class Door:
         params = await edited_params(ledger.database, ledger.chain.sealer, approval)
         request = replace(
             judged.request,
-            action=edited(judged.action, params, judged.request.facts),
+            action=edited(judged.request.action, params, judged.request.facts),
             trace_id=approval.trace_id,
             approval_id=approval.id,
         )
@@ -361,15 +384,6 @@ class Door:
                     raise
                 await first_of(self.inbox.clock, AWAY_MS / 1000, self._closing)
 
-    async def _judge(self, request: Request, judged: Judged | None) -> Judged:
-        # Rules that were edited since count. What is asked about all the same is decided anew while it waits, and has
-        # the time that was said.
-        if judged is None or (judged.policies is not self.policies.current and not judged.is_asked):
-            judged = await self.judge(request)
-        digest = request.action.digest()
-        looping = self._loops.repeated(request.loop_key, digest, judged.limits)
-        return replace(judged, request=request, looping=looping)
-
     @contextmanager
     def _room(self, judged: Judged) -> Iterator[None]:
         """For one more that may have to wait; a flood is refused before it is on record."""
@@ -389,10 +403,6 @@ class Door:
             self._waiting[key] -= 1
             if not self._waiting[key]:
                 del self._waiting[key]
-
-    def _lifetime_ms(self, verdict: Verdict, request: Request) -> int:
-        wanted = verdict.timeout or self._habits.timeout
-        return round(min(wanted, request.timeout or wanted) * 1000)
 
     def _on_policies(self, _policies: PolicySet) -> None:
         for wait in self.inbox.waits:
@@ -425,9 +435,3 @@ def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:
     message = ending.message or judged.verdict.message or ending.default
     ruling = ruling_of(judged, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
     return replace(ruling, by_name=ending.by_name)
-
-
-def _ends_at(request: Request, now_ms: int, lifetime_ms: int) -> int:
-    """As it was told, if it was; one whose time is over before it comes to be asked has a moment, and expires."""
-    own = now_ms + lifetime_ms
-    return own if request.expires_at is None else max(now_ms + 1, min(own, request.expires_at))

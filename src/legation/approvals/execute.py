@@ -1,19 +1,31 @@
-"""The effect of a call that passed: brought about once, and its end written down, be it later.
+"""Effects that Legation itself brings about: each is written down before it begins, and when its end is known.
 
-INV-A1  Whoever asked hears what came of an effect, also while the database is away: "try again" would do it twice.
+INV-F1  An effect begins at most once for a request: the row that says so is in the transaction that lets it pass.
+INV-F2  What a process began and did not live to tell is "outcome unknown". It is traced as that, and never repeated.
+INV-F3  Whoever asked hears what came of an effect, also while the database is away: "try again" would do it twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from legation.approvals import effects
-from legation.approvals.inbox import Inbox
+import msgspec
+
+from legation.approvals.chain import Chain, Ledger
+from legation.approvals.inbox import AWAY, AWAY_MS, Inbox, first_of
 from legation.approvals.request import Ended, Execute, Request, Returned, Ruling, Token
-from legation.approvals.trace import Call
-from legation.approvals.wait import AWAY, AWAY_MS, first_of
+from legation.approvals.trace import Call, ContentName, Draft, StepKind
+from legation.store.database.queries import Queries
+from legation.store.database.transaction import Row, Rows, Transaction
+
+BATCH: Final = 100
+UNKNOWN: Final = "outcome-unknown"
+
+_SQL: Final = Queries("door")
 
 logger = logging.getLogger("legation.door")
 
@@ -26,19 +38,6 @@ class Outcome:
     ruling: Ruling
     returned: Returned
     latency_ms: int
-
-    @property
-    def call(self) -> Call:
-        request, ruling = self.request, self.ruling
-        return Call(
-            trace_id=ruling.trace_id,
-            agent=ruling.action.agent,
-            tool=ruling.action.tool,
-            approval_id=ruling.approval_id,
-            session_id=request.session_id,
-            turn_id=request.turn_id,
-            tool_call_id=request.tool_call_id,
-        )
 
 
 async def act(inbox: Inbox, request: Request, ruling: Ruling, execute: Execute) -> Outcome:
@@ -57,20 +56,12 @@ async def act(inbox: Inbox, request: Request, ruling: Ruling, execute: Execute) 
 
 async def write_down(inbox: Inbox, outcome: Outcome) -> None:
     ledger, workspace = inbox.ledger, outcome.request.principal.workspace
-    await ledger.transact(
-        workspace,
-        effects.end,
-        ledger.chain,
-        workspace,
-        outcome.call,
-        outcome.returned,
-        outcome.request.content_owner,
-        outcome.latency_ms,
-        inbox.clock.now_ms(),
-    )
+    await ledger.transact(workspace, tool_call_finished, ledger.chain, outcome, inbox.clock.now_ms())
 
 
-async def write_down_later(inbox: Inbox, outcome: Outcome, closing: asyncio.Event, ended: Ended) -> None:
+async def write_down_later(
+    inbox: Inbox, outcome: Outcome, closing: asyncio.Event, ended: Ended | None
+) -> None:
     """When the database is back. What the end of the door cuts off is "outcome unknown" at the next start."""
     while True:
         await first_of(inbox.clock, AWAY_MS / 1000, closing)
@@ -80,5 +71,66 @@ async def write_down_later(inbox: Inbox, outcome: Outcome, closing: asyncio.Even
             if closing.is_set():
                 raise
         else:
-            ended(outcome.request.principal.workspace, outcome.ruling.trace_id)
+            if ended is not None:
+                ended(outcome.request.principal.workspace, outcome.ruling.trace_id)
             return
+
+
+def tool_call_started(
+    chain: Chain, workspace: str, call: Call, waiter: str, now_ms: int
+) -> Transaction[None]:
+    yield _SQL.begin_effect(
+        workspace=workspace,
+        trace_id=call.trace_id,
+        waiter=waiter,
+        agent=call.agent,
+        tool=call.tool,
+        approval_id=call.approval_id,
+        session_id=call.session_id,
+        turn_id=call.turn_id,
+        tool_call_id=call.tool_call_id,
+        now=now_ms,
+    )
+    yield from chain.append(workspace, [Draft(step=StepKind.EXECUTED, call=call)], now_ms)
+
+
+def tool_call_finished(chain: Chain, outcome: Outcome, now_ms: int) -> Transaction[None]:
+    request, ruling, returned = outcome.request, outcome.ruling, outcome.returned
+    workspace, call = request.principal.workspace, request.call(ruling.approval_id, ruling.trace_id)
+    contents: dict[ContentName, object] = {}
+    if returned.result is not None:
+        contents["result"] = returned.result
+    if returned.error is not None:
+        contents["error"] = returned.error
+    draft = Draft(
+        step=StepKind.RETURNED,
+        call=call,
+        contents=contents,
+        owner=request.content_owner,
+        status_code=returned.status_code,
+        latency_ms=outcome.latency_ms,
+    )
+    if (yield _SQL.end_effect(workspace=workspace, trace_id=call.trace_id)):
+        yield from chain.append(workspace, [draft], now_ms)
+
+
+async def give_up(ledger: Ledger, dead: Iterable[str], now_ms: int) -> list[tuple[str, str]]:
+    """Whatever these waiters had begun: workspaces and trace ids."""
+    waiters = msgspec.json.encode(sorted(set(dead))).decode()
+    given_up: list[tuple[str, str]] = []
+    while rows := await ledger.database.read(_of, waiters):
+        for row in rows:
+            await ledger.transact(row["workspace_id"], _unknown, ledger.chain, row, now_ms)
+        given_up += [(row["workspace_id"], row["trace_id"]) for row in rows]
+    return given_up
+
+
+def _of(waiters: str) -> Transaction[Rows]:
+    return (yield _SQL.effects_of(waiters=waiters, limit=BATCH))
+
+
+def _unknown(chain: Chain, row: Row, now_ms: int) -> Transaction[None]:
+    call = Call(**{name: row[name] for name in Call.__struct_fields__})
+    draft = Draft(step=StepKind.RETURNED, call=call, status="unknown", reason=UNKNOWN)
+    if (yield _SQL.end_effect(workspace=row["workspace_id"], trace_id=row["trace_id"])):
+        yield from chain.append(row["workspace_id"], [draft], now_ms)

@@ -9,33 +9,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, TypeVar
 
-from legation.approvals.approval import Answer, Approval, Status
+from legation.approvals.approval import Answer, Approval
 from legation.approvals.approval_endings import Reason, expire_due, get, supersede, supersede_revoked
 from legation.approvals.approval_life import Approvals, GroupAnswer
 from legation.approvals.chain import Ledger
 from legation.approvals.trace import StepKind
 from legation.clock import Clock
-from legation.errors import Conflict
+from legation.errors import Conflict, StorageFailed, Unavailable
 from legation.store.database.transaction import Transaction
 from legation.wire.principal import Principal
+
+AWAY_MS: Final = 2_000  # between two tries of a database that is away: its time to come back
+AWAY: Final = (StorageFailed, Unavailable)  # how a database is that may come back
 
 T = TypeVar("T")
 Tell: TypeAlias = Callable[[Approval, StepKind], None]
 
 
+@dataclass(slots=True, eq=False)
 class Wait:
     """What one that waits knows of its approval: how it was last told, and that there is news."""
 
-    def __init__(self) -> None:
-        self.approval: Approval | None = None
-        self.news = asyncio.Event()
-        self.grants = 0  # given since it waits: whoever waits looks whether they cover it
-
-    def told(self, approval: Approval) -> None:
-        self.approval = approval
-        self.news.set()
+    approval: Approval | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    grants: int = 0  # given since it waits: whoever waits looks whether they cover it
 
 
 class Inbox:
@@ -70,7 +70,8 @@ class Inbox:
 
     def tell(self, approval: Approval, happened: StepKind) -> None:
         if (wait := self._waits.get(approval.id)) is not None:
-            wait.told(approval)
+            wait.approval = approval
+            wait.news.set()
         for listener in self._listeners:
             listener(approval, happened)
 
@@ -94,12 +95,12 @@ class Inbox:
                 wait.news.set()
 
     async def changed(
-        self, workspace: str, happened: StepKind, work: Callable[[int], Transaction[Approval]]
+        self, workspace: str, happened: StepKind, work: Callable[..., Transaction[Approval]], *args: object
     ) -> Approval:
-        """One approval changes in a transaction, which is given the time."""
+        """One approval changes in a transaction, which is given the time after its arguments."""
 
         async def change() -> Approval:
-            approval = await self.ledger.transact(workspace, work, self.clock.now_ms())
+            approval = await self.ledger.transact(workspace, work, *args, self.clock.now_ms())
             self.tell(approval, happened)
             return approval
 
@@ -116,7 +117,8 @@ class Inbox:
         """As it is now; whoever waits for it hears of it."""
         found = await self.ledger.database.read(get, approval.workspace_id, approval.id)
         if (wait := self._waits.get(found.id)) is not None and found != approval:
-            wait.told(found)
+            wait.approval = found
+            wait.news.set()
         return found
 
     async def settle(self) -> None:
@@ -130,7 +132,10 @@ class Inbox:
         return await self.changed(
             principal.workspace,
             StepKind.CLAIMED,
-            lambda now: self.life.claim(principal, approval_id, lease_ms, now),
+            self.life.claim,
+            principal,
+            approval_id,
+            lease_ms,
         )
 
     async def escalate(
@@ -151,7 +156,10 @@ class Inbox:
         return await self.changed(
             principal.workspace,
             StepKind.RESOLVED,
-            lambda now: self.life.resolve(principal, approval_id, answer, now),
+            self.life.resolve,
+            principal,
+            approval_id,
+            answer,
         )
 
     async def answer_group(self, principal: Principal, group: str, answer: Answer) -> GroupAnswer:
@@ -233,9 +241,17 @@ class Inbox:
         return ended
 
 
-def is_over(approval: Approval) -> bool:
-    return approval.status is not Status.PENDING
-
-
 def _is_of(approval: Approval, workspace: str, session: str | None) -> bool:
     return approval.workspace_id == workspace and session in (None, approval.session_id)
+
+
+async def first_of(clock: Clock, seconds: float, *events: asyncio.Event) -> None:
+    """Until one of the events, or so long."""
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    sleep = asyncio.create_task(clock.sleep(seconds))
+    try:
+        await asyncio.wait([*tasks, sleep], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (*tasks, sleep):
+            task.cancel()
+        await asyncio.gather(*tasks, sleep, return_exceptions=True)

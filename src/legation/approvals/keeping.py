@@ -12,7 +12,7 @@ from legation.approvals import attendance, limits, waiters
 from legation.approvals.elsewhere import INTERVAL, Elsewhere
 from legation.approvals.inbox import Inbox
 from legation.approvals.policies import Policies
-from legation.approvals.request import Ended, unheard
+from legation.approvals.request import Ended
 from legation.clock import Clock
 from legation.errors import LegationError
 from legation.store.counters import FORGET_BATCH
@@ -24,7 +24,7 @@ logger = logging.getLogger("legation.approvals")
 
 
 @asynccontextmanager
-async def keeping(inbox: Inbox, policies: Policies, ended: Ended = unheard) -> AsyncIterator[None]:
+async def keeping(inbox: Inbox, policies: Policies, ended: Ended | None = None) -> AsyncIterator[None]:
     """What dead processes left is settled before it begins."""
     await waiters.sign(inbox)
     await waiters.bury(inbox, ended)

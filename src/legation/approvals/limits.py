@@ -63,16 +63,11 @@ class LimitHit(msgspec.Struct, frozen=True):
         return f"{self.policy}:{_RULES[self.limit]}"
 
 
-def are_counted(limits: Covering, action: Action) -> bool:
-    """Whether any limit has a say in this action."""
-    return bool(_all(limits, action))
-
-
 def take(
     workspace: str, agent: str, limits: Covering, action: Action, now_ms: int
 ) -> Transaction[LimitHit | None]:
     """Counts this attempt, unless a limit refuses it. Amounts are looked at and not added."""
-    looks = yield from _looks(workspace, agent, _all(limits, action), now_ms)
+    looks = yield from _looks(workspace, agent, counted_by(limits, action), now_ms)
     hit = worst([look.hit for look in looks])
     for look in looks:
         value = look.anyway if hit else look.counted
@@ -97,7 +92,7 @@ def peek(
     workspace: str, agent: str, limits: Covering, action: Action, now_ms: int
 ) -> Transaction[LimitHit | None]:
     """What `take` would say; nothing is counted."""
-    looks = yield from _looks(workspace, agent, _all(limits, action), now_ms)
+    looks = yield from _looks(workspace, agent, counted_by(limits, action), now_ms)
     return worst([look.hit for look in looks])
 
 
@@ -141,16 +136,15 @@ def _looks(workspace: str, agent: str, wanted: Sequence[_Counter], now_ms: int) 
     return [each.look(held, now_ms) for each in wanted]
 
 
-def _all(limits: Covering, action: Action) -> list[_Counter]:
-    return [*_calls(limits), *_sums(limits, action)]
-
-
-def _calls(limits: Covering) -> Iterator[_Counter]:
+def counted_by(limits: Covering, action: Action) -> list[_Counter]:
+    """All that have a say in this action."""
+    found: list[_Counter] = []
     for policy, each in limits:
         if each.max_per_minute is not None:
-            yield _PerMinute(policy, each.max_per_minute)
+            found.append(_PerMinute(policy, each.max_per_minute))
         if each.max_total is not None:
-            yield _Total(policy, each.max_total)
+            found.append(_Total(policy, each.max_total))
+    return [*found, *_sums(limits, action)]
 
 
 def _sums(limits: Covering, action: Action) -> Iterator[_Counter]:

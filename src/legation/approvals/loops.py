@@ -38,17 +38,17 @@ class Loops:
         """How many calls are remembered."""
         return self._count
 
-    def repeated(self, key: tuple[str, ...], digest: str, limits: Covering) -> LimitHit | None:
-        """Notes the call."""
-        now = self._now()
-        hits = [self._hit(key, digest, policy, loop, now, note=True) for policy, loop in _loops(limits)]
-        return worst(hits)
-
-    def would_repeat(self, key: tuple[str, ...], digest: str, limits: Covering) -> LimitHit | None:
-        """What `repeated` would say; nothing is noted."""
-        now = self._now()
-        hits = [self._hit(key, digest, policy, loop, now, note=False) for policy, loop in _loops(limits)]
-        return worst(hits)
+    def repeated(
+        self, key: tuple[str, ...], digest: str, limits: Covering, *, note: bool = True
+    ) -> LimitHit | None:
+        """Notes the call, unless it is only asked what would happen."""
+        now = _milliseconds(self._clock.monotonic())
+        # Each once, with the first policy that has it: two policies with the same loop must not note a call twice.
+        loops: dict[Loop, str] = {}
+        for policy, each in limits:
+            if each.loop is not None:
+                loops.setdefault(each.loop, policy)
+        return worst([self._hit(key, digest, policy, loop, now, note=note) for loop, policy in loops.items()])
 
     def _hit(
         self, key: tuple[str, ...], digest: str, policy: str, loop: Loop, now: int, *, note: bool
@@ -81,18 +81,6 @@ class Loops:
         self._count -= len(found.pop(next(iter(found))).slots)
         if not found:
             del self._agents[agent]
-
-    def _now(self) -> int:
-        return _milliseconds(self._clock.monotonic())
-
-
-def _loops(limits: Covering) -> list[tuple[str, Loop]]:
-    """Each once, with the first policy that has it: two policies with the same loop must not note a call twice."""
-    found: dict[Loop, str] = {}
-    for policy, each in limits:
-        if each.loop is not None:
-            found.setdefault(each.loop, policy)
-    return [(policy, loop) for loop, policy in found.items()]
 
 
 def _name(*parts: str) -> bytes:

@@ -12,13 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from legation.approvals import effects, limits
+from legation.approvals import limits
 from legation.approvals.approval import Approval, Asked, Proposal
 from legation.approvals.approval_endings import must_still_ask
 from legation.approvals.approval_life import Approvals
 from legation.approvals.call_context import context_of
+from legation.approvals.execute import tool_call_started
 from legation.approvals.grants import Grant, Grants, exactly, matching, new_grant_id
 from legation.approvals.limits import LimitHit
+from legation.approvals.policies import Policies
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.policyset import PolicySet
 from legation.approvals.policy.verdict import Limits, Verdict
@@ -28,7 +30,6 @@ from legation.errors import AlreadyAnswered, LegationError
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Transaction
 from legation.wire.acp.toolcall import TOOL_KINDS
-from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
 from legation.wire.principal import Principal
 
@@ -67,33 +68,13 @@ class Judged:
     looping: LimitHit | None = None
 
     @property
-    def action(self) -> Action:
-        return self.request.action
-
-    @property
-    def workspace(self) -> str:
-        return self.request.principal.workspace
-
-    @property
     def is_asked(self) -> bool:
         """Somebody decides it, unless a grant or a limit does."""
         return self.verdict.action in ("supervisor", "human_approval")
 
     @property
     def limits(self) -> tuple[tuple[str, Limits], ...]:
-        return self.policies.limits(self.action.agent)
-
-    def call(self, approval_id: str | None) -> Call:
-        request = self.request
-        return Call(
-            trace_id=request.trace_id,
-            agent=request.action.agent,
-            tool=request.action.tool,
-            approval_id=approval_id,
-            session_id=request.session_id,
-            turn_id=request.turn_id,
-            tool_call_id=request.tool_call_id,
-        )
+        return self.policies.limits(self.request.action.agent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +89,7 @@ class Settled:
 class Passage:
     """`waiter` is this process. With `acts` the effect is Legation's own, and begins with the pass."""
 
+    policies: Policies
     life: Approvals
     waiter: str
     acts: bool
@@ -124,7 +106,11 @@ class Passage:
         hit = None if grant else (yield from self._too_many(judged, now_ms))
         hit = hit or (
             yield from limits.take(
-                judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
+                judged.request.principal.workspace,
+                judged.request.action.agent,
+                judged.limits,
+                judged.request.action,
+                now_ms,
             )
         )
         if hit is not None:
@@ -146,7 +132,11 @@ class Passage:
         if not judged.is_asked:
             return None
         request, (kind, requester) = judged.request, judged.request.principal.asker
-        workspace, agent, session = judged.workspace, request.action.agent, request.granted_session
+        workspace, agent, session = (
+            judged.request.principal.workspace,
+            request.action.agent,
+            request.granted_session,
+        )
         if session is None:
             pending = _SQL.pending_of_agent(
                 workspace=workspace, agent=agent, requester=requester, now=now_ms, most=self.most_pending
@@ -172,19 +162,41 @@ class Passage:
     def leave(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Approval]:
         """Right before acting. Raises Conflict where the approval no longer fits, OverLimit where a limit is reached,
         NoGrant where the agent would be told `always` and nobody granted that."""
+        # The policies that hold when it is consumed, not those that held when it was answered.
+        judged = replace(judged, policies=self.policies.current)
         yield from self._grant_always(judged, approval, now_ms)
         version = judged.policies.version
         consumed = yield from self.life.consume(
-            judged.workspace, approval.id, self.waiter, judged.action.digest(version), version, now_ms
+            judged.request.principal.workspace,
+            approval.id,
+            self.waiter,
+            judged.request.action.digest(version),
+            version,
+            now_ms,
         )
-        yield from self._charge(judged, now_ms)
-        yield from self._begin(judged, consumed.call, now_ms)
+        hit = yield from limits.charge(
+            judged.request.principal.workspace,
+            judged.request.action.agent,
+            judged.limits,
+            judged.request.action,
+            now_ms,
+        )
+        if hit is not None:
+            raise OverLimit(hit)
+        if self.acts:
+            yield from tool_call_started(
+                self.life.chain, judged.request.principal.workspace, consumed.call, self.waiter, now_ms
+            )
         return consumed
 
     def pass_after_all(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[Ruling]:
         """The policies changed while it waited, and now allow it. An answer that was faster stands: AlreadyAnswered."""
         yield from must_still_ask(approval, now_ms)
-        if not (yield from self.life.cancel(judged.workspace, [approval.id], "policy-changed", now_ms)):
+        if not (
+            yield from self.life.cancel(
+                judged.request.principal.workspace, [approval.id], "policy-changed", now_ms
+            )
+        ):
             raise AlreadyAnswered(f"cannot change approval {approval.id}: somebody was faster; read it again")
         return (yield from self._passed(judged, None, now_ms, call=approval.call, anew=True))
 
@@ -192,6 +204,7 @@ class Passage:
         """A grant was given while it waited, and covers it: it is resolved and leaves at once, so that whoever revokes
         the grant hears of no call that passes later. AlreadyAnswered where somebody was faster, be it with revoking
         the grant or with an edit of the rules; OverLimit as in `leave`."""
+        judged = replace(judged, policies=self.policies.current)
         if judged.policies.version != approval.policy_version:
             raise AlreadyAnswered(f"cannot lift approval {approval.id}: the policy changed; decide it anew")
         if (grant := (yield from lifting(judged, now_ms))) is None:
@@ -203,7 +216,7 @@ class Passage:
         """What no counter, grant or effect has a part in (INV-D3)."""
         if judged.looping is not None:
             return _stopped(judged, judged.looping)
-        if limits.are_counted(judged.limits, judged.action):
+        if limits.counted_by(judged.limits, judged.request.action):
             return None
         if judged.verdict.action == "deny":
             return _denied(judged)
@@ -212,7 +225,7 @@ class Passage:
         return None
 
     def _record(self, judged: Judged, settled: Settled, now_ms: int) -> Transaction[Ruling]:
-        yield from self.life.chain.append(judged.workspace, settled.steps, now_ms)
+        yield from self.life.chain.append(judged.request.principal.workspace, settled.steps, now_ms)
         return settled.ruling
 
     def _passed(
@@ -227,13 +240,17 @@ class Passage:
         if judged.request.only_always and (yield from covering(judged, now_ms)) is None:
             return (yield from self._record(judged, _only_always(judged, call), now_ms))
         hit = yield from limits.charge(
-            judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
+            judged.request.principal.workspace,
+            judged.request.action.agent,
+            judged.limits,
+            judged.request.action,
+            now_ms,
         )
         if (
             hit is not None
         ):  # between `take` and here nobody else can come, but the limits may say so of themselves
             return (yield from self._record(judged, _stopped(judged, hit), now_ms))
-        verdict, call = judged.verdict, call or judged.call(None)
+        verdict, call = judged.verdict, call or judged.request.call()
         by = None if grant is None else _given_by(grant)
         reason = "policy-changed" if anew else GRANTED if grant else None
         if anew:
@@ -241,8 +258,11 @@ class Passage:
             steps = [step]
         else:
             steps = _steps(judged, call, verdict.action, verdict.name, reason, by)
-        yield from self.life.chain.append(judged.workspace, steps, now_ms)
-        yield from self._begin(judged, call, now_ms)
+        yield from self.life.chain.append(judged.request.principal.workspace, steps, now_ms)
+        if self.acts:
+            yield from tool_call_started(
+                self.life.chain, judged.request.principal.workspace, call, self.waiter, now_ms
+            )
         who = POLICY if grant is None else f"grant:{grant.id}"
         words = verdict.reason if grant is None else LIFTED
         return ruling_of(judged, "approved", who, words, None, call)
@@ -253,27 +273,22 @@ class Passage:
         if not judged.request.only_always or (yield from covering(judged, now_ms)) is not None:
             return
         session, by = judged.request.granted_session, _person(approval)
-        if self.grants is None or session is None or by is None or not _may_be_covered(judged):
+        if (
+            self.grants is None
+            or session is None
+            or by is None
+            or judged.injected
+            or judged.verdict.reviewers
+        ):
             raise NoGrant
         new = NewGrant(
-            agent=exactly(judged.action.agent),
-            tools=exactly(judged.action.tool),
-            kinds=[judged.action.kind] if judged.action.kind in TOOL_KINDS else None,
+            agent=exactly(judged.request.action.agent),
+            tools=exactly(judged.request.action.tool),
+            kinds=[judged.request.action.kind] if judged.request.action.kind in TOOL_KINDS else None,
             duration=self.grants.longest,
             reason=f"approved in session {session}, whose agent offers only always",
         )
         yield from self.grants.give(by, new, grant=new_grant_id(now_ms), now_ms=now_ms, session=session)
-
-    def _charge(self, judged: Judged, now_ms: int) -> Transaction[None]:
-        hit = yield from limits.charge(
-            judged.workspace, judged.action.agent, judged.limits, judged.action, now_ms
-        )
-        if hit is not None:
-            raise OverLimit(hit)
-
-    def _begin(self, judged: Judged, call: Call, now_ms: int) -> Transaction[None]:
-        if self.acts:
-            yield from effects.begin(self.life.chain, judged.workspace, call, self.waiter, now_ms)
 
 
 def lifting(judged: Judged, now_ms: int) -> Transaction[Grant | None]:
@@ -284,23 +299,19 @@ def lifting(judged: Judged, now_ms: int) -> Transaction[Grant | None]:
 
 def covering(judged: Judged, now_ms: int) -> Transaction[Grant | None]:
     """The grant for the call; where the agent would be told `always`, for the tool whatever its arguments."""
-    if not _may_be_covered(judged):
+    if judged.injected or judged.verdict.reviewers:
         return None
     request = judged.request
     return (
         yield from matching(
-            judged.workspace,
-            judged.action,
+            judged.request.principal.workspace,
+            judged.request.action,
             now_ms,
             request.granted_session,
             judged.facts,
             always=request.only_always,
         )
     )
-
-
-def _may_be_covered(judged: Judged) -> bool:
-    return not judged.injected and not judged.verdict.reviewers
 
 
 def _person(approval: Approval) -> Principal | None:
@@ -326,11 +337,11 @@ def _stopped(judged: Judged, hit: LimitHit) -> Settled:
         reason=hit.reason,
         message=hit.reason,
         trace_id=judged.request.trace_id,
-        action=judged.action,
+        action=judged.request.action,
         limit=hit.limit,
         retry_after=hit.retry_after,
     )
-    return Settled(ruling, _steps(judged, judged.call(None), "deny", hit.rule, hit.limit))
+    return Settled(ruling, _steps(judged, judged.request.call(), "deny", hit.rule, hit.limit))
 
 
 def _only_always(judged: Judged, call: Call | None) -> Settled:
@@ -339,17 +350,17 @@ def _only_always(judged: Judged, call: Call | None) -> Settled:
     ruling = ruling_of(judged, "denied", POLICY, ONLY_ALWAYS, ONLY_ALWAYS, call)
     if call is not None:  # it was proposed before
         return Settled(ruling, [decided(call, "deny", rule, version, reason="only-always")])
-    return Settled(ruling, _steps(judged, judged.call(None), "deny", rule, "only-always"))
+    return Settled(ruling, _steps(judged, judged.request.call(), "deny", rule, "only-always"))
 
 
 def _denied(judged: Judged) -> Settled:
     verdict = judged.verdict
     ruling = ruling_of(judged, "denied", POLICY, verdict.reason, verdict.message)
-    return Settled(ruling, _steps(judged, judged.call(None), "deny", verdict.name))
+    return Settled(ruling, _steps(judged, judged.request.call(), "deny", verdict.name))
 
 
 def _allowed(judged: Judged) -> Settled:
-    verdict, call = judged.verdict, judged.call(None)
+    verdict, call = judged.verdict, judged.request.call()
     ruling = ruling_of(judged, "approved", POLICY, verdict.reason, None, call)
     return Settled(ruling, _steps(judged, call, "allow", verdict.name))
 
@@ -366,8 +377,8 @@ def _steps(
     return [
         proposed(
             call,
-            judged.action,
-            judged.action.digest(version),
+            judged.request.action,
+            judged.request.action.digest(version),
             owner=request.content_owner,
             context=context_of(request.action, request.facts),
         ),
@@ -392,7 +403,7 @@ def ruling_of(
         message=message,
         trace_id=call.trace_id if call else judged.request.trace_id,
         approval_id=call.approval_id if call else None,
-        action=judged.action,
+        action=judged.request.action,
     )
 
 
@@ -407,7 +418,7 @@ def _proposal(passage: Passage, judged: Judged, asks: Asked, approval_id: str, e
     return Proposal(
         id=approval_id,
         trace_id=request.trace_id,
-        workspace=judged.workspace,
+        workspace=judged.request.principal.workspace,
         waiter=passage.waiter,
         requester_kind=request.principal.asker[0],
         requester=request.principal.asker[1],

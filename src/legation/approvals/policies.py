@@ -38,7 +38,9 @@ async def off_loop(work: Callable[..., T], *args: object) -> T:
 
 async def judged_by(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
     """The verdict, and the facts that it was found with: grants are asked with those, without another look."""
-    seen = (await prepare(action, facts)).once()
+    if action.command is not None:  # else there are no lines to read
+        facts = await prepare(action, facts)
+    seen = facts.once()
     return await off_loop(_judge, policies, action, seen), seen
 
 
@@ -56,17 +58,12 @@ class Policies:
         self._changed: list[Callable[[PolicySet], None]] = []
         self.problem: str | None = None  # why the newest edit is not in force
         self.source = str(path) if path else f"starter {STARTER}"
-        self._starter = None if path else load_text(starter(STARTER).text, STARTER)
         self._watcher = (
             Watcher(path, on_change=self._on_change, on_problem=self._on_problem) if path else None
         )
-
-    @property
-    def current(self) -> PolicySet:
-        if self._watcher is not None:
-            return self._watcher.current
-        assert self._starter is not None
-        return self._starter
+        self.current: PolicySet = (
+            self._watcher.current if self._watcher else load_text(starter(STARTER).text, STARTER)
+        )
 
     def on_change(self, tell: Callable[[PolicySet], None]) -> None:
         self._changed.append(tell)
@@ -81,7 +78,7 @@ class Policies:
         return self._watcher is not None and self._watcher.poll()
 
     def _on_change(self, policies: PolicySet) -> None:
-        self.problem = None
+        self.problem, self.current = None, policies
         logger.warning("policies changed: version %s is in force", policies.version[:12])
         for tell in self._changed:
             tell(policies)

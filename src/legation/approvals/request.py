@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from legation.approvals.policy.facts import Facts
-from legation.approvals.trace import Verdict, new_trace_id
+from legation.approvals.trace import Call, Verdict, new_trace_id
 from legation.wire.action import Action
 from legation.wire.ask import Decision, Outcome
 from legation.wire.principal import Principal
@@ -50,6 +50,18 @@ class Request:
     def granted_session(self) -> str | None:
         """The session whose own grants it may use."""
         return self.session_id if self.in_session else None
+
+    def call(self, approval_id: str | None = None, trace_id: str | None = None) -> Call:
+        """`trace_id`: of an approval with other arguments, which stands in its place."""
+        return Call(
+            trace_id=trace_id or self.trace_id,
+            agent=self.action.agent,
+            tool=self.action.tool,
+            approval_id=approval_id,
+            session_id=self.session_id,
+            turn_id=self.turn_id,
+            tool_call_id=self.tool_call_id,
+        )
 
     @property
     def loop_key(self) -> tuple[str, ...]:
@@ -146,6 +158,5 @@ class Token:
 Ended: TypeAlias = Callable[[str, str], None]
 """Told of every call that is over: its workspace and its trace id."""
 
-
-def unheard(_workspace: str, _trace_id: str) -> None:
-    """Where nobody asks."""
+Signal: TypeAlias = Callable[[Action], bool]
+"""The injection signal: whether what an agent wants to do looks as if somebody else had put it up to it."""

@@ -139,6 +139,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
     step: StepKind
     call: Call
+    at: int | None = None  # epoch milliseconds; None: when it is appended
     contents: Mapping[ContentName, object] = {}
     owner: str | None = None  # None: of the day
     kind: str | None = None

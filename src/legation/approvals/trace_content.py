@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Final
 
@@ -73,43 +73,28 @@ def encode(value: object) -> bytes:
     return plain
 
 
+@dataclass(frozen=True, slots=True)
 class Seals:
     """Opens each key once for the length of one call."""
 
-    def __init__(self, sealer: Sealer, workspace: str) -> None:
-        self._sealer = sealer
-        self._workspace = workspace
-        self._keys: dict[str, DataKey] = {}
+    sealer: Sealer
+    workspace: str
+    _keys: dict[str, DataKey] = field(default_factory=dict, init=False, repr=False)
 
     def ready(self, owner: str, now_ms: int) -> Transaction[None]:
         """Has the key of an owner, made if there is none: before the first `seal`."""
-        if owner not in self._keys:
-            must_be_plain(owner, "the owner of content")
-            self._keys[owner] = yield from self._key(owner, now_ms)
-
-    def seal(self, owner: str, server: str, seq: int, name: ContentName, value: object) -> tuple[str, bytes]:
-        """The digest, and what is stored."""
-        salt, plain = os.urandom(_SALT), encode(value)
-        bound = _bound(self._workspace, owner, server, seq, name)
-        return commitment(salt, plain), self._keys[owner].seal_page(salt + plain, bound)
-
-    def open(self, row: Row) -> Said:
-        owner, place = row["owner"], (row["server"], row["seq"], row["name"])
-        key = self._keys.get(owner)
-        if key is None:
+        if owner in self._keys:
+            return
+        must_be_plain(owner, "the owner of content")
+        bound = content_bound(self.workspace, owner)
+        if row := only((yield _SQL.find_key(workspace=self.workspace, owner=owner))):
             wrapped = WrappedKey(row["key_id"], row["wrapped_key"])
-            key = self._sealer.open_data_key(wrapped, content_bound(self._workspace, owner))
-            self._keys[owner] = key
-        opened = key.open_page(row["body"], _bound(self._workspace, owner, *place))
-        return Said(*place, row["trace_id"], opened[:_SALT], opened[_SALT:])
-
-    def _key(self, owner: str, now_ms: int) -> Transaction[DataKey]:
-        if wrapped := (yield from _find_key(self._workspace, owner)):
-            return self._sealer.open_data_key(wrapped, content_bound(self._workspace, owner))
-        wrapped, key = self._sealer.new_data_key(content_bound(self._workspace, owner))
+            self._keys[owner] = self.sealer.open_data_key(wrapped, bound)
+            return
+        wrapped, key = self.sealer.new_data_key(bound)
         try:
             added = yield _SQL.add_key(
-                workspace=self._workspace,
+                workspace=self.workspace,
                 owner=owner,
                 key_id=wrapped.key_id,
                 wrapped_key=wrapped.wrapped_key,
@@ -119,17 +104,31 @@ class Seals:
             raise NotFound("cannot keep content there: there is no such workspace; create it first") from None
         if not added:
             raise StorageFailed("cannot make a content key: another appeared at the same time; try again")
-        return key
+        self._keys[owner] = key
+
+    def seal(self, owner: str, server: str, seq: int, name: ContentName, value: object) -> tuple[str, bytes]:
+        """The digest, and what is stored."""
+        salt, plain = os.urandom(_SALT), encode(value)
+        bound = _bound(self.workspace, owner, server, seq, name)
+        return commitment(salt, plain), self._keys[owner].seal_page(salt + plain, bound)
+
+    def open(self, row: Row) -> Said:
+        owner, place = row["owner"], (row["server"], row["seq"], row["name"])
+        key = self._keys.get(owner)
+        if key is None:
+            wrapped = WrappedKey(row["key_id"], row["wrapped_key"])
+            key = self.sealer.open_data_key(wrapped, content_bound(self.workspace, owner))
+            self._keys[owner] = key
+        opened = key.open_page(row["body"], _bound(self.workspace, owner, *place))
+        return Said(*place, row["trace_id"], opened[:_SALT], opened[_SALT:])
 
 
 def contents_of(
     workspace: str, traces: Iterable[str], names: Iterable[str]
 ) -> Transaction[Rows]:  # opened outside the transaction, by `Seals.open`
-    return (
-        yield _SQL.contents_of(
-            workspace=workspace, traces=_json(dict.fromkeys(traces)), names=_json(dict.fromkeys(names))
-        )
-    )
+    wanted = {"traces": traces, "names": names}
+    lists = {name: msgspec.json.encode([*dict.fromkeys(each)]).decode() for name, each in wanted.items()}
+    return (yield _SQL.contents_of(workspace=workspace, **lists))
 
 
 def purge_days(workspace: str, before: date) -> Transaction[list[str]]:
@@ -138,14 +137,5 @@ def purge_days(workspace: str, before: date) -> Transaction[list[str]]:
     return [row["owner"] for row in rows]
 
 
-def _find_key(workspace: str, owner: str) -> Transaction[WrappedKey | None]:
-    row = only((yield _SQL.find_key(workspace=workspace, owner=owner)))
-    return None if row is None else WrappedKey(row["key_id"], row["wrapped_key"])
-
-
 def _bound(workspace: str, owner: str, server: str, seq: int, name: str) -> tuple[str, ...]:
     return ("trace", workspace, owner, server, str(seq), name)
-
-
-def _json(words: Iterable[str]) -> str:
-    return msgspec.json.encode(list(words)).decode()

@@ -1,99 +1,102 @@
-"""The watch over one pending approval, kept by the process that waits for it.
+"""The wait for one pending approval, by the process that asked for it.
 
 INV-V1  One that no supervisor is there for goes to a person after `supervisor_wait`, and so does one that supervisors
         left undecided for half of its time. The trace says which.
 INV-V2  Whenever it needs a person, people are told, and once more before it expires.
 INV-V3  At its expiry it is over: silence is never consent.
 INV-V4  A database that is away for a while ends no wait: what is pending has somebody who waits for it.
+INV-V5  Under other policies, and after a grant, it is decided anew: it is asked about all the same, or it is over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
-from legation.approvals.approval import Approval
+from legation.approvals.approval import Approval, Status
+from legation.approvals.approval_endings import Revoked
 from legation.approvals.attendance import Attendance
-from legation.approvals.inbox import Inbox, Wait, is_over
-from legation.clock import Clock
-from legation.errors import Conflict, StorageFailed, Unavailable
+from legation.approvals.inbox import AWAY, AWAY_MS, Inbox, Wait, first_of
+from legation.approvals.passage import Judged, OverLimit, Passage, lifting, over_limit, ruling_of
+from legation.approvals.policies import Policies, judged_by
+from legation.approvals.policy.policyset import PolicySet
+from legation.approvals.request import LIFTED, POLICY, Ruling
+from legation.approvals.trace import StepKind
+from legation.errors import AlreadyAnswered, Conflict
+from legation.store.database.transaction import Transaction
 from legation.wire.principal import Principal
 
 LOOK_MS: Final = 5_000  # between two looks whether a supervisor is there
-AWAY_MS: Final = 2_000  # between two tries of a database that is away: its time to come back
 REMIND_MS: Final = 600_000  # before the expiry, at most
 WAIT_MS: Final = 30_000  # for a supervisor, unless the owner says otherwise
-
-AWAY: Final = (StorageFailed, Unavailable)  # how a database is that may come back
 
 Why: TypeAlias = Literal["policy", "escalated", "no-supervisor", "undecided"]
 Moment: TypeAlias = Literal["asked", "reminder"]
 Notify: TypeAlias = Callable[[Approval, Moment, Why], None]
 
 
-def nobody(_approval: Approval, _moment: Moment, _why: Why) -> None:
-    """For those whose people sit in front of it."""
-
-
-@dataclass(slots=True)
-class Vigil:
-    """`keep` returns the approval when it is no longer pending, or None when whoever asked has gone.
-
-    `recheck` looks at it anew whenever there is news, and gives the approval back if that ended it."""
+@dataclass(slots=True, kw_only=True)
+class ApprovalWait:
+    """`run` returns the approval when it is no longer pending, or None when whoever asked has gone. Where the rules or a
+    grant ended it, `ruling` says how, and `judged` is what they say."""
 
     inbox: Inbox
     attendance: Attendance
+    policies: Policies
+    passage: Passage
+    judged: Judged
     wait: Wait
     gone: asyncio.Event  # whoever asked has
     closing: asyncio.Event  # nobody is waited for any more
-    recheck: Callable[[Approval], Awaitable[Approval | None]]
-    notify: Notify = nobody
-    supervisor_wait_ms: int = WAIT_MS
+    notify: Notify | None  # None: people sit in front of it
+    supervisor_wait_ms: int
+    ruling: Ruling | None = field(default=None, init=False)
+    _grants: int = field(default=0, init=False)  # that were looked at
     _person_since: int | None = field(default=None, init=False)
     _reminded: bool = field(default=False, init=False)
     _why: Why = field(default="policy", init=False)
 
-    async def keep(self, approval: Approval) -> Approval | None:
+    async def run(self, approval: Approval) -> Approval | None:
         if self.wait.approval is None:
             self.wait.approval = approval
         while not (self.gone.is_set() or self.closing.is_set()):
             self.wait.news.clear()
             approval = self.wait.approval
-            if is_over(approval):
+            if approval.status is not Status.PENDING:
                 return approval
             try:
                 if (ended := await self._look_after(approval)) is not None:
                     return ended
+                if self.wait.news.is_set():
+                    continue
+                pause = self._next(self.wait.approval)
             except AWAY:
-                if approval.expires_at <= self._now():
+                if approval.expires_at <= self.inbox.clock.now_ms():
                     raise  # nobody can answer it any more; whoever finds the database back expires it
-                await self._rest(AWAY_MS)
-                continue
-            if not self.wait.news.is_set():
-                await self._rest(self._next(self.wait.approval))
+                pause = AWAY_MS
+            await first_of(self.inbox.clock, pause / 1000, self.wait.news, self.gone, self.closing)
         return None
 
     async def _look_after(self, approval: Approval) -> Approval | None:
-        if (ended := await self.recheck(approval)) is not None:
+        policies = self.policies.current
+        is_old = policies.version != approval.policy_version or self._grants != self.wait.grants
+        if is_old and (ended := await self._decide_anew(approval, policies)) is not None:
             return ended
+        now = self.inbox.clock.now_ms()
         try:
-            await self._act(approval)
+            if approval.expires_at <= now:
+                await self.inbox.expire()
+                await self.inbox.look(approval)  # another server may have been faster
+            elif approval.needs == "person":
+                self._tell_people(approval, now)
+            elif (reason := await self._why_a_person(approval, now)) is not None:
+                self._why = reason
+                await self.inbox.escalate(door_of(approval.workspace_id), approval.id, reason=reason)
         except Conflict:
             await self.inbox.look(approval)  # somebody was faster
         return None
-
-    async def _act(self, approval: Approval) -> None:
-        now = self._now()
-        if approval.expires_at <= now:
-            await self.inbox.expire()
-            await self.inbox.look(approval)  # another server may have been faster
-        elif approval.needs == "person":
-            self._tell_people(approval, now)
-        elif (reason := await self._why_a_person(approval, now)) is not None:
-            self._why = reason
-            await self.inbox.escalate(door_of(approval.workspace_id), approval.id, reason=reason)
 
     async def _why_a_person(
         self, approval: Approval, now: int
@@ -111,14 +114,16 @@ class Vigil:
             self._person_since = now
             if self._why == "policy" and approval.escalated_at is not None:
                 self._why = "escalated"
-            self.notify(approval, "asked", self._why)
+            if self.notify is not None:
+                self.notify(approval, "asked", self._why)
         elif not self._reminded and now >= self._remind_at(approval):
             self._reminded = True
-            self.notify(approval, "reminder", self._why)
+            if self.notify is not None:
+                self.notify(approval, "reminder", self._why)
 
     def _next(self, approval: Approval) -> int:
         """When there is something to do, if nothing happens before."""
-        now, moments = self._now(), [approval.expires_at]
+        now, moments = self.inbox.clock.now_ms(), [approval.expires_at]
         if approval.needs == "supervisor":
             first = approval.created_at + self.supervisor_wait_ms
             moments += [self._half(approval), first if now < first else now + LOOK_MS]
@@ -135,23 +140,89 @@ class Vigil:
         half = (approval.created_at + approval.expires_at) // 2
         return max(half, approval.created_at + self.supervisor_wait_ms)
 
-    def _now(self) -> int:
-        return self.inbox.clock.now_ms()
+    # Other rules, or a grant, while it is pending.
 
-    async def _rest(self, ms: int) -> None:
-        await first_of(self.inbox.clock, ms / 1000, self.wait.news, self.gone, self.closing)
+    async def _decide_anew(self, approval: Approval, policies: PolicySet) -> Approval | None:
+        request, is_bound = self.judged.request, policies.version == approval.policy_version
+        verdict, seen = await judged_by(policies, request.action, request.facts)
+        self.judged = replace(self.judged, policies=policies, verdict=verdict, facts=seen)
+        try:
+            return await (self._lifted(approval) if is_bound else self._under_other_rules(approval))
+        except Revoked:
+            await self.inbox.supersede_revoked()
+            return await self.inbox.look(approval)
+        except Conflict:  # an answer was faster, or another edit of the rules
+            found = await self.inbox.look(approval)  # there is news, be it another server's
+            if found.consumed_at is None:
+                return None
+            # Nobody else consumes what this one waits for: it was lifted here, and the database went before it said so.
+            self.inbox.tell(found, StepKind.RESOLVED)
+            return self._passed(found)
 
+    async def _lifted(self, approval: Approval) -> Approval | None:
+        """By a grant that was given while it waits. It is read first: most grants cover little of what waits, and only
+        the rest is worth a turn of the chain."""
+        inbox, judged, given = self.inbox, self.judged, self.wait.grants
+        if await inbox.ledger.database.read(lifting, judged, inbox.clock.now_ms()) is not None:
+            await self._leave(approval)
+        self._grants = given  # not before: a database that is away is asked again
+        return None if self.ruling is None else self.wait.approval
 
-async def first_of(clock: Clock, seconds: float, *events: asyncio.Event) -> None:
-    """Until one of the events, or so long."""
-    tasks = [asyncio.create_task(event.wait()) for event in events]
-    sleep = asyncio.create_task(clock.sleep(seconds))
-    try:
-        await asyncio.wait([*tasks, sleep], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (*tasks, sleep):
-            task.cancel()
-        await asyncio.gather(*tasks, sleep, return_exceptions=True)
+    async def _leave(self, approval: Approval) -> None:
+        inbox, judged = self.inbox, self.judged
+        try:
+            used = await inbox.changed(
+                judged.request.principal.workspace, StepKind.RESOLVED, self._lift, approval
+            )
+        except OverLimit as over:
+            if await inbox.cancel(judged.request.principal.workspace, [approval.id], "limit-reached"):
+                self.ruling = over_limit(judged, approval, over)
+            else:
+                await inbox.look(approval)  # an answer was faster
+            return
+        self._passed(used)
+
+    def _passed(self, used: Approval) -> Approval:
+        self.inbox.tell(used, StepKind.CONSUMED)
+        by = used.resolved_by or POLICY
+        self.ruling = ruling_of(self.judged, "approved", by, LIFTED, None, used.call)
+        return used
+
+    def _lift(self, approval: Approval, _asked_at: int) -> Transaction[Approval]:
+        """At the time when its turn has come, which may be late where many wait: a grant may have run out by then, and
+        who has gone by then is not acted for."""
+        if self.gone.is_set():
+            raise AlreadyAnswered(f"cannot lift approval {approval.id}: whoever asked has gone")
+        return (yield from self.passage.lift(self.judged, approval, self.inbox.clock.now_ms()))
+
+    async def _under_other_rules(self, approval: Approval) -> Approval | None:
+        inbox, judged, verdict = self.inbox, self.judged, self.judged.verdict
+        match verdict.action:
+            case "supervisor" | "human_approval" as asked:
+                await inbox.changed(
+                    judged.request.principal.workspace,
+                    StepKind.DECIDED,
+                    inbox.life.rebind,
+                    approval,
+                    judged.request.action,
+                    asked,
+                    verdict.name,
+                    judged.policies.version,
+                    verdict.reviewers,
+                )
+                return None
+            case "deny":
+                await inbox.cancel(judged.request.principal.workspace, [approval.id], "policy-changed")
+                self.ruling = ruling_of(
+                    judged, "denied", POLICY, verdict.reason, verdict.message, approval.call
+                )
+            case "allow":
+                now = inbox.clock.now_ms()
+                self.ruling = await inbox.ledger.transact(
+                    judged.request.principal.workspace, self.passage.pass_after_all, judged, approval, now
+                )
+                inbox.tell(await inbox.look(approval), StepKind.CANCELLED)
+        return await inbox.look(approval)
 
 
 def door_of(workspace: str) -> Principal:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from legation.approvals.effects import give_up
+from legation.approvals.execute import give_up
 from legation.approvals.inbox import Inbox
-from legation.approvals.request import Ended, unheard
+from legation.approvals.request import Ended
 from legation.store.database.queries import Queries
 from legation.store.database.transaction import Rows, Transaction
 
@@ -26,14 +26,15 @@ async def sign(inbox: Inbox) -> None:
     await inbox.ledger.database.transact(_sign, inbox.waiter, inbox.ledger.chain.server, inbox.clock.now_ms())
 
 
-async def bury(inbox: Inbox, ended: Ended = unheard) -> int:
+async def bury(inbox: Inbox, ended: Ended | None = None) -> int:
     """What dead waiters waited for is superseded, what they had begun is of unknown outcome. How many were dead."""
     now = inbox.clock.now_ms()
     dead = await inbox.ledger.database.read(_dead, inbox.waiter, inbox.ledger.chain.server, now - DEAD_MS)
     if dead:
         await inbox.supersede(dead)
         for workspace, trace_id in await give_up(inbox.ledger, dead, now):
-            ended(workspace, trace_id)
+            if ended is not None:
+                ended(workspace, trace_id)
         for waiter in dead:
             await inbox.ledger.database.transact(_forget, waiter)
     return len(dead)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from legation.approvals.approval import Approval
@@ -17,9 +18,9 @@ from legation.approvals.grants import Grants
 from legation.approvals.inbox import Inbox
 from legation.approvals.keeping import keeping
 from legation.approvals.policies import Policies
-from legation.approvals.request import Ended, unheard
+from legation.approvals.request import Ended
 from legation.approvals.trace import StepKind
-from legation.approvals.wait import Moment, Notify, Why, nobody
+from legation.approvals.wait import Moment, Notify, Why
 from legation.clock import Clock
 from legation.ids import new_id
 from legation.server.servername import server_name
@@ -72,7 +73,8 @@ async def approving(
         for workspace in await database.read(_workspaces):
             await changes.open(workspace)
         ended = await stack.enter_async_context(_telemetry(settings, database, sealer, name))
-        inbox.on_change(lambda approval, step: _tell_end(ended, inbox.waiter, approval, step))
+        if ended is not None:
+            inbox.on_change(partial(_tell_end, ended, inbox.waiter))
         await stack.enter_async_context(keeping(inbox, policies, ended))
         grants = Grants(database, sealer, clock, most_ms=round(settings.max_grant * 1000))
         habits = Habits(
@@ -94,9 +96,9 @@ def _workspaces() -> Transaction[list[str]]:
 @asynccontextmanager
 async def _telemetry(
     settings: Settings, database: Database, sealer: Sealer, server: str
-) -> AsyncIterator[Ended]:
+) -> AsyncIterator[Ended | None]:
     if settings.otel_endpoint is None:
-        yield unheard
+        yield None
         return
     from legation.approvals.telemetry import Telemetry
 
@@ -112,9 +114,9 @@ def _tell_end(ended: Ended, waiter: str, approval: Approval, step: StepKind) -> 
 
 
 @asynccontextmanager
-async def _notifying(settings: Settings, clock: Clock, browser_url: str) -> AsyncIterator[Notify]:
+async def _notifying(settings: Settings, clock: Clock, browser_url: str) -> AsyncIterator[Notify | None]:
     if not (settings.notify_webhook or settings.notify_command or settings.notify_smtp):
-        yield nobody  # nothing of it is even imported
+        yield None  # nothing of it is even imported
         return
     from legation.approvals.notify import Notice, Notifier, channels_of
     from legation.proc import ProcessLauncher, Registry

@@ -142,17 +142,17 @@ class Facts:
         return self.cwd, text
 
 
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """Where paths lead, each looked up once."""
 
-    def __init__(self, resolve: Resolve) -> None:
-        self._resolve = resolve
-        self._known: dict[str, str | None] = {}
+    resolve: Resolve
+    known: dict[str, str | None] = field(default_factory=dict)
 
     def __call__(self, path: str) -> str | None:
-        if path not in self._known:
-            self._known.setdefault(path, self._resolve(path))
-        return self._known[path]
+        if path not in self.known:
+            self.known.setdefault(path, self.resolve(path))
+        return self.known[path]
 
 
 @dataclass(frozen=True, slots=True)

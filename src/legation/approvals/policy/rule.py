@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from legation.approvals.policy.condition import Condition
-from legation.approvals.policy.fields import PLACES, View
+from legation.approvals.policy.fields import PLACES
 from legation.approvals.policy.names import EVERY, NameSet
-from legation.approvals.policy.truth import YES, Truth
 from legation.approvals.policy.verdict import Limits, UnaskedWord, Verdict
 
 
@@ -37,9 +36,6 @@ class Rule:
     def names(self, tool: str, kind: str) -> bool:
         """Whether tool and kind fit, whatever the condition."""
         return self.tools.holds(tool) and (not self.kinds or kind in self.kinds)
-
-    def holds(self, view: View) -> Truth:
-        return YES if self.when is None else self.when.holds(view)
 
 
 @dataclass(frozen=True, slots=True)

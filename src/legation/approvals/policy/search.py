@@ -95,7 +95,7 @@ def held_by(rule: Rule, view: View) -> Truth:
     """Whether the rule matches, as far as the budget reaches."""
     budget = view.budget
     budget.left -= _RULE
-    held = rule.holds(view)
+    held = YES if rule.when is None else rule.when.holds(view)
     if budget.left < 0 and budget.by is None:
         budget.by = rule.verdict.name
     return held
