@@ -23,6 +23,7 @@ from legation.host.meta import SessionMeta, read_meta, real_folder
 from legation.host.modes import Opening, put_into_asking
 from legation.host.offers import Offers
 from legation.host.session import Session, Surroundings
+from legation.host.session import State as SessionState
 from legation.host.sessions import (
     Sessions,
     must_be_free,
@@ -278,10 +279,10 @@ class Openings:
         if (known := self._sessions.find(stream.name)) is not None:
             return known
         with self._sessions.claim(stream.name):
-            session = Session(stream, meta, self._around)
+            session = Session(stream, meta, self._around, _recorded_state(stream, meta))
             self._sessions.add(session)
         if session.status != "closed":  # that it is was told when it was closed
-            session.show()
+            session.publish()
         return session
 
 
@@ -298,6 +299,12 @@ async def _unbroken(work: Coroutine[object, object, T]) -> T:
     if not task.cancelled():
         task.exception()  # nobody is left to tell
     raise cut
+
+
+def _recorded_state(stream: Stream, meta: SessionMeta) -> SessionState:
+    if stream.info().state == "open":
+        return SessionState.DISCONNECTED
+    return SessionState.CLOSED if meta.reopens else SessionState.TERMINATED
 
 
 def _is_known(state: State, meta: SessionMeta) -> bool:

@@ -1,14 +1,19 @@
-"""A session's place: which agent has it, what state it is in, what is recorded of it."""
+"""A session's place: which agent has it, what state it is in, what is recorded of it.
+
+INV-N1  A session's state changes by `TABLE` alone, in `Session._move`: what the table does not know is refused and logged.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -64,6 +69,80 @@ MOST_AT_WORK = 64  # judgements and notes of one session, before more of its age
 _NOTED = TOOL_CALL_TYPES | OFFER_TYPES | {"session-info-update"}
 
 
+_log = logging.getLogger(__name__)
+
+
+class State(StrEnum):
+    """Of a session. `status` is how it is called on the wire."""
+
+    status: Status
+    meaning: str
+
+    def __new__(cls, name: str, status: Status, meaning: str) -> Self:
+        state = str.__new__(cls, name)
+        state._value_, state.status, state.meaning = name, status, meaning
+        return state
+
+    MAKING = "making", "starting", "nobody sees it yet: there will be all of it, or nothing"
+    DISCONNECTED = "disconnected", "disconnected", "its history is there, and no agent has it"
+    RESUMING = (
+        "resuming",
+        "resuming",
+        "an agent is asked to take it up; if it does not, it is what it was before",
+    )
+    ACTIVE = "active", "active", "an agent has it"
+    CLOSED = "closed", "closed", "a load opens it again, also in a later host"
+    TERMINATED = "terminated", "closed", "closed for good: no later host knows it"
+    DELETED = "deleted", "deleted", "its history is gone, and its name is not used again"
+
+
+class Act(StrEnum):
+    meaning: str
+
+    def __new__(cls, name: str, meaning: str) -> Self:
+        act = str.__new__(cls, name)
+        act._value_, act.meaning = name, meaning
+        return act
+
+    ATTACH_BEGINS = (
+        "attach begins",
+        "for a message, a prompt, a resume or a load; of a closed one only for a load",
+    )
+    ATTACHED = "attached", "the agent has agreed, and the store has it"
+    ATTACH_FAILS = "attach fails", "the agent or the store has refused, or whoever asked has gone"
+    AGENT_ENDS = "agent ends", "it crashed, was stopped since it was idle, or is disposed of"
+    CLOSE = "close", "by a client of ACP, who may load it again"
+    TERMINATE = "terminate", "for good; its history stays"
+    DELETE = "delete", "with its history; where a turn runs, the server says 409 before it comes to that"
+
+
+_END: Final = {Act.CLOSE: State.CLOSED, Act.TERMINATE: State.TERMINATED, Act.DELETE: State.DELETED}
+# From where, by what, to where (None: back to the one before); docs/reference/session-states.md is drawn from it.
+TABLE: Final[Mapping[State, Mapping[Act, State | None]]] = {
+    State.MAKING: {Act.ATTACHED: State.ACTIVE},
+    State.DISCONNECTED: {
+        Act.ATTACH_BEGINS: State.RESUMING,
+        Act.AGENT_ENDS: State.DISCONNECTED,
+        **_END,
+    },
+    State.RESUMING: {
+        Act.ATTACHED: State.ACTIVE,
+        Act.ATTACH_FAILS: None,
+        Act.AGENT_ENDS: State.RESUMING,  # that of before: what it goes back to is without one
+        **_END,  # the attach loses
+    },
+    State.ACTIVE: {Act.ATTACH_BEGINS: State.RESUMING, Act.AGENT_ENDS: State.DISCONNECTED, **_END},
+    State.CLOSED: {Act.ATTACH_BEGINS: State.RESUMING, Act.AGENT_ENDS: State.CLOSED, **_END},
+    State.TERMINATED: {
+        Act.ATTACH_BEGINS: State.RESUMING,  # in the host that has ended it: a server refuses before
+        Act.AGENT_ENDS: State.TERMINATED,
+        **_END,
+        Act.CLOSE: State.TERMINATED,
+    },
+    State.DELETED: dict.fromkeys((Act.AGENT_ENDS, *_END), State.DELETED),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a session gets from its host."""
@@ -81,13 +160,14 @@ class Surroundings:
 class Session:
     """`id` is Legation's and names the stream; what the agent calls it is in `meta`."""
 
-    def __init__(self, stream: Stream, meta: SessionMeta, around: Surroundings) -> None:
+    def __init__(
+        self, stream: Stream, meta: SessionMeta, around: Surroundings, state: State = State.MAKING
+    ) -> None:
         self.id = stream.name
         self.stream = stream
         self._meta = stream.meta, meta  # as it is written, and as it is read
         self.folders = meta.folders()
-        self._status: Status = "disconnected" if stream.info().state == "open" else "closed"
-        self._resuming = False  # being taken up: shown, while nothing is decided yet
+        self._state = self._before = state  # before: the one that an attach which fails goes back to
         self._losing = False  # its agent has ended, and the host is about to say so
         self._decided = asyncio.Event()  # whether it was taken up, or lost
         self._ends = asyncio.Lock()  # held by whoever ends it
@@ -146,8 +226,12 @@ class Session:
             await asyncio.wait(at_work, return_when=asyncio.FIRST_COMPLETED)
 
     @property
+    def state(self) -> State:
+        return self._state
+
+    @property
     def status(self) -> Status:
-        return "resuming" if self._resuming else self._status
+        return self._state.status
 
     @property
     def reason(self) -> str | None:
@@ -194,52 +278,74 @@ class Session:
         modes: AskingModes,
     ) -> Receipt | None:
         """An agent has taken the session: new, loaded or resumed."""
+        self._losing = False
+        self._move(Act.ATTACHED)
         self.agent_id, self._agent, self.mcp = agent_id, agent, mcp
         self.modes, self._put_back, self._stuck_in = modes, 0, None
         self.has_modes |= setup.modes is not None
         self.has_config |= setup.config_options is not None
         said = Offers.of(setup)
         self.offers = Offers(said.modes or self.offers.modes, said.options or self.offers.options)
-        self._losing = False
-        self._show_resuming(False)
         if self.meta.reopens:  # that was said of the end which it had
             self._set_meta_soon(msgspec.structs.replace(self.meta, reopens=False))
         self.exit = None
         with suppress(Conflict):
             self.stream.append(setup_facts(setup))
-        return self.move("active")
+        return self._tell("active")
 
-    def move(self, status: Status, reason: str | None = None) -> Receipt | None:
-        """Tell the session's readers and the host's."""
-        self._status, self._reason = status, reason
-        if self._losing and status != "active":
-            self._losing = False
-            self._show_resuming(self._resuming)
-        receipt = self.note(SessionStatus(status=status, reason=reason))
-        self._around.host.publish(self.snapshot())
-        return receipt
+    def _move(self, act: Act) -> None:
+        """By the table, and by nothing else."""
+        moves = TABLE[self._state]
+        if act not in moves:
+            what = f"cannot move session {self.id} by `{act}`: it is {self._state}"
+            _log.error("%s, which is a defect", what)
+            raise Conflict(f"{what}; wait until it is settled")
+        after = moves[act] or self._before
+        if after is not State.RESUMING:
+            self._state = self._before = after
+        elif self._state is State.RESUMING:
+            self._before = TABLE[self._before][act] or self._before
+        else:
+            self._state = after
+        self._note_decided()
 
-    def show(self, *, resuming: bool = False) -> None:
-        """A projection only."""
-        self._show_resuming(resuming)
-        self._around.host.publish(self.snapshot())
-
-    def _show_resuming(self, resuming: bool) -> None:
-        self._resuming = resuming
-        if resuming:
+    def _note_decided(self) -> None:
+        if self._losing or self._state is State.RESUMING:
             self._decided.clear()
         else:
             self._decided.set()
 
+    def _tell(self, status: Status, reason: str | None = None) -> Receipt | None:
+        """The session's readers and the host's."""
+        self._reason = reason
+        receipt = self.note(SessionStatus(status=status, reason=reason))
+        self.publish()
+        return receipt
+
+    def publish(self) -> None:
+        """On the host's stream: a projection only."""
+        self._around.host.publish(self.snapshot())
+
+    def begin_attach(self) -> None:
+        """An agent is asked to take it up: that is shown, while nothing is decided."""
+        self._move(Act.ATTACH_BEGINS)
+        self.publish()
+
+    def give_up_attach(self) -> None:
+        """It was not taken up; whoever has ended it meanwhile has done that already."""
+        if self._state is State.RESUMING:
+            self._move(Act.ATTACH_FAILS)
+            self.publish()
+
     def losing_agent(self) -> None:
         """Its agent has ended, and has it still for a moment, in which nothing can be asked of either."""
-        if self._status == "active":
+        if self._before is State.ACTIVE:
             self._losing = True
-            self._decided.clear()
+            self._note_decided()
 
     async def decided(self) -> None:
         """Returns when nobody is taking it up, and no agent that has ended still has it."""
-        while self._resuming:
+        while self._state is State.RESUMING:
             await self._decided.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOST_LIMIT):
@@ -248,9 +354,10 @@ class Session:
 
     def disconnect(self, reason: str) -> None:
         """Its agent is gone; its history stays."""
-        self._agent = None
-        if self._status not in ("closed", "deleted", "disconnected"):
-            self.move("disconnected", reason)
+        had_it, self._agent, self._losing = self._before is State.ACTIVE, None, False
+        self._move(Act.AGENT_ENDS)
+        if had_it:
+            self._tell("disconnected", reason)
 
     async def lose_agent(self, reason: str) -> None:
         """First the turn says how it ended, then the session that it is disconnected."""
@@ -339,7 +446,7 @@ class Session:
         kept = self.meta.title if title is UNSET else title
         writing = self._set_meta(msgspec.structs.replace(self.meta, details=details, title=kept))
         if title is not UNSET:
-            self._around.host.publish(self.snapshot())
+            self.publish()
         await writing
 
     @property
@@ -359,8 +466,9 @@ class Session:
         async with self._ends:
             if self.status not in (status, "deleted"):  # also one that was closed and is being opened again
                 await self._end(status, reopens, last)
-            elif self._status == "closed" and self.meta.reopens and not reopens:
+            elif self._state is State.CLOSED and not reopens:
                 await self._set_meta(msgspec.structs.replace(self.meta, reopens=False))
+                self._move(Act.TERMINATE)
 
     async def _end(
         self,
@@ -376,8 +484,9 @@ class Session:
             if last is not None:
                 await last()
             await self.stream.delete()
-        self._status, self._agent = status, None
-        self.show()
+        self._agent, self._losing = None, False
+        self._move(Act.DELETE if status == "deleted" else Act.CLOSE if reopens else Act.TERMINATE)
+        self.publish()
 
     async def _close(self, reopens: bool) -> None:
         """The last event must come before the tombstone and says that there is one; so first it is tried
@@ -387,7 +496,7 @@ class Session:
         try:
             await self.stream.close()
         except LegationError:
-            self.note(SessionStatus(status=self._status, reason="it could not be closed"))
+            self.note(SessionStatus(status=self._before.status, reason="it could not be closed"))
             raise
 
     async def saved(self) -> None:
@@ -495,7 +604,7 @@ class Session:
         title = self.meta.title if info.title is UNSET else info.title
         updated_at = self.meta.updated_at if info.updated_at is UNSET else info.updated_at
         self._set_meta_soon(msgspec.structs.replace(self.meta, title=title, updated_at=updated_at))
-        self._around.host.publish(self.snapshot())
+        self.publish()
 
     # What is said; see `Conversation`.
 

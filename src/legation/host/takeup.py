@@ -10,7 +10,7 @@ INV-U1  What an agent tells never takes anything away: it becomes a new generati
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Final
 
 from msgspec import UNSET
@@ -206,18 +206,16 @@ class TakeUp:
 
     @asynccontextmanager
     async def _staged(self) -> AsyncIterator[Held]:
-        name = self._meta.agent_session_id
-        self._agent.router.must_not_be_shared(name, self._known)
-        held = self._agent.router.hold(name)
-        if self._known is not None:
-            self._known.show(resuming=True)
-        try:
+        name, router = self._meta.agent_session_id, self._agent.router
+        router.must_not_be_shared(name, self._known)
+        with ExitStack() as undo:
+            if self._known is not None:
+                self._known.begin_attach()
+                undo.callback(self._known.give_up_attach)
+            held = router.hold(name)
+            undo.callback(router.drop, name)
             yield held
-        except BaseException:
-            self._agent.router.drop(name)
-            if self._known is not None and self._known.status == "resuming":
-                self._known.show()
-            raise
+            undo.pop_all()
 
     async def _session(self) -> Session:
         if self._known is None:
