@@ -19,7 +19,7 @@ from legation.cli.approver import TerminalApprover
 from legation.cli.door import TRACE, own_door
 from legation.cli.folders import Folders
 from legation.cli.view import AskedInOrder, Screen
-from legation.errors import AgentExited, Cancelled, TimedOut, TransportClosed
+from legation.errors import Cancelled
 from legation.host.changes import Changes, Snapshot
 from legation.host.host import AcpHost
 from legation.host.modes import Opening, choose_mode
@@ -35,7 +35,6 @@ from legation.store.jsonl import JsonlBackend
 from legation.store.subscription import Subscription
 from legation.wire import codec
 from legation.wire.acp.content import Text
-from legation.wire.acp.rpc import ErrorCode
 from legation.wire.acp.sessions import NewSessionResponse
 from legation.wire.ask import ApproveAll, Approver
 from legation.wire.diagnostic import Diagnostic
@@ -70,12 +69,10 @@ class Canceller:
     def __init__(self) -> None:
         self.session: Session | None = None
         self.host: AcpHost | None = None
-        self.asked = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self) -> None:
         if self.session:
-            self.asked = True
             task = asyncio.create_task(self.session.cancel())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -197,14 +194,9 @@ async def _prompt(
     cancel.session = host.session(session_id)
     try:
         with _interrupts(cancel):
-            result = await host.prompt(session_id, (Text(text=job.prompt),))
-            refused = result.error is not None and result.error.code == ErrorCode.REQUEST_CANCELLED
-            # Some answer a cancelled turn by the error of a cancelled request: it is what was asked for.
-            return PromptResult("cancelled") if cancel.asked and refused else result
-    except (AgentExited, TransportClosed, TimedOut) as error:
-        if not cancel.asked:
-            raise
-        raise Cancelled(f"cannot finish the turn: it was cancelled ({error.message})") from None
+            talk = cancel.session.talk
+            end = await talk.until_over(talk.begin((Text(text=job.prompt),)))
+            return end.told()
     except asyncio.CancelledError:
         await asyncio.shield(host.dispose_agent(agent.agent_id))  # at once, whatever it is doing
         raise

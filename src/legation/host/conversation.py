@@ -30,7 +30,7 @@ from legation.host.permissions import Permissions
 from legation.host.questions import Questions
 from legation.host.reverse import Service
 from legation.host.toolcalls import Decided, ToolCalls, real_path
-from legation.host.turn import CANCEL_GRACE, CutWords, End, PromptResult, Turn
+from legation.host.turn import CANCEL_GRACE, CutWords, PromptResult, Turn, TurnEnd
 from legation.ids import new_id
 from legation.store.stream import Receipt
 from legation.wire import codec
@@ -398,8 +398,15 @@ class Conversation:
     # The client speaks.
 
     async def prompt(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> PromptResult:
-        """Returns when the turn is over and all of it is on the disk. Only a crash or a stuck agent raises.
-        If the caller is cancelled, so is the turn: it goes on until the agent has ended it."""
+        """Returns when the turn is over and all of it is on the disk. Only a crash or a stuck agent raises."""
+        end = await self.until_over(self.begin(prompt, message=message))
+        if end.error:
+            raise end.error
+        return end.result
+
+    def begin(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> Turn:
+        """At once, without waiting for anything: nobody comes between who has seen that no turn runs and his own. Where this
+        raises no turn has begun, and the log has nothing of it."""
         if self._turn:
             raise PromptInFlight(
                 f"cannot prompt session {self._session.id}: a turn is running; wait or cancel it"
@@ -413,18 +420,24 @@ class Conversation:
         self._turn = turn
         self.tool_calls.clear()
         self._decided.begin_turn()
-        self._running = asyncio.create_task(self._run(turn, prompt), name=f"legation-{turn.id}")
+        turn.running = self._running = asyncio.create_task(
+            self._run(turn, prompt), name=f"legation-{turn.id}"
+        )
+        return turn
+
+    async def until_over(self, turn: Turn) -> TurnEnd:
+        """Its end, when all of it is on the disk. If the caller is cancelled, so is the turn: it goes on until the agent has
+        ended it."""
+        assert turn.running
         try:
-            await asyncio.shield(self._running)
+            await asyncio.shield(turn.running)
         except asyncio.CancelledError:
             await self.cancel()
             raise
         assert turn.end
         if turn.end.receipt:
             await turn.end.receipt
-        if turn.end.error:
-            raise turn.end.error
-        return turn.end.result
+        return turn.end
 
     async def steer(self, prompt: tuple[ContentBlock, ...]) -> None:
         """Say something to the turn that runs, recorded when the agent has it."""
@@ -541,7 +554,7 @@ class Conversation:
             ),
             TurnState(turn=turn.id, state="idle", reason=result.stop_reason),
         )
-        turn.end = End(result, receipt, error)
+        turn.end = TurnEnd(result, receipt, error, turn.cancelled_by_client)
 
     async def _watch(self, turn: Turn, asking: asyncio.Task[PromptResponse]) -> None:
         """Until the turn is over: an agent that shows no sign of life is cancelled, one that does not obey

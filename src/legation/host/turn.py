@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 from legation.agents.rpc import AgentRefused
 from legation.clock import Clock
-from legation.errors import LegationError
+from legation.errors import AgentExited, Cancelled, LegationError, TimedOut, TransportClosed
 from legation.store.stream import Receipt
-from legation.wire.acp.rpc import AgentMethod, RpcError
+from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 from legation.wire.acp.sessions import PromptResponse, Usage
+from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState
+from legation.wire.payload import Payload
 
 CANCEL_GRACE = 10.0  # seconds an agent has to end a cancelled turn: its time; after that it is stopped
 
@@ -38,12 +41,40 @@ class PromptResult:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """`receipt` is None where the session took no more events; `error` is what the client's call raises."""
+class TurnEnd:
+    """How a turn ended, for whoever took it: `told` is for a client. `receipt` is None where the session took no more events."""
 
     result: PromptResult
-    receipt: Receipt | None
-    error: LegationError | None = None
+    receipt: Receipt | None = None
+    error: LegationError | None = None  # its agent is gone, or showed no sign of life
+    cancelled: bool = False  # by whoever took it
+
+    @property
+    def cut(self) -> str | None:
+        """Why its agent could not end it, where that is gone."""
+        return self.error.message if isinstance(self.error, AgentExited | TransportClosed) else None
+
+    def told(self) -> PromptResult:
+        """Raises where there is no answer of the agent's. Who cancelled it gets what he asked for, however that came."""
+        if self.cancelled and isinstance(self.error, AgentExited | TransportClosed | TimedOut):
+            raise Cancelled(
+                f"cannot finish the turn: it was cancelled ({self.error.message})"
+            ) from self.error
+        if self.error is not None:
+            raise self.error
+        refused = self.result.error is not None and self.result.error.code == ErrorCode.REQUEST_CANCELLED
+        return PromptResult("cancelled") if self.cancelled and refused else self.result
+
+
+def unplayed_turn(
+    turn: str, prompt: tuple[ContentBlock, ...], error: RpcError, *, message: str | None = None
+) -> tuple[Payload, ...]:
+    """All of a turn that no agent has seen: what was to be said, and why it was not."""
+    return (
+        PromptStarted(turn=turn, prompt=prompt, message=message),
+        PromptFinished(turn=turn, stop_reason="cancelled", error=error),
+        TurnState(turn=turn, state="idle", reason="cancelled"),
+    )
 
 
 class Turn:
@@ -54,7 +85,8 @@ class Turn:
         self.unasked: str | None = None  # what it did without asking, where that ends it
         self.cut: CutWords | None = None  # why its host ends it
         self.answer: PromptResponse | LegationError | None = None  # the agent's
-        self.end: End | None = None
+        self.end: TurnEnd | None = None
+        self.running: asyncio.Task[None] | None = None  # until there is an end
         self._clock = clock
         self._idle = idle
         self._heard = clock.monotonic()
@@ -64,6 +96,11 @@ class Turn:
     @property
     def cancelled(self) -> bool:
         return self._cancelled_at is not None
+
+    @property
+    def cancelled_by_client(self) -> bool:
+        """And not by us, for something that the agent did or did not do."""
+        return self.cancelled and not self.stuck and self.unasked is None and self.cut is None
 
     def heard(self) -> None:
         self._heard = self._clock.monotonic()

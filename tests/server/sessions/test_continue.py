@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from tests.server.sessions.talk import Talk
 
+from legation.host import transcript
 from legation.server.sessions.messages import MOST_CONTEXT
+from legation.store.stream import Stream
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -142,3 +144,25 @@ async def test_only_a_session_that_there_is_can_be_continued(talk: Talk) -> None
     both = await talk.create("new", agent="mirror", continues="old", fork="old")
     assert (both.status_code, "`fork` or `continues`" in both.json()["detail"]) == (400, True)
     assert (await talk.call("GET", "/v1/sessions/new")).status_code == 404
+
+
+async def test_a_message_whose_agent_goes_while_the_transcript_is_read_is_not_lost(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lost(talk)
+    await talk.created("new", agent="mirror", continues="old")
+    host = await talk.rig.services.hosting.host()
+    read = transcript.transcript_of
+
+    async def read_without_an_agent(stream: Stream, limit: int) -> str:
+        await host.dispose_agent(str(host.session("new").agent_id))
+        return await read(stream, limit)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(transcript, "transcript_of", read_without_an_agent)
+        ended = await sent(talk, "new", "first")
+    assert "cannot reach the agent" in ended["error"]["message"]
+    heard = await talk.reflected("new", message="second")
+    assert "remember the parser" in heard["prompt"][0]["text"]
+    prompts = [each["prompt"][0]["text"] for each in await talk.events("new", "prompt-started")]
+    assert prompts == ["first", heard["prompt"][0]["text"]]

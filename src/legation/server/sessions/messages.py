@@ -17,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from legation.clock import Clock
-from legation.errors import AgentExited, Conflict, LegationError, RateLimited, TransportClosed
+from legation.errors import Conflict, LegationError, PromptInFlight, RateLimited
 from legation.ids import new_id
 from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.details import Begun, Cut, Details, Message
@@ -27,7 +27,7 @@ from legation.store.stream import Stream
 from legation.wire import codec
 from legation.wire.acp.content import ContentBlock, Text
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus, TurnState
+from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus
 
 if TYPE_CHECKING:
     from legation.host.session import Session
@@ -136,32 +136,17 @@ class MessageQueue:
         else:
             prompted = session.stream.head
             await self._note(record, replace(record.details, updated_at=now, prompted=prompted, cut=None))
-        try:
-            result = await session.prompt(blocks)
-        except LegationError as error:
-            await self._note_over(record, session, error)
-            raise
-        await self._note_over(record, session, None)
-        return result
-
-    async def _note_over(self, record: SessionRecord, session: Session, error: LegationError | None) -> None:
-        details = record.details
-        if details.prompted is not None and not session.busy:
-            began = session.stream.head > details.prompted
-            cut = self._cut(error) if began else None
-            await self._note(record, replace(details, prompted=None, cut=cut or details.cut))
+        end = await session.talk.until_over(session.talk.begin(blocks))
+        if record.details.prompted is not None and not session.busy:
+            cut = Cut(at=self._clock.now_ms(), reason=end.cut) if end.cut else record.details.cut
+            await self._note(record, replace(record.details, prompted=None, cut=cut))
+        return end.told()
 
     async def _note(self, record: SessionRecord, details: Details) -> None:
         try:
             await self._records.save(record, details)
         except LegationError as error:  # a failing disk keeps no prompt from its agent
             logger.warning("it is not on the disk that session %s was used: %s", record.id, error.code)
-
-    def _cut(self, error: LegationError | None) -> Cut | None:
-        """The agent's process is gone, and with it the turn."""
-        if isinstance(error, AgentExited | TransportClosed):
-            return Cut(at=self._clock.now_ms(), reason=error.message)
-        return None
 
     def _work_on(self, record: SessionRecord) -> None:
         if record.working is None and not self._closed:
@@ -218,18 +203,23 @@ class MessageQueue:
         if record.cancelling:
             await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, WHY_CANCELLED))
             return True
-        if session.busy:
-            return False
-        self._tell_begun(record, message)
-        record.played = True
-        mode = current_mode(session.offers)
+        head, mode = record.head, current_mode(session.offers)
         try:
-            result = await session.prompt(blocks, message=message.id or None)
-            if result.error is None and record.details.untold:
-                record.details = replace(record.details, untold=False)
-        except LegationError as error:  # the log has it
-            logger.info("session %s: %s", record.id, error.message)
-            record.details = replace(record.details, cut=self._cut(error) or record.details.cut)
+            turn = session.talk.begin(blocks, message=message.id or None)
+        except PromptInFlight:
+            return False
+        except LegationError as error:  # its agent is gone again, and the log has nothing of it yet
+            await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, error.message))
+            return True
+        self._tell_begun(record, message, head)
+        record.played = True
+        end = await session.talk.until_over(turn)
+        if end.error is not None:
+            logger.info("session %s: %s", record.id, end.error.message)
+        elif end.result.error is None and record.details.untold:
+            record.details = replace(record.details, untold=False)
+        if end.cut is not None:
+            record.details = replace(record.details, cut=Cut(at=self._clock.now_ms(), reason=end.cut))
         if current_mode(session.offers) != mode:
             record.details = left_in(record.details, session.offers)
         return True
@@ -245,21 +235,19 @@ class MessageQueue:
             return blocks_of(message)
         return (Text(text=CONTEXT.format(told)), *blocks_of(message))
 
-    def _tell_begun(self, record: SessionRecord, message: Message) -> None:
+    def _tell_begun(self, record: SessionRecord, message: Message, head: int) -> None:
         begins = self._begins.pop(_key(record, message), None)
         if begins is not None and not begins.done():
-            begins.set_result(record.head)
+            begins.set_result(head)
 
     async def _tell_failed(self, record: SessionRecord, message: Message, error: RpcError) -> None:
         """A turn that no agent has seen."""
+        from legation.host.turn import unplayed_turn
+
         stream = await self._log.stream(record.id, record.workspace)
         turn = new_id("trn", now_ms=self._clock.now_ms())
-        payloads = (
-            PromptStarted(turn=turn, prompt=blocks_of(message), message=message.id or None),
-            PromptFinished(turn=turn, stop_reason="cancelled", error=error),
-            TurnState(turn=turn, state="idle", reason="cancelled"),
-        )
-        self._tell_begun(record, message)
+        payloads = unplayed_turn(turn, blocks_of(message), error, message=message.id or None)
+        self._tell_begun(record, message, record.head)
         record.played = True
         await stream.append([codec.draft(payload) for payload in payloads])
         record.note_head(stream.head)
