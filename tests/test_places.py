@@ -23,11 +23,9 @@ from legation.agents.rpc import RpcFault
 from legation.errors import Forbidden, InvalidParams, LegationError
 from legation.host import skills
 from legation.host.changes import Snapshot
-from legation.host.files import SessionFiles
-from legation.host.fs import create_default_fs_handler
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
-from legation.host.terminals import create_default_terminal_handler
+from legation.host.services import SessionFiles, create_default_fs_handler, create_default_terminal_handler
 from legation.proc import ProcessLauncher
 from legation.server.fs import listing, moving, removing
 from legation.server.fs.reading import OpenFile
@@ -47,22 +45,23 @@ CANARY = "canary-5f1e"
 # Modules that open what an agent or a caller named, with all functions in them that open something, and the probes
 # (below) that such a name is tried with.
 WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
-    "host/files.py": (
-        {
-            "SessionFiles._locate",
-            "SessionFiles._open",
-            "SessionFiles.write",
-            "_read_all",
-            "_step",
-        },
-        ("reverse read", "reverse write"),
-    ),
     "host/meta.py": ({"SessionMeta.wanted", "real_folder"}, ("session's folder",)),
     "host/skills.py": (
         {"_beneath", "_clone", "_copy", "_copy_file", "_made", "_opened", "_skills_in", "_tree"},
         ("fs folder", "skill"),
     ),
-    "host/terminals.py": ({"DefaultTerminals._start", "_confined"}, ("terminal",)),
+    "host/services.py": (
+        {
+            "DefaultTerminals._start",
+            "SessionFiles._locate",
+            "SessionFiles._open",
+            "SessionFiles.write",
+            "_confined",
+            "_read_all",
+            "_step",
+        },
+        ("reverse read", "reverse write", "terminal"),
+    ),
     "host/changes/foldercopy.py": ({"_Scan._content", "_Scan.files"}, ("capture",)),
     "host/changes/git.py": (
         {"Git._exclude", "Git._run", "Git.borrow", "Git.run_into", "Git.write_blob", "_lay_out"},
@@ -113,16 +112,15 @@ OWN = {
     "agents/rehearsal": "an agent, in a process of its own",
     "agents/schemas": "a developer's tool, which no server runs",
     "approvals/notify/command.py": "the program that the owner set for notices",
-    "host/toolcalls.py": "resolves the name of a path that was asked about, and opens nothing of it",
+    "host/turn.py": "resolves the name of a path that was asked about, and opens nothing of it",
     "approvals/policy/facts.py": "resolves the name of a path, and opens nothing of it (O_PATH)",
     "approvals/policy/load.py": "the policy in force",
     "approvals/policy/shell/lines.py": "runs the reader of shell lines, on a text",
     "approvals/policy/starters.py": "files of this package",
     "approvals/trace_file.py": "the trace of an exec, in the data folder",
     "gateway/toolfile.py": "the tools file in force",
-    "host/agent.py": "the temporary folder of an agent",
     "host/changes/scratch.py": "a temporary folder of its own",
-    "host/places.py": "agents' homes and temporary folders, in the data folder",
+    "host/agent.py": "agents' homes and temporary folders, in the data folder",
     "server/address.py": "the port, in the data folder",
     "server/fs/files.py": "the name of that folder",
     "server/sessions/hosts.py": "the list of agents that run, in the data folder",

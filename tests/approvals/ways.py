@@ -29,8 +29,8 @@ from legation.approvals.trace_export import lines
 from legation.approvals.trace_file import whole_lines
 from legation.cli.door import own_door, who
 from legation.gateway.tool import action_for
+from legation.host.agent import Where
 from legation.host.door_approver import DoorApprover
-from legation.host.places import Where
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, make_app
 from legation.server.services import Services

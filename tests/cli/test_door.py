@@ -11,7 +11,7 @@ import pytest
 from legation.approvals.policies import Policies
 from legation.approvals.trace_file import whole_lines
 from legation.cli.door import own_door, who
-from legation.host.places import Where
+from legation.host.agent import Where
 from legation.wire.action import Action
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision
 

@@ -13,7 +13,7 @@ from tests.client.canned_door import TOKEN
 from tests.client.canned_sessions import CannedSessions, Steps, canned_sessions, info
 
 from legation.errors import STATUS, Code
-from legation.host.takeup import WAYS_OUT
+from legation.host.resume import WAYS_OUT
 from legation.wire.acp.content import Text
 from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.sessions import StopReason

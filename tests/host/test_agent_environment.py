@@ -9,8 +9,8 @@ import pytest
 
 from legation.agents.catalogue.entry import Packaged
 from legation.agents.catalogue.known import KNOWN
+from legation.host.agent import Places
 from legation.host.launch import AgentLauncher
-from legation.host.places import Places
 from legation.proc.environment import INHERITED
 from legation.redact import Redactor
 

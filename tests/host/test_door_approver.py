@@ -19,9 +19,9 @@ from legation.approvals.grants import Grant, Grants, new_grant_id
 from legation.approvals.grants import page as grants_page
 from legation.approvals.policy.shell.split import split
 from legation.errors import AlreadyAnswered, Conflict, Forbidden
+from legation.host.agent import Where
 from legation.host.door_approver import DoorApprover
 from legation.host.options import Limits
-from legation.host.places import Where
 from legation.host.session import Session
 from legation.testing.clock import FakeClock
 from legation.wire.action import Action

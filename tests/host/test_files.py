@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from legation.agents.rpc import RpcFault
-from legation.host import files
-from legation.host.files import SessionFiles
+from legation.host import services
+from legation.host.services import SessionFiles
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import ReadTextFileRequest, WriteTextFileRequest
 
@@ -232,7 +232,7 @@ def test_a_path_with_half_a_character_is_refused(work: Path) -> None:
 
 def test_a_file_beyond_the_limit_is_refused(work: Path) -> None:
     with (work / "huge").open("wb") as file:
-        file.truncate(files.READ_LIMIT + 1)
+        file.truncate(services.READ_LIMIT + 1)
     assert "larger than" in refusal(work, work / "huge")[1]
 
 

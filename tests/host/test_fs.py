@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from legation.agents.rpc import RpcFault
-from legation.host import fs as fs_module
-from legation.host.files import SessionFiles
-from legation.host.fs import DefaultFs, create_default_fs_handler
+from legation.host import services as fs_module
+from legation.host.services import DefaultFs, SessionFiles, create_default_fs_handler
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 from legation.wire.acp.rpc import ErrorCode

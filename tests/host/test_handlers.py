@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from tests.host.rig import go, of_type, rig
 
-from legation.host.fs import create_default_fs_handler
 from legation.host.handlers import (
     FileReader,
     FileWriter,
+    OwnedTerminals,
     QuestionHandler,
     TerminalHandler,
     derive_client_capabilities,
@@ -21,8 +21,7 @@ from legation.host.handlers import (
     read_method,
     write_method,
 )
-from legation.host.ownership import OwnedTerminals
-from legation.host.terminals import create_default_terminal_handler
+from legation.host.services import create_default_fs_handler, create_default_terminal_handler
 from legation.proc import ProcessLauncher
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse

@@ -1,4 +1,4 @@
-from legation.host.leftover import left_open
+from legation.host.resume import left_open
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.wire import codec

@@ -11,7 +11,7 @@ from tests.host.rig import Rig, events, go, of_type, rig
 
 from legation.agents import messages
 from legation.host.session import Session
-from legation.host.toolcalls import KEPT_BYTES
+from legation.host.turn import KEPT_BYTES
 from legation.server.streaming import sse
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend

@@ -14,8 +14,7 @@ from tests.host.rig import Hand, Rig, go, of_type, rig, until_status, until_type
 
 from legation.agents.beginning import AskingModes
 from legation.errors import AgentExited, Forbidden
-from legation.host.modes import asks, current_mode, must_stay_asking, put_into_asking, unasking_mode
-from legation.host.offers import Offers
+from legation.host.modes import Offers, asks, current_mode, must_stay_asking, put_into_asking, unasking_mode
 from legation.host.options import Backoff
 from legation.host.session import Session
 from legation.wire.acp.config import (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.host.rig import Hand, events, go, of_type, play, rig, until, until_type
 
-from legation.host import permissions
+from legation.host import asks
 from legation.host.options import Limits
 from legation.host.router import EARLY_KEPT
 from legation.host.stream import HOST_STREAM
@@ -180,7 +180,7 @@ async def test_a_permission_that_is_taken_back_before_its_end_is_known_is_record
 async def test_a_disk_that_is_stuck_does_not_keep_back_what_an_agent_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(permissions, "PREPARE_LIMIT", 0.01)
+    monkeypatch.setattr(asks, "PREPARE_LIMIT", 0.01)
     keeper = SlowTimekeeper()
     async with rig(tmp_path, approver=keeper, limits=Limits(permission=3600.0)) as made:
         session = await made.script(ASKS_AND_TALKS)

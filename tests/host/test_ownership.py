@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from legation.agents.rpc import RpcFault
-from legation.host.ownership import OwnedTerminals
+from legation.host.handlers import OwnedTerminals
 from legation.wire.acp.reverse import CreateTerminalRequest, TerminalExitStatus, TerminalOutputResponse
 from legation.wire.acp.rpc import ErrorCode
 

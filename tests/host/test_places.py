@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from legation.host.agent import LEFT_AFTER, Places
 from legation.host.options import AgentDefinition
-from legation.host.places import LEFT_AFTER, Places
 from legation.proc import ProcessLauncher
 
 

@@ -19,7 +19,7 @@ from legation.agents.driver import OpenRequest
 from legation.agents.rpc import RpcFault
 from legation.clock import Clock, SystemClock
 from legation.errors import AgentExited
-from legation.host.questions import Questions, answer_without_session
+from legation.host.asks import Questions, answer_without_session
 from legation.proc import Command, Pipes, ProcessLauncher, child_environment
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from legation.agents.rpc import RpcFault
-from legation.host import terminals as terminals_module
-from legation.host.terminals import DefaultTerminals, create_default_terminal_handler
+from legation.host import services as terminals_module
+from legation.host.services import DefaultTerminals, create_default_terminal_handler
 from legation.proc import Child, Command, Pipes, ProcessLauncher, child_environment
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.mcp import NameValue

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.host.transcript import CUT, Account, account_of_replay, transcript_of
+from legation.host.resume import LEFT_OUT, Account, account_of_replay, transcript_of
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.wire import codec
@@ -167,11 +167,11 @@ async def test_a_transcript_is_cut_at_its_beginning() -> None:
             [each for number in range(1000) for each in (prompt(f"ask {number}"), said(f"told {number}"))]
         )
         text = await transcript_of(stream, 500)
-        assert text.startswith(CUT)
+        assert text.startswith(LEFT_OUT)
         assert text.endswith("[user]\nask 999\n\n[agent]\ntold 999")
-        assert len(text) <= 500 + len(CUT) + 1
+        assert len(text) <= 500 + len(LEFT_OUT) + 1
         await stream.append([said("x" * 10_000)])
-        assert len(await transcript_of(stream, 500)) <= 500 + len(CUT) + 1
+        assert len(await transcript_of(stream, 500)) <= 500 + len(LEFT_OUT) + 1
 
 
 async def transcript(*rows: Draft) -> str:

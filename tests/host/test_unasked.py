@@ -14,10 +14,10 @@ from tests.approvals.office import PERSON, SUPERVISOR
 from tests.host.at_a_door import AtADoor, at_a_door
 from tests.host.rig import Hand, events, go, of_type, rig, until_type
 
-from legation.host.reverse import Reverse
+from legation.host.handlers import Reverse
+from legation.host.services import DefaultTerminals
 from legation.host.session import Session
-from legation.host.terminals import DefaultTerminals
-from legation.host.toolcalls import LONGEST_SPLIT, Decided, ToolCalls, command_line
+from legation.host.turn import LONGEST_SPLIT, Decided, ToolCalls, command_line
 from legation.proc import ProcessLauncher, child_environment
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.action import Action

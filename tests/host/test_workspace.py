@@ -9,8 +9,8 @@ from tests.host.rig import play, rig
 from legation.agents.driver import Driver
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
+from legation.host.lifecycle import MAX_DIRECTORIES
 from legation.host.meta import read_meta
-from legation.host.openings import MAX_DIRECTORIES
 from legation.host.options import HostOptions, resolve_agent_definition
 from legation.wire.acp.sessions import NewSessionResponse
 

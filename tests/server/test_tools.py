@@ -20,8 +20,8 @@ from legation.approvals.approval_endings import get
 from legation.approvals.grants import new_grant_id
 from legation.approvals.request import Token
 from legation.gateway.traceparent import trace_id_of
+from legation.host.agent import Where
 from legation.host.door_approver import DoorApprover
-from legation.host.places import Where
 from legation.server.surfaces import policy, tools
 from legation.store.buckets import Limit
 from legation.wire.action import MAX_PLACES, Action

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from legation.host.setup import setup_facts
+from legation.host.modes import setup_facts
 from legation.wire.acp.config import BooleanOption, SessionMode, SessionModeState
 from legation.wire.acp.content import Text, Unread
 from legation.wire.acp.mcp import McpServer

@@ -29,8 +29,8 @@ from legation.approvals.wait import Moment, Why
 from legation.cli.approver import login
 from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, InternalError, LegationError
+from legation.host.agent import Where
 from legation.host.door_approver import DoorApprover, refusal
-from legation.host.places import Where
 from legation.ids import new_id
 from legation.store.database.memory import MemoryDatabase
 from legation.store.database.transaction import Transaction

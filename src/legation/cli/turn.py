@@ -22,8 +22,7 @@ from legation.cli.view import AskedInOrder, Screen
 from legation.errors import Cancelled
 from legation.host.changes import Changes, Snapshot
 from legation.host.host import AcpHost
-from legation.host.modes import Opening, choose_mode
-from legation.host.offers import Offers
+from legation.host.modes import Offers, Opening, choose_mode
 from legation.host.options import AgentDefinition, HostOptions, Limits, trusts_nothing
 from legation.host.session import Session
 from legation.host.turn import PromptResult

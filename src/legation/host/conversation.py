@@ -23,14 +23,20 @@ from legation.errors import (
     TimedOut,
     TransportClosed,
 )
-from legation.host.handlers import QuestionHandler
+from legation.host.asks import Permissions, Questions
+from legation.host.handlers import QuestionHandler, Service
 from legation.host.meta import SessionMeta
 from legation.host.options import Limits
-from legation.host.permissions import Permissions
-from legation.host.questions import Questions
-from legation.host.reverse import Service
-from legation.host.toolcalls import Decided, ToolCalls, real_path
-from legation.host.turn import CANCEL_GRACE, CutWords, PromptResult, Turn, TurnEnd
+from legation.host.turn import (
+    CANCEL_GRACE,
+    CutWords,
+    Decided,
+    PromptResult,
+    ToolCalls,
+    Turn,
+    TurnEnd,
+    real_path,
+)
 from legation.ids import new_id
 from legation.store.stream import Receipt
 from legation.wire import codec

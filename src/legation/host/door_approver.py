@@ -22,7 +22,7 @@ from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.verdict import UnaskedWord
 from legation.approvals.request import Request, Ruling
 from legation.errors import Forbidden, InvalidParams, LegationError, NotFound
-from legation.host.places import Where
+from legation.host.agent import Where
 from legation.wire.ask import Ask, Decision, Prepared, Unasked
 from legation.wire.principal import Principal
 

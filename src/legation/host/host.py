@@ -23,14 +23,21 @@ from legation.clock import Clock
 from legation.errors import CapabilityUnsupported, Conflict, NotFound
 from legation.host import agent as agents
 from legation.host import session as session_module
-from legation.host.agent import Agent
-from legation.host.ending import Ending, Settle
-from legation.host.fs import create_default_fs_handler
-from legation.host.handlers import FsHandler
-from legation.host.listeners import Listener, Listeners
+from legation.host.agent import Agent, Places, Where
+from legation.host.asks import Pending
+from legation.host.handlers import FsHandler, Reverse
+from legation.host.lifecycle import (
+    Details,
+    Ending,
+    Openings,
+    Place,
+    Prepare,
+    Sessions,
+    Settle,
+    must_not_be_anothers,
+)
 from legation.host.meta import real_folder
 from legation.host.modes import must_stay_asking
-from legation.host.openings import Details, Openings, Place, Prepare
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
@@ -38,13 +45,10 @@ from legation.host.options import (
     resolve_agent_definition,
     resolve_host_options,
 )
-from legation.host.pending import Pending
-from legation.host.places import Places, Where
-from legation.host.reverse import Reverse
 from legation.host.router import Router
+from legation.host.services import create_default_fs_handler
 from legation.host.session import Session
-from legation.host.sessions import Sessions, must_not_be_anothers
-from legation.host.stream import HOST_STREAM, HostStream
+from legation.host.stream import HOST_STREAM, HostStream, Listener, Listeners
 from legation.host.turn import CutWords, PromptResult
 from legation.proc import ProcessLauncher
 from legation.store.forbidden import ForbiddenPlaces

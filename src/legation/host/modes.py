@@ -1,4 +1,4 @@
-"""An agent's modes: which it is in, which it offers, and in which of them it asks before it acts.
+"""What the agent of a session says that can be chosen, its modes and options, and in which of them it asks before it acts.
 
 INV-C1  No mode is chosen in which the agent decides for itself: policies would no longer be asked. One that begins in
         such a mode, or comes back in it, is put into one in which it asks before anybody says anything to it.
@@ -10,15 +10,89 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import msgspec
 
 from legation.agents.beginning import AskingModes
 from legation.errors import AgentExited, Forbidden, InvalidParams, LegationError, TransportClosed
-from legation.wire.acp.config import BooleanOption, SelectChoice, SelectOption
+from legation.wire import codec, jsontext
+from legation.wire.acp.config import BooleanOption, ConfigOption, SelectChoice, SelectOption, SessionModeState
+from legation.wire.acp.content import Unread
+from legation.wire.acp.sessions import SessionSetup
+from legation.wire.acp.updates import ConfigOptionUpdate, CurrentModeUpdate
+from legation.wire.events import Draft
+from legation.wire.lifecycle import SetupFacts
 
 if TYPE_CHECKING:
     from legation.agents.driver import Driver
-    from legation.host.offers import Offers
+
+
+Setup = TypeVar("Setup", bound=SessionSetup)
+
+OFFER_TYPES = frozenset(("current-mode-update", "config-option-update"))
+
+
+class Offers(msgspec.Struct, frozen=True):
+    modes: SessionModeState | None = None
+    options: tuple[ConfigOption, ...] = ()
+
+    @classmethod
+    def of(cls, setup: SessionSetup) -> Offers:
+        return cls(setup.modes, setup.config_options or ())
+
+    def after(self, draft: Draft) -> Offers:
+        """The agent said what is chosen now."""
+        match codec.decode(draft):
+            case CurrentModeUpdate(current_mode_id=mode):
+                return self.in_mode(mode)
+            case ConfigOptionUpdate(config_options=options):
+                return self.with_options(options)
+        return self
+
+    def in_mode(self, mode: str) -> Offers:
+        if self.modes is None:
+            return self
+        modes = msgspec.structs.replace(self.modes, current_mode_id=mode)
+        return Offers(modes, self.options)
+
+    def with_options(self, options: tuple[ConfigOption, ...]) -> Offers:
+        return Offers(self.modes, options or self.options)
+
+    def choice(self, category: str) -> SelectOption | None:
+        """The option of that kind, by its category, else by its name."""
+        selects = [each for each in self.options if isinstance(each, SelectOption)]
+        by_category = (each for each in selects if each.category == category)
+        by_name = (each for each in selects if each.id == category)
+        return next(by_category, None) or next(by_name, None)
+
+    def told_in(self, setup: Setup) -> Setup:
+        """The same answer of the agent, with what is chosen now."""
+        return msgspec.structs.replace(
+            setup, modes=self.modes or setup.modes, config_options=self.options or setup.config_options
+        )
+
+    def news_for(self, known: Offers) -> SessionSetup | None:
+        """What whoever knows the other has not heard."""
+        if self == known:
+            return None
+        return SessionSetup(
+            modes=self.modes if self.modes != known.modes else None,
+            config_options=self.options if self.options != known.options else None,
+        )
+
+
+def setup_facts(setup: SessionSetup) -> list[Draft]:
+    """None where there are none. Options of a form that nobody knows are written as they came."""
+    facts: dict[str, object] = {}
+    if setup.modes is not None:
+        facts["modes"] = setup.modes
+    if setup.config_options is not None:
+        facts["configOptions"] = [
+            each.value if isinstance(each, Unread) else each for each in setup.config_options
+        ]
+    return [Draft(SetupFacts.event_type(), jsontext.write(facts))] if facts else []
+
 
 _LONGEST: Final = 1000  # characters of a name that are looked at
 SHOWN: Final = 20  # names in a message that says what there is

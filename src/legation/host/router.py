@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from legation.agents.output import printable
 from legation.agents.rpc import RpcFault
 from legation.errors import AgentError, Conflict, LegationError
-from legation.host.handlers import ExtensionHandler
-from legation.host.questions import answer_without_session
-from legation.host.reverse import Reverse, decode
+from legation.host.asks import answer_without_session
+from legation.host.handlers import ExtensionHandler, Reverse, decode
 from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.store.log import EventLog

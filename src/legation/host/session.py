@@ -23,18 +23,14 @@ from legation.agents.driver import Driver
 from legation.agents.rpc import UNWRITABLE
 from legation.clock import Clock
 from legation.errors import AgentExited, Conflict, InvalidParams, LegationError, SessionClosed
+from legation.host.asks import Pending
 from legation.host.conversation import Conversation
 from legation.host.handlers import QuestionHandler
 from legation.host.meta import SessionMeta, read_meta
-from legation.host.modes import Put, put_into_asking, unasking_mode
-from legation.host.offers import TYPES as OFFER_TYPES
-from legation.host.offers import Offers
+from legation.host.modes import OFFER_TYPES, Offers, Put, put_into_asking, setup_facts, unasking_mode
 from legation.host.options import Limits
-from legation.host.pending import Pending
-from legation.host.setup import setup_facts
 from legation.host.stream import HostStream
-from legation.host.toolcalls import TYPES as TOOL_CALL_TYPES
-from legation.host.turn import PromptResult
+from legation.host.turn import TOOL_CALL_TYPES, PromptResult
 from legation.store.stream import Place, Receipt, Stream
 from legation.wire import codec, jsontext
 from legation.wire.acp.config import ConfigOption

@@ -1,18 +1,39 @@
-"""One turn of a session: from the prompt to its one end, with the times in which the agent must show life."""
+"""One turn of a session: from the prompt to its one end, with the times in which the agent must show life; its tool calls,
+told whole, and what was decided about them: who was asked before what was done.
+
+INV-E1  A decision covers what Legation does for the agent only within its turn, while its tool call runs, and at the very
+        place that it was about when it was asked: a link that was put there since leads to another.
+INV-E2  A tool call counts as asked if it was approved: that call, or its paths or its command while it ran. To have been
+        refused, or to have asked about no more than a look, is no leave to act.
+INV-E3  Nothing is decided by a part of it: whose arguments came in a line that is read in the small (INV-W5) says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os.path
+import re
+import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import msgspec
+from msgspec import UNSET
+
+from legation.agents.outlines import ITEMS_SHOWN
 from legation.agents.rpc import AgentRefused
 from legation.clock import Clock
 from legation.errors import AgentExited, Cancelled, LegationError, TimedOut, TransportClosed
 from legation.store.stream import Receipt
+from legation.wire import codec
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 from legation.wire.acp.sessions import PromptResponse, Usage
+from legation.wire.acp.toolcall import AnyToolCall, Diff, Terminal, ToolCall, ToolCallUpdate, merged
+from legation.wire.action import EFFECTLESS, MAX_PATH, Action
+from legation.wire.ask import Ask, Decision
+from legation.wire.events import CUT, Draft
 from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState
 from legation.wire.payload import Payload
 
@@ -125,3 +146,317 @@ class Turn:
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
+
+
+KEPT = 1000  # of a turn
+KEPT_BYTES = 4 * 1024 * 1024  # of what they said: as objects it may be thirty times as much
+RESOLVED = 16  # paths of a decision whose links are followed; with more it covers nothing
+TOOL_CALL_TYPES = frozenset(("tool-call", "tool-call-update"))
+
+_OVER = frozenset(("completed", "failed"))
+_WRITING = frozenset(("edit", "move", "other"))  # kinds of a permission to write
+_RUNNING = frozenset(("execute", "other"))
+# A shell of another folder may be anything.
+_BY_SHELL: Final = re.compile(r"(?:/bin/|/usr/bin/)?(?:sh|bash|dash|zsh)[ \t]+-l?c[ \t]+(?=\S)")
+LONGEST_SPLIT = (
+    8192  # characters of a command that is taken apart: of a long one that takes the square of its length
+)
+
+
+# By which a call is judged, as they are spelt on the wire and here.
+_JUDGED: Final = {"rawInput": "raw_input", "locations": "locations", "content": "content", "title": "title"}
+
+
+class _Cuts(msgspec.Struct):
+    names: tuple[str, ...] = msgspec.field(name=CUT, default=())
+
+
+_read_cuts = msgspec.json.Decoder(_Cuts).decode
+
+
+class ToolCalls:
+    def __init__(self) -> None:
+        self._open: dict[str, AnyToolCall] = {}
+        self._earlier: dict[str, AnyToolCall] = {}  # begun in turns before, and not over
+        self._over: dict[str, None] = {}
+        self._lines: dict[str, str | None] = {}  # the commands of those that are open
+        self._cuts: dict[str, frozenset[str]] = {}  # what is not known in full, by the name of the call
+        self._sizes: dict[str, int] = {}  # of those that are open, or begun earlier
+        self._held = 0  # all these sizes
+
+    def take(self, draft: Draft) -> AnyToolCall | None:
+        """All that is known of the call, where this ends it: told once."""
+        call = codec.decode(draft)
+        if not isinstance(call, ToolCall | ToolCallUpdate):
+            return None
+        name = call.tool_call_id
+        self._note_cuts(call, draft)
+        if call.status in _OVER:
+            whole = self.whole(call)
+            self._forget(name)
+            known = name in self._over and isinstance(call, ToolCallUpdate)  # else a new call under an old id
+            self._over[name] = None
+            _forget_oldest(self._over)
+            return None if known else whole
+        if name in self._open or len(self._open) < KEPT:
+            whole = self._open[name] = self.whole(call)
+            self._lines[name] = command_line(_argument(whole, "command"))
+            self._over.pop(name, None)  # some agents use an id again
+            self._make_room(name, len(draft.brief))
+        return None
+
+    def _make_room(self, name: str, size: int) -> None:
+        """The oldest are known no more, when all of them say too much."""
+        before = self._sizes.get(name, 0)
+        self._sizes[name] = max(before, size)
+        self._held += self._sizes[name] - before
+        while self._held > KEPT_BYTES and len(self._sizes) > 1:
+            oldest = next(each for each in self._sizes if each != name)
+            self._forget(oldest)
+            self._cuts[oldest] = frozenset(_JUDGED.values())
+
+    def _forget(self, name: str) -> None:
+        self._open.pop(name, None)
+        self._earlier.pop(name, None)
+        self._lines.pop(name, None)
+        self._held -= self._sizes.pop(name, 0)
+
+    def _note_cuts(self, call: AnyToolCall, draft: Draft) -> None:
+        cuts = self.unseen(call)
+        if draft.digest:
+            cuts |= {_JUDGED[name] for name in _read_cuts(draft.digest).names if name in _JUDGED}
+        if cuts:
+            self._cuts[call.tool_call_id] = cuts
+            _forget_oldest(self._cuts)
+        else:
+            self._cuts.pop(call.tool_call_id, None)
+
+    def unseen(self, call: AnyToolCall) -> frozenset[str]:
+        """What there is to judge a call by and is not known in full, unless the call says it again (INV-E3)."""
+        cuts = self._cuts.get(call.tool_call_id, frozenset())
+        return frozenset(name for name in cuts if getattr(call, name) in (None, UNSET)) if cuts else cuts
+
+    def hidden(self, call: AnyToolCall) -> list[str]:
+        """Arguments and places of a call, told whole, that are not known in full. A long output hides none."""
+        cuts = self._cuts.get(call.tool_call_id, frozenset())
+        outputs = {"title"} if len(call.content or ()) >= ITEMS_SHOWN else {"title", "content"}
+        return sorted(cuts - outputs)
+
+    def whole(self, call: AnyToolCall) -> AnyToolCall:
+        """What is known of it, with what is new."""
+        known = self._open.get(call.tool_call_id) or self._earlier.get(call.tool_call_id)
+        return merged(known, call) if known else call
+
+    def about(self, path: str | None, command: str | None) -> str | None:
+        """The call that runs and names that path or command."""
+        line = command_line(command)
+        for name, call in reversed(self._open.items()):
+            if path is not None and path in _named(call):
+                return name
+            if line is not None and self._lines.get(name) == line:
+                return name
+        return None
+
+    def is_over(self, name: str) -> bool:
+        return name in self._over
+
+    def at_work(self) -> bool:
+        return any(call.status == "in_progress" for call in self._open.values())
+
+    def clear(self) -> None:
+        self._earlier |= self._open
+        self._open.clear()
+        self._lines.clear()
+        while len(self._earlier) > KEPT:
+            self._forget(next(iter(self._earlier)))
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One question about an action. `places` are its paths, `real` where they led when it was asked."""
+
+    call: str | None
+    turn: str | None
+    kind: str
+    places: frozenset[str]
+    real: frozenset[str]
+    commands: frozenset[str | None]
+    decision: Decision | None = None
+    claimed_by: str | None = None  # the tool call that it was found to be about
+
+    @property
+    def approved(self) -> bool:
+        return self.decision is not None and self.decision.outcome == "approved"
+
+    @property
+    def acts(self) -> bool:
+        """What was asked about is more than a look; a command is, whatever its agent calls it."""
+        return bool(self.commands) or self.kind not in EFFECTLESS
+
+
+class Decided:
+    """What was asked in a session and decided, newest last."""
+
+    def __init__(self, calls: ToolCalls) -> None:
+        self._calls = calls
+        self._entries: dict[str, Entry] = {}
+        self._terminals: dict[str, None] = {}
+        self._questions: dict[str, None] = {}
+
+    def begin(self, ask: Ask) -> None:
+        paths = ask.action.paths
+        self._entries[ask.id] = Entry(
+            ask.tool_call_id,
+            ask.turn,
+            ask.action.kind,
+            frozenset(paths),
+            frozenset(map(real_path, paths)) if len(paths) <= RESOLVED else frozenset(),
+            frozenset(map(command_line, ask.action.commands)),
+        )
+        _forget_oldest(self._entries)
+
+    def settle(self, ask: Ask, decision: Decision) -> None:
+        if ask.id in self._entries:
+            self._entries[ask.id].decision = decision
+
+    def decision(self, ask: Ask) -> Decision | None:
+        entry = self._entries.get(ask.id)
+        return entry.decision if entry else None
+
+    def opened(self, terminal_id: str) -> None:
+        """A terminal whose command was decided."""
+        self._terminals[terminal_id] = None
+        _forget_oldest(self._terminals)
+
+    def questioned(self, call: str | None) -> None:
+        """A person was asked a question, which is all that some tool calls do."""
+        if call is not None:
+            self._questions[call] = None
+            _forget_oldest(self._questions)
+
+    def begin_turn(self) -> None:
+        """Decisions of turns before count for calls that still run, and for nothing else."""
+        self._entries = {
+            name: entry
+            for name, entry in self._entries.items()
+            if entry.decision is None or (entry.call is not None and not self._calls.is_over(entry.call))
+        }
+
+    def covers(self, action: Action, real: str | None, turn: str | None, cwd: str) -> bool:
+        """Whether it was approved already, as part of the tool call that it belongs to (INV-E1). A command is another one
+        in another folder than `cwd`, unless that was part of the question."""
+        if turn is None:
+            return False
+        kinds = _RUNNING if action.kind == "execute" else _WRITING
+        folder = action.params.get("cwd")
+        for entry in self._entries.values():
+            if (
+                not entry.approved
+                or entry.turn != turn
+                or entry.call is None
+                or self._calls.is_over(entry.call)
+            ):
+                continue
+            if action.kind != "read" and entry.kind not in kinds:
+                continue
+            if (
+                real is None
+                and command_line(action.command) in entry.commands
+                and (folder in (None, cwd) or real_path(str(folder)) in entry.real)
+            ):
+                return True
+            if real is not None and real in entry.real:
+                return True
+        return False
+
+    def was_asked(self, call: AnyToolCall, action: Action, turn: str | None) -> bool:
+        """INV-E2."""
+        entries = [each for each in self._entries.values() if each.approved and each.acts]
+        own = [each for each in entries if each.call == call.tool_call_id]
+        if own and _fits(own, action):
+            return True
+        if any(
+            each.terminal_id in self._terminals for each in call.content or () if isinstance(each, Terminal)
+        ):
+            return True
+        name = call.tool_call_id
+        if name in self._questions and not (action.command or action.paths or action.urls):
+            return True
+        others = [each for each in entries if each.turn == turn and each.claimed_by in (None, name)]
+        if action.command is not None:
+            wanted = frozenset(map(command_line, action.commands))
+            found = [each for each in others if wanted <= each.commands][:1]
+        else:
+            found = _about(others, action.paths)
+        for entry in found:
+            entry.claimed_by = name
+        return bool(found)
+
+
+def _fits(own: list[Entry], action: Action) -> bool:
+    """Whether what was decided about a call is what the call did. What was not said then is not held against it, and
+    somebody who changed the arguments knew what for."""
+    if any(each.decision is not None and each.decision.params is not None for each in own):
+        return True
+    if action.command is not None:
+        if any(not each.commands and each.kind in _RUNNING for each in own):
+            return True
+        commands = frozenset[str | None]().union(*(each.commands for each in own))
+        return commands.issuperset(map(command_line, action.commands))
+    places = frozenset[str]().union(*(each.places | each.real for each in own))
+    return not places or all(path in places or real_path(path) in places for path in action.paths)
+
+
+def _about(entries: list[Entry], paths: tuple[str, ...]) -> list[Entry]:
+    """Those that name the paths, where together they name all."""
+    if not paths:
+        return []
+    wanted = set(paths)
+    found = [each for each in entries if wanted & (each.places | each.real)]
+    named = frozenset[str]().union(*(each.places | each.real for each in found))
+    return found if wanted <= named else []
+
+
+def real_path(path: str) -> str:
+    """Where its links lead; as it is where that cannot be told. Of one that is too long to be opened nothing is looked
+    up: it would take the square of its length."""
+    if len(path) > MAX_PATH:
+        return path
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        return path
+
+
+def command_line(command: object) -> str | None:
+    """As the shell gets it: agents ask about the line, and then have a shell run it."""
+    if not isinstance(command, str):
+        return None
+    command = command.strip()
+    begun = _BY_SHELL.match(command)
+    if begun is None:
+        return command
+    line = command[begun.end() :]
+    if len(command) > LONGEST_SPLIT:
+        return line[1:-1].strip() if line[0] == line[-1] == "'" and line.count("'") == 2 else command
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return command
+    return words[0].strip() if len(words) == 1 else command
+
+
+def _named(call: AnyToolCall) -> Iterable[object]:
+    yield from (each.path for each in call.locations or ())
+    yield from (each.path for each in call.content or () if isinstance(each, Diff))
+    yield _argument(call, "path")
+    yield _argument(call, "file_path")
+
+
+def _argument(call: AnyToolCall, name: str) -> object:
+    return call.raw_input.get(name) if isinstance(call.raw_input, dict) else None
+
+
+def _forget_oldest(kept: dict[str, Any]) -> None:
+    while len(kept) > KEPT:
+        del kept[next(iter(kept))]

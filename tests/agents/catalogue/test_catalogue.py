@@ -13,8 +13,8 @@ from legation.agents import catalogue as module
 from legation.agents.catalogue.home import home_of
 from legation.agents.install import shipped
 from legation.errors import ConfigInvalid, InvalidParams, NotFound, Unavailable
+from legation.host.agent import Places
 from legation.host.options import AgentDefinition
-from legation.host.places import Places
 
 ACP = "node_modules/@agentclientprotocol/claude-agent-acp"
 

@@ -3,8 +3,7 @@
 import pytest
 
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
-from legation.host.modes import asks, current_mode
-from legation.host.offers import Offers
+from legation.host.modes import Offers, asks, current_mode
 from legation.server.sessions.details import Details
 from legation.server.sessions.options import Wanted, choose, left_in
 from legation.wire.acp.config import SelectChoice, SelectOption, SessionMode, SessionModeState

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.server.sessions.talk import Talk
 
-from legation.host import transcript
+from legation.host import resume
 from legation.server.sessions.messages import MOST_CONTEXT
 from legation.store.stream import Stream
 
@@ -151,15 +151,15 @@ async def test_a_message_whose_agent_goes_while_the_transcript_is_read_is_not_lo
 ) -> None:
     await lost(talk)
     await talk.created("new", agent="mirror", continues="old")
-    host = await talk.rig.services.hosting.host()
-    read = transcript.transcript_of
+    host = await talk.rig.services.hosts.host()
+    read = resume.transcript_of
 
     async def read_without_an_agent(stream: Stream, limit: int) -> str:
         await host.dispose_agent(str(host.session("new").agent_id))
         return await read(stream, limit)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(transcript, "transcript_of", read_without_an_agent)
+        meanwhile.setattr(resume, "transcript_of", read_without_an_agent)
         ended = await sent(talk, "new", "first")
     assert "cannot reach the agent" in ended["error"]["message"]
     heard = await talk.reflected("new", message="second")

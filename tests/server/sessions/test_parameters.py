@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.server.sessions.talk import Talk
 
-from legation.host.files import SessionFiles
+from legation.host.services import SessionFiles
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import WriteTextFileRequest
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from legation.errors import InvalidParams
-from legation.host.methods import what_is_wrong
-from legation.host.openings import MAX_DIRECTORIES
+from legation.host.endpoint import what_is_wrong
+from legation.host.lifecycle import MAX_DIRECTORIES
 from legation.wire import jsontext
 from legation.wire.acp.content import Audio, EmbeddedResource, Image, ResourceLink, Text
 from legation.wire.acp.mcp import McpServer

@@ -13,7 +13,7 @@ import msgspec
 
 from legation.agents.rpc import RpcFault
 from legation.errors import TransportClosed
-from legation.host.fs import DefaultFs
+from legation.host.services import DefaultFs
 from legation.server.sessions.clients import Answered, Following, SessionClients
 from legation.wire.acp.reverse import (
     CreateTerminalRequest,

@@ -125,9 +125,9 @@ class WorkspaceHosts:
 
     async def _open(self, workspace: str) -> AcpHost:
         from legation.host.door_approver import DoorApprover
-        from legation.host.fs import create_default_fs_handler
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
+        from legation.host.services import create_default_fs_handler
         from legation.server.sessions.client_handlers import ClientExtensions, ClientFiles, ClientTerminals
         from legation.server.sessions.questions import WaitingQuestions
 

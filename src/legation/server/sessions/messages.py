@@ -226,7 +226,7 @@ class MessageQueue:
 
     async def _blocks(self, record: SessionRecord, message: Message) -> tuple[ContentBlock, ...]:
         """The message; the first one behind what was said in the session that this one continues."""
-        from legation.host.transcript import transcript_of
+        from legation.host.resume import transcript_of
 
         former = record.details.continues if record.details.untold else None
         stream = await self._log.find(former, record.workspace) if former else None
@@ -262,7 +262,7 @@ class MessageQueue:
                 await self._recover(record, await self._log.stream(record.id, record.workspace))
 
     async def _recover(self, record: SessionRecord, stream: Stream) -> None:
-        from legation.host.leftover import left_open
+        from legation.host.resume import left_open
         from legation.host.turn import CutWords
 
         details, queue = record.details, record.details.queue

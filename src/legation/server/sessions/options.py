@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from legation.errors import CapabilityUnsupported, InvalidParams, LegationError
 from legation.host.modes import (
     SHOWN,
+    Offers,
     Opening,
     Setting,
     asks,
@@ -23,7 +24,6 @@ from legation.host.modes import (
     must_ask,
     offered_modes,
 )
-from legation.host.offers import Offers
 from legation.wire.acp.config import VARIANT_CATEGORIES, SelectOption
 from legation.wire.acp.sessions import NewSessionResponse
 

@@ -1,4 +1,5 @@
-"""How a host comes by its sessions: new ones, ones that an agent already has, ones of an earlier host.
+"""The sessions of a host: how it comes by them (new ones, ones that an agent already has, ones of an earlier host), who may
+have which, and how they end: here for certain, at their agent as far as it can be told.
 
 INV-O1  While a session of a name is being made, nobody else makes one of that name.
 INV-O2  What the store has of a new session is all of it: one commit makes it, and from then on nobody who is cancelled
@@ -8,6 +9,7 @@ INV-O2  What the store has of a new session is all of it: one commit makes it, a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -17,21 +19,15 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from legation.agents.driver import Driver, OpenRequest
-from legation.errors import InvalidParams, LegationError, NotFound
+from legation.errors import Conflict, InvalidParams, LegationError, NotFound, SessionClosed
 from legation.host.agent import Agent
+from legation.host.handlers import OwnedTerminals
 from legation.host.meta import SessionMeta, read_meta, real_folder
-from legation.host.modes import Opening, put_into_asking
-from legation.host.offers import Offers
+from legation.host.modes import Offers, Opening, put_into_asking
+from legation.host.resume import TakeUp
 from legation.host.session import Session, Surroundings
 from legation.host.session import State as SessionState
-from legation.host.sessions import (
-    Sessions,
-    must_be_free,
-    must_be_unused,
-    must_not_have_ended,
-    new_session,
-)
-from legation.host.takeup import TakeUp
+from legation.host.stream import HOST_STREAM, HostStream
 from legation.store.backend import State
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
@@ -40,6 +36,101 @@ from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.sessions import NewSessionResponse
 from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.hoststream import SessionUpdated
+
+
+class Sessions:
+    def __init__(self) -> None:
+        self._known: dict[str, Session] = {}
+        self._claimed: set[str] = set()
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._known.values()))
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._known
+
+    def of(self, agent_id: str) -> list[Session]:
+        return [session for session in self if session.agent_id == agent_id]
+
+    def find(self, session_id: str) -> Session | None:
+        return self._known.get(session_id)
+
+    def get(self, session_id: str) -> Session:
+        session = self._known.get(session_id)
+        if session is None:
+            raise NotFound(f"cannot find session {session_id}; check its id")
+        return session
+
+    def snapshots(self) -> list[SessionUpdated]:
+        return [session.snapshot() for session in self]
+
+    def add(self, session: Session) -> None:
+        self._known[session.id] = session
+
+    def remove(self, session: Session) -> None:
+        if self._known.get(session.id) is session:
+            del self._known[session.id]
+
+    @contextmanager
+    def claim(self, session_id: str) -> Iterator[None]:
+        """While a session of that name is being made, nobody else makes one."""
+        if session_id in self._known or session_id in self._claimed or session_id == HOST_STREAM:
+            raise Conflict(f"cannot create session {session_id}: there is one of that name; give another")
+        self._claimed.add(session_id)
+        try:
+            yield
+        finally:
+            self._claimed.discard(session_id)
+
+
+async def new_session(stream: Stream, meta: SessionMeta, around: Surroundings) -> Session:
+    """Strict: its metadata are stored, or it is not there."""
+    must_be_unused(stream)
+    session = Session(stream, meta, around)
+    await session.keep(meta)
+    return session
+
+
+def must_be_unused(stream: Stream) -> None:
+    info = stream.info()
+    if info.state == "deleted":
+        raise Conflict(
+            f"cannot create session {stream.name}: one of that name was deleted, and no name is used again; give another"
+        )
+    if info.head or info.state != "open":
+        raise Conflict(
+            f"cannot create session {stream.name}: there is a record of that name; load or resume it"
+        )
+
+
+def must_not_have_ended(stream: Stream, *, to_load: bool) -> None:
+    """To be taken up by a host that does not know it: what an earlier one ended is refused before an agent is asked."""
+    state = stream.info().state
+    if state == "deleted":
+        raise SessionClosed(f"cannot take up session {stream.name}: it was deleted; start another")
+    if state == "closed" and not to_load:
+        raise SessionClosed(f"cannot take up session {stream.name}: it is closed; load it to reopen it")
+
+
+def must_be_free(agent_id: str, session: Session, *, to_load: bool) -> None:
+    """To be taken up. A closed session is reopened by a load; a deleted one by nothing."""
+    if session.status == "deleted" or (session.status == "closed" and not to_load):
+        advice = "load it to reopen it" if session.status == "closed" else "start another"
+        raise SessionClosed(f"cannot take up session {session.id}: it is {session.status}; {advice}")
+    if session.ending:
+        raise SessionClosed(f"cannot take up session {session.id}: it is being ended; wait for that")
+    if session.status == "resuming":
+        raise Conflict(f"cannot take up session {session.id}: it is being taken up already; wait for that")
+    if session.busy:
+        raise Conflict(f"cannot take up session {session.id}: a turn is running; wait or cancel it")
+    must_not_be_anothers(agent_id, session)
+
+
+def must_not_be_anothers(agent_id: str, session: Session) -> None:
+    """An agent that is gone owns nothing any more."""
+    if session.status == "active" and session.agent_id != agent_id:
+        raise InvalidParams(f"cannot use session {session.id} with {agent_id}: it is another agent's")
+
 
 T = TypeVar("T")
 
@@ -310,3 +401,83 @@ def _recorded_state(stream: Stream, meta: SessionMeta) -> SessionState:
 def _is_known(state: State, meta: SessionMeta) -> bool:
     """To a later host."""
     return state == "open" or (state == "closed" and meta.reopens)
+
+
+Settle: TypeAlias = Callable[[], Awaitable[None]]
+"""Ends what must not outlive a session's record."""
+
+_log = logging.getLogger(__name__)
+
+
+class Ending:
+    """`limit` is the seconds an agent has to answer."""
+
+    def __init__(
+        self, sessions: Sessions, terminals: OwnedTerminals | None, limit: float, host: HostStream
+    ) -> None:
+        self._sessions = sessions
+        self._terminals = terminals
+        self._limit = limit
+        self._host = host
+
+    async def close(self, session: Session, agent: Agent | None, *, reopens: bool) -> None:
+        live = agent.live if agent and session.status == "active" else None
+        await session.end("closed", reopens=reopens)
+        await self._free(session, agent)
+        if live is not None and live.can_close:
+            await self._tell(live, session, "closed")
+
+    async def delete(self, session: Session, agent: Agent | None, settle: Settle | None = None) -> None:
+        """`agent` is one that may have it, open or not. Whoever has something to `settle` has decided for good: then its
+        agent is told first, for it may be stopped there."""
+        live = agent.live if agent else None
+
+        async def part() -> None:
+            await self._free(session, agent)
+            if live is not None and (live.can_delete or live.can_close):
+                await self._tell(live, session, "deleted" if live.can_delete else "closed")
+
+        async def last() -> None:
+            await part()
+            if settle is not None:
+                await settle()
+
+        if settle is None:
+            await session.end("deleted")
+            await part()
+        else:
+            await session.end("deleted", last=last)
+
+    async def lost(self, agent: Agent) -> None:
+        """Its process has ended: its sessions are disconnected, at once."""
+        for session in self._sessions.of(agent.id):
+            await session.lose_agent(agent.how_it_ended())
+            await self._free(session, agent)
+
+    async def _free(self, session: Session, agent: Agent | None) -> None:
+        await self.release_terminals(session)
+        if agent is not None:
+            agent.router.forget(session)
+
+    async def release_terminals(self, session: Session) -> None:
+        """What a handler of the application's does wrong keeps no session open and no host alive."""
+        if self._terminals is None:
+            return
+        try:
+            await self._terminals.cleanup_session(session.id)
+        except Exception as error:  # noqa: BLE001 - the handler's own fault, isolated and told
+            _log.exception("cannot release the terminals of session %s", session.id)
+            self._complain(session, f"its terminals could not be released: {type(error).__name__}")
+
+    async def _tell(self, live: Driver, session: Session, status: str) -> None:
+        """Best effort: ours is ended whatever the agent says."""
+        tell = live.delete_session if status == "deleted" else live.close_session
+        try:
+            await tell(session.meta.agent_session_id, self._limit)
+        except LegationError as error:
+            self._complain(session, f"the agent could not be told that it is {status}: {error.message}")
+
+    def _complain(self, session: Session, what: str) -> None:
+        self._host.diagnose(
+            DiagnosticCode.AGENT_PROCESS_ERROR, what, agent_id=session.agent_id, session_id=session.id
+        )
