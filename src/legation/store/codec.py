@@ -92,15 +92,10 @@ def check(drafts: Sequence[Draft]) -> None:
         raise InvalidParams(f"cannot store a {culprit.type!r} event: its raw JSON must be one non-empty line")
     for type_ in {draft.type for draft in drafts}:
         _type_members[type_]
-        if type_ == REFERENCE:
-            _check_references([draft.raw for draft in drafts if draft.type == REFERENCE])
-
-
-def _check_references(raws: Sequence[bytes]) -> None:
-    if not _REFERENCES.fullmatch(b"".join(raws)):
-        raise InvalidParams(
-            "cannot store a reference: give the name of a stream and the number of an event in it"
-        )
+        if type_ == REFERENCE and not _REFERENCES.fullmatch(
+            b"".join([draft.raw for draft in drafts if draft.type == REFERENCE])
+        ):
+            raise InvalidParams("cannot store a reference: name a stream and the number of an event in it")
 
 
 def encode(events: Sequence[Event]) -> bytes:

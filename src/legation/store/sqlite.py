@@ -242,7 +242,8 @@ class SqliteBackend:
         fresh = [event for event in op.events if event.seq > head]
         if fresh:
             self._heads[op.stream] = stream_id, fresh[-1].seq
-        return [(stream_id, page[-1].seq, codec.encode_page(page)) for page in codec.pages(fresh, PAGE_BYTES)]
+        encode = codec.encode if len(fresh) == 1 else codec.encode_page  # one is no run
+        return [(stream_id, page[-1].seq, encode(page)) for page in codec.pages(fresh, PAGE_BYTES)]
 
     def _head(self, stream: str) -> tuple[int, int]:
         found = self._heads.get(stream) or self._writer.execute(_HEAD, (stream,)).fetchone()

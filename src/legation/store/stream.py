@@ -411,11 +411,6 @@ class Stream:
         start = max(seq, (self.floor if floor is None else floor) - 1) - self._before_tail
         return self._tail[start:] if start >= 0 else None
 
-    def recent(self, seq: int) -> Event | None:
-        """The one of that number, whatever generation it is of, if memory has it."""
-        index = seq - self._before_tail - 1
-        return self._tail[index] if 0 <= index < len(self._tail) else None
-
     def since_ahead(self, seq: int) -> list[Event] | None:
         """The same as `since`, with those that are on the way to the disk."""
         found = self.since(seq)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from legation.server.acp.following import Follower
+from legation.server.acp.log import ConnectionLog, SessionFollower, stream_name
 from legation.server.acp.messages import Updates
-from legation.server.acp.outlet import Outlet, stream_name
 from legation.server.acp.source import ConnectionSource
 from legation.store.backend import Op
 from legation.store.log import EventLog
@@ -35,7 +34,9 @@ async def test_an_update_and_its_message_need_one_commit(tmp_path: Path) -> None
     async with EventLog(backend) as log, asyncio.timeout(BOUND):
         session, told = await log.stream("ses_1"), await log.stream(stream_name("editor"))
         await told.append([Draft("acp-opened", b"{}")])
-        follower = Follower("ses_1", session, Outlet(log, told), lambda *_: None, lambda _: None)
+        follower = SessionFollower(
+            "ses_1", session, ConnectionLog(log, told), lambda *_: None, lambda _: None
+        )
         follower.start()
         backend.commit = held  # type: ignore[method-assign]
         session.append([UPDATE])
@@ -57,14 +58,14 @@ async def test_it_is_over_when_the_session_has_said_so_and_is_closed(tmp_path: P
     """Not before, for that may fail; and not for one that is closed while it is being loaded again."""
     async with EventLog(SqliteBackend(tmp_path / "log.db")) as log, asyncio.timeout(BOUND):
         session, told = await log.stream("ses_1"), await log.stream(stream_name("editor"))
-        ended = list[Follower]()
-        follower = Follower("ses_1", session, Outlet(log, told), lambda *_: None, ended.append)
+        ended = list[SessionFollower]()
+        follower = SessionFollower("ses_1", session, ConnectionLog(log, told), lambda *_: None, ended.append)
         follower.start()
         await session.append([codec.draft(SessionStatus(status="closed"))])
         await follower.reached(1)
         await session.append([codec.draft(SessionStatus(status="active", reason="it could not be closed"))])
         await session.close()
-        late = Follower("ses_1", session, Outlet(log, told), lambda *_: None, ended.append)
+        late = SessionFollower("ses_1", session, ConnectionLog(log, told), lambda *_: None, ended.append)
         await late.skip()
         late.start()
         await session.replace([codec.draft(SessionReset(reason="loaded"))])
@@ -83,7 +84,9 @@ async def test_it_is_over_when_the_session_is_deleted(tmp_path: Path) -> None:
     async with EventLog(SqliteBackend(tmp_path / "log.db")) as log, asyncio.timeout(BOUND):
         session, told = await log.stream("ses_1"), await log.stream(stream_name("editor"))
         ended = asyncio.Event()
-        follower = Follower("ses_1", session, Outlet(log, told), lambda *_: None, lambda _: ended.set())
+        follower = SessionFollower(
+            "ses_1", session, ConnectionLog(log, told), lambda *_: None, lambda _: ended.set()
+        )
         follower.start()
         await session.delete()
         await ended.wait()

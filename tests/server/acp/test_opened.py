@@ -12,8 +12,7 @@ from msgspec import Raw
 from tests.server.sessions.talk import Talk, open_talk, script
 
 from legation.agents.messages import Message
-from legation.server.acp.following import Follower
-from legation.server.acp.state import Setup
+from legation.server.acp.log import SessionFollower, Setup
 
 pytestmark = pytest.mark.heavy
 
@@ -379,13 +378,13 @@ async def test_a_client_that_gave_up_a_load_is_told_what_its_next_prompt_says(
     session = await made_and_closed(talk)
     replaying = asyncio.Event()
 
-    async def replay(_: Follower) -> Setup:
+    async def replay(_: SessionFollower) -> Setup:
         replaying.set()
         never: asyncio.Future[Setup] = asyncio.get_running_loop().create_future()
         return await never
 
     with monkeypatch.context() as patch:
-        patch.setattr(Follower, "replay", replay)
+        patch.setattr(SessionFollower, "replay", replay)
         loading = asyncio.create_task(take_up(talk, session))
         await replaying.wait()
         told = {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,8 +21,7 @@ from tests.server.sessions.talk import Talk, open_talk, script
 from tests.store.backends import make_backend
 
 from legation.clock import SystemClock
-from legation.server.acp.following import Follower
-from legation.server.acp.outlet import MESSAGE, Outlet
+from legation.server.acp.log import MESSAGE, ConnectionLog, SessionFollower
 from legation.server.acp.source import ConnectionSource
 from legation.server.streaming import sse
 from legation.server.streaming.hub import Hub
@@ -231,13 +231,13 @@ class Rig:
 
     def __init__(self, log: EventLog, told: Stream) -> None:
         self.log = log
-        self.outlet = Outlet(log, told)
-        self.followers: dict[str, Follower] = {}
+        self.outlet = ConnectionLog(log, told)
+        self.followers: dict[str, SessionFollower] = {}
 
     async def session(self, name: str) -> Stream:
         stream = await self.log.stream(name)
         if name not in self.followers:
-            follower = Follower(name, stream, self.outlet, lambda *_: None, lambda _: None)
+            follower = SessionFollower(name, stream, self.outlet, lambda *_: None, lambda _: None)
             self.followers[name] = follower
             follower.seq = stream.visible
             follower.start()
@@ -337,6 +337,36 @@ async def test_what_a_reader_was_shown_is_not_in_a_cache_once_its_session_is_del
                 assert last[0] in shown
         hub.close()
         await made.stop()
+
+
+async def test_what_is_deleted_while_it_is_read_is_not_shown(tmp_path: Path) -> None:
+    """Nor what another reader makes of what was read before."""
+    path = tmp_path / "log.db"
+    async with asyncio.timeout(BOUND), EventLog(SqliteBackend(path)) as log:
+        made = await rig(log)
+        await made.say("ses_1", "gone", "gone")
+        [kept] = await made.say("ses_2", "kept")
+        await made.stop()
+    reads, go = threading.Event(), threading.Event()
+
+    class Slow(SqliteBackend):
+        def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
+            found = super().read(stream, after, up_to_bytes)
+            if stream == "ses_1":
+                reads.set()
+                assert go.wait(BOUND)
+            return found
+
+    async with asyncio.timeout(BOUND), EventLog(Slow(path)) as log:
+        source = ConnectionSource(log, await log.stream("acp:client"))
+        first = asyncio.create_task(source.read_older(0))
+        assert await asyncio.to_thread(reads.wait, BOUND)
+        await (await log.stream("ses_1")).delete()
+        second = asyncio.create_task(source.read_older(1))
+        await asyncio.sleep(0)
+        go.set()
+        for found in (await first, await second, await source.read_older(0)):
+            assert [each.raw for each in found] == [kept]
 
 
 async def test_a_page_of_nothing_but_what_is_gone_is_the_last(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from legation.server.acp.following import Follower
-from legation.server.acp.outlet import Outlet, stream_name
+from legation.server.acp.log import ConnectionLog, SessionFollower, stream_name
 from legation.store.backend import Op
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
@@ -35,7 +34,9 @@ async def main() -> None:
     folder, number, when = sys.argv[1:]
     async with EventLog(Killed(Path(folder) / "log.db", int(number), when)) as log:
         session, told = await log.stream("ses_1"), await log.stream(stream_name("editor"))
-        follower = Follower("ses_1", session, Outlet(log, told), lambda *_: None, lambda _: None)
+        follower = SessionFollower(
+            "ses_1", session, ConnectionLog(log, told), lambda *_: None, lambda _: None
+        )
         follower.seq = session.visible
         follower.start()
         while True:

@@ -10,8 +10,8 @@ import msgspec
 from legation.agents.messages import Message, read_error
 from legation.errors import TransportClosed
 from legation.ids import new_id
+from legation.server.acp.log import ConnectionLog
 from legation.server.acp.messages import key_of, notification_line, request_line
-from legation.server.acp.outlet import Outlet
 from legation.server.sessions.clients import Answered
 from legation.wire import jsontext
 from legation.wire.acp.rpc import CANCEL_REQUEST
@@ -21,7 +21,7 @@ MOST_WAITING: Final = 1_000  # of one client; an agent's runaway questions must 
 
 
 class ClientCalls:
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: ConnectionLog) -> None:
         self._outlet = outlet
         self._waiting: dict[bytes, asyncio.Future[Answered]] = {}
 

@@ -19,9 +19,9 @@ from legation.errors import LegationError, Unavailable
 from legation.server.acp.asking import Asking
 from legation.server.acp.client_calls import ClientCalls
 from legation.server.acp.failures import Refused, exit_of, logger, rpc_error
+from legation.server.acp.log import ConnectionLog, Kept, Taken
 from legation.server.acp.messages import error_line, key_of, kind_of, notification_line, result_line
 from legation.server.acp.methods import AcpMethods, Reply
-from legation.server.acp.outlet import Kept, Outlet, Taken
 from legation.server.acp.waiting import Waiting
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients, offers, what_counts
@@ -57,7 +57,7 @@ class AcpConnection:
     def __init__(
         self,
         kept: Kept,
-        outlet: Outlet,
+        outlet: ConnectionLog,
         slot: AgentSlot,
         sessions: SessionService,
         clients: SessionClients,

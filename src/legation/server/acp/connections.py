@@ -20,7 +20,7 @@ from legation.approvals.approval import Approval
 from legation.approvals.attendance import Attendance
 from legation.approvals.inbox import Inbox
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
-from legation.server.acp.outlet import OPENED, PREFIX, Kept, Outlet, read_kept, stream_name
+from legation.server.acp.log import OPENED, PREFIX, ConnectionLog, Kept, read_kept, stream_name
 from legation.server.acp.waiting import Waiting
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients
@@ -198,7 +198,7 @@ class AcpConnections:
 
         if not kept.taken and kept.asks is None:
             return kept
-        outlet, settled = Outlet(self._log, stream), msgspec.structs.replace(kept, taken=(), asks=None)
+        outlet, settled = ConnectionLog(self._log, stream), msgspec.structs.replace(kept, taken=(), asks=None)
         receipt = outlet.say(*await last_words(stream, kept.taken, kept.asks))
         if receipt is not None:
             await receipt
@@ -230,7 +230,7 @@ class AcpConnections:
         await asyncio.to_thread(make_folder, self._work)
         slot = AgentSlot(self._sessions.agents, key[0], kept.agent, self._work, shared=True, idle_after=IDLE)
         return AcpConnection(
-            kept, Outlet(self._log, stream), slot, self._sessions, self._clients, self._waiting
+            kept, ConnectionLog(self._log, stream), slot, self._sessions, self._clients, self._waiting
         )
 
     async def _end(

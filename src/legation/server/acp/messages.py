@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from legation.agents.messages import Message, id_key, read_message
 from legation.errors import InvalidParams
 from legation.wire import jsontext
 from legation.wire.acp.rpc import RpcError
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, WHOLE, Draft, Event, Span
 from legation.wire.lifecycle import ExtensionMessage
 from legation.wire.members import one_line, read_members, renamed
+
+if TYPE_CHECKING:  # a server that no client has come to does without
+    from legation.agents.messages import Message
 
 Kind = Literal["request", "notification", "response"]
 
@@ -27,6 +29,8 @@ _SHAPE: Final = "send one JSON-RPC message: an object with `method`, or with `id
 
 def read_body(body: bytes) -> Message:
     """Raises `InvalidParams` for whatever is no message of JSON-RPC 2.0."""
+    from legation.agents.messages import read_message
+
     try:
         if not body.isascii():
             body.decode()  # msgspec does not look into what it keeps raw
@@ -50,6 +54,8 @@ def kind_of(message: Message) -> Kind:
 
 def key_of(message: Message) -> bytes:
     """The id in one spelling, to find it again."""
+    from legation.agents.messages import id_key
+
     return id_key(bytes(message.id))
 
 
@@ -97,16 +103,18 @@ class Updates:
         self._known: dict[tuple[bytes, bytes], bytes] = {}
 
     def line(self, update: Event | Draft) -> bytes:
-        return b'%b%b,"update":%b}}' % (self._head, self._beside(update), update.payload)
+        raw, span = update.raw, update.span
+        if span == WHOLE:
+            return b'%b,"update":%b}}' % (self._head, raw)
+        before, end = span[0], len(raw) - span[1]
+        around = raw[:before], raw[end:]
+        beside = self._known.get(around)
+        if beside is None:
+            beside = self._look_beside(around, raw, span)
+        return b'%b%b,"update":%b}}' % (self._head, beside, raw[before:end])
 
-    def of(self, event: Event) -> bytes | None:
-        """The line that an event of the log is to a client; None of one that is nothing to it."""
-        if event.type in ACP_TYPES:
-            return self.line(event)
-        return self._notification(event) if event.type == EXTENSION else None
-
-    def _notification(self, event: Event) -> bytes | None:
-        """One that no protocol names. A request is put to its clients by whoever answers the agent."""
+    def notification(self, event: Event) -> bytes | None:
+        """The line of an `ExtensionMessage` that is one: a request is put to its clients by whoever answers the agent."""
         try:
             sent = _decode_extension(event.payload)
         except (ValueError, RecursionError):
@@ -115,20 +123,14 @@ class Updates:
             return None
         return notification_line(sent.method, msgspec.Raw(renamed(bytes(sent.params), self._session_id)))
 
-    def _beside(self, update: Event | Draft) -> bytes:
+    def _look_beside(self, around: tuple[bytes, bytes], raw: bytes, span: Span) -> bytes:
         """The other members of the params."""
-        if update.span == WHOLE:
-            return b""
-        raw, (before, behind) = update.raw, update.span
-        around = raw[:before], raw[len(raw) - behind :]
-        known = self._known.get(around)
-        if known is None:
-            known = _other_members(raw, update.span)
-            if before + behind <= _KEPT_BYTES:
-                if len(self._known) >= _KEPT:
-                    self._known.clear()
-                self._known[around] = known
-        return known
+        beside = _other_members(raw, span)
+        if sum(span) <= _KEPT_BYTES:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[around] = beside
+        return beside
 
 
 def _other_members(raw: bytes, span: Span) -> bytes:

@@ -22,10 +22,9 @@ from legation.errors import InvalidParams, LegationError, NotFound, TransportClo
 from legation.host.session import Session
 from legation.ids import new_id
 from legation.server.acp.exits import Exits
-from legation.server.acp.following import Follower
+from legation.server.acp.log import SessionFollower, Setup
 from legation.server.acp.offer import hello
 from legation.server.acp.requests import Initialize, LoadRequest, NewRequest, Prompt, read, read_any
-from legation.server.acp.state import Setup
 from legation.server.sessions.agents import Place
 from legation.server.sessions.record import SessionRecord, must_be_session_id
 from legation.server.sessions.service import SessionService
@@ -70,7 +69,7 @@ class AcpMethods:
         self._connection = connection
         self._workspace, self._slot = connection.workspace, connection.slot
         self._sessions = sessions
-        self._followers: dict[str, Follower] = {}
+        self._followers: dict[str, SessionFollower] = {}
         self._exits = Exits()
         self._told_exit: AgentExited | None = None
         self._methods: Mapping[str, Method] = {
@@ -128,7 +127,7 @@ class AcpMethods:
         session_id, new = new_id("ses"), NewSession(agent=self._slot.agent)
         record = await self._sessions.create(by, session_id, new, slot=self._slot, place=place)
         session = await self._sessions.agents.attach(record, slot=self._slot)
-        active = partial(Follower.skip, to_active=True)
+        active = partial(SessionFollower.skip, to_active=True)
         follower, setup = await self._following(session, active)
         return Reply({"sessionId": session_id, **setup.members()}, follower.start)
 
@@ -144,14 +143,14 @@ class AcpMethods:
         if known is None:
             known = await self._sessions.import_session(self._slot, given.session_id, place)
         session = await self._sessions.agents.attach(known, slot=self._slot, place=place, reopens=True)
-        follower, setup = await self._following(session, Follower.replay)
+        follower, setup = await self._following(session, SessionFollower.replay)
         return Reply(setup.members(), follower.start)
 
     async def _resume(self, params: bytes, _by: Principal) -> Reply:
         given = read(params, LoadRequest)
         place, record = await self._place(given), self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot, place=place, reopens=True)
-        follower, setup = await self._following(session, Follower.skip)
+        follower, setup = await self._following(session, SessionFollower.skip)
         return Reply(setup.members(), follower.start)
 
     def _known(self, session_id: str) -> SessionRecord | None:
@@ -171,12 +170,14 @@ class AcpMethods:
         return record
 
     async def _following(
-        self, session: Session, begin: Callable[[Follower], Awaitable[Setup]]
-    ) -> tuple[Follower, Setup]:
+        self, session: Session, begin: Callable[[SessionFollower], Awaitable[Setup]]
+    ) -> tuple[SessionFollower, Setup]:
         former = self._followers.pop(session.id, None)
         if former is not None:
             await former.stop()
-        follower = Follower(session.id, session.stream, self._connection.outlet, self._note, self._over)
+        follower = SessionFollower(
+            session.id, session.stream, self._connection.outlet, self._note, self._over
+        )
         self._followers[session.id] = follower
         self._connection.clients.add(self._workspace, session.id, self._connection)
         try:
@@ -185,7 +186,7 @@ class AcpMethods:
             self._over(follower)
             raise
 
-    def _over(self, follower: Follower) -> None:
+    def _over(self, follower: SessionFollower) -> None:
         """A client may open as many sessions as it likes, one after the other."""
         if self._followers.get(follower.session_id) is follower:
             del self._followers[follower.session_id]
@@ -221,7 +222,7 @@ class AcpMethods:
         session = await self._sessions.agents.attach(record, slot=self._slot)
         follower = self._followers.get(session.id)
         if follower is None:  # a client that came back and did not load it
-            follower, _ = await self._following(session, Follower.skip)
+            follower, _ = await self._following(session, SessionFollower.skip)
             follower.start()
         self._exits.begin(session.id)
         try:

@@ -9,18 +9,20 @@ INV-R3  Of a session that was deleted no line is shown any more, not even out of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeAlias
+from weakref import ref
 
-from legation.server.acp.messages import Updates
-from legation.server.acp.outlet import MESSAGE, OPENED
+from legation.server.acp.log import MESSAGE, OPENED
+from legation.server.acp.messages import ACP_TYPES, Updates
 from legation.server.streaming.channel import Source
 from legation.server.streaming.hub import Credential, Hub, StreamReader
-from legation.server.streaming.sse import CHUNK_BYTES, Frames, as_text, first_chunk
+from legation.server.streaming.sse import CHUNK_BYTES, Frames, as_utf8, first_chunk
 from legation.store.codec import REFERENCE, referred_stream, split_reference
 from legation.store.log import READ_BYTES, EventLog
-from legation.store.stream import Span, Stream
+from legation.store.stream import Span, Stream, size_of
 from legation.wire.events import Event
 
 MOST_SESSIONS: Final = 64  # of which it is kept how their lines are made
@@ -29,23 +31,44 @@ KEPT_BYTES: Final = 2 * READ_BYTES  # of sessions' events, for whoever reads fro
 
 
 class _Session:
-    """One that is referred to."""
+    """One that is referred to: how its lines are made, and its stream for as long as anybody else has it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.updates = Updates(name)
+        self.held: Callable[[], Stream | None] = _nobody
+
+
+def _nobody() -> None:
+    return None
 
 
 class _Block(NamedTuple):
-    """Events of a session between two numbers, as they were read; one that is not among them is gone."""
+    """The events of a session between two numbers; one that is not among them is gone."""
 
+    updates: Updates
     first: int
     last: int
-    events: dict[int, Event]
+    events: Mapping[int, Event]
     size: int
 
 
-class ConnectionSource(Source):
+def _block(session: _Session, number: int, events: Sequence[Event]) -> _Block:
+    some = first_chunk(events, READ_BYTES)
+    last = some[-1].seq if some else number
+    return _Block(session.updates, number, last, {event.seq: event for event in some}, size_of(some))
+
+
+def _nothing(session: _Session) -> _Block:
+    """Of one that is gone, and no other will have its name."""
+    return _Block(session.updates, 0, sys.maxsize, {}, 0)
+
+
+Blocks: TypeAlias = dict[bytes, _Block]
+"""By how the references to a session begin."""
+
+
+class ConnectionSource:
     """The stream of a connection, or generations of it. With `messages` as its client reads it: messages alone, until
     the connection is closed."""
 
@@ -57,19 +80,14 @@ class ConnectionSource(Source):
         self._stream = span or stream
         self._messages = messages
         self._workspace = stream.info().workspace
-        self._sessions: dict[bytes, _Session] = {}
+        # Of its own: a channel has one framing.
+        self.key = f"{self._stream.key}\n{'messages' if messages else 'lines'}"
+        self.name = stream.name
+        self._sessions: dict[bytes, _Session] = {}  # by how references to them begin
         self._unread: list[Event] = []  # entries of the store, above those that somebody was given last
         self._before_unread = 0
-        self._blocks: dict[str, _Block] = {}  # by session; the one that was read last is the last
-        self._deletions = log.deletions  # before they were read
-
-    @property
-    def key(self) -> str:
-        return f"{self._stream.key}\n{'messages' if self._messages else 'lines'}"
-
-    @property
-    def name(self) -> str:
-        return self._stream.name
+        self._blocks: Blocks = {}  # the one that was found last is the last
+        self._deletions = log.deletions  # when they were found, at the latest
 
     @property
     def head(self) -> int:
@@ -96,63 +114,42 @@ class ConnectionSource(Source):
     def finished(self) -> bool:
         return self._stream.finished
 
+    @property
+    def news(self) -> asyncio.Event:
+        return self._stream.news
+
     def generation(self, number: int) -> ConnectionSource:
         return ConnectionSource(self._log, self._all, self._all.generation(number))
 
     def whole(self) -> ConnectionSource:
         return ConnectionSource(self._log, self._all, self._all.whole())
 
-    @property
-    def news(self) -> asyncio.Event:
-        return self._stream.news
-
     def since(self, seq: int) -> list[Event] | None:
         """As many as go out at once."""
         entries = self._stream.since(seq)
         if not entries:
             return entries
-        held: dict[_Session, Stream | None] = {}
-        lines: list[Event] = []
-        room = CHUNK_BYTES
-        for entry in entries:
-            line: Event | None = entry
-            if entry.type == REFERENCE:
-                session, number = self._referred(entry)
-                if session not in held:
-                    held[session] = self._log.held(session.name, self._workspace)
-                stream = held[session]
-                event = stream.recent(number) if stream is not None else None
-                if event is None and (stream is None or not stream.deleted):
-                    return lines or None
-                line = _line(entry, session, event)
-            elif self._messages and entry.type == OPENED:
-                continue
-            if line is not None:
-                lines.append(line)
-                room -= len(line.raw)
-                if room < 0:
-                    break
-        return lines
+        lines, taken = self._lines(entries, CHUNK_BYTES, {})
+        return lines if lines or taken == len(entries) else None
 
     async def read_older(self, after: int) -> list[Event]:
-        before = after
-        self._forget_deleted()
-        while entries := await self._entries(after):
+        before, deletions = after, -1
+        while True:
+            if self._log.deletions != deletions:  # perhaps of what was just read
+                after, deletions = before, self._log.deletions
+                self._forget_deleted()
+            entries = await self._entries(after)
             lines, taken = await self._resolved(entries)
-            after = entries[taken - 1].seq
-            self._keep(after, entries[taken:])
-            if self._forget_deleted():  # perhaps what was just read
-                after = before
-            elif lines:
-                return lines
-        return []
+            if self._log.deletions == deletions:
+                self._keep(entries[taken - 1].seq if entries else after, entries[taken:])
+                if lines or not entries:
+                    return lines
+                after = entries[taken - 1].seq
 
-    def _forget_deleted(self) -> bool:
-        before, self._deletions = self._deletions, self._log.deletions
-        if before == self._deletions:
-            return False
-        self._blocks.clear()
-        return True
+    def _forget_deleted(self) -> None:
+        if self._deletions != self._log.deletions:
+            self._deletions = self._log.deletions
+            self._blocks.clear()
 
     async def _entries(self, after: int) -> list[Event]:
         unread = self._unread
@@ -171,56 +168,78 @@ class ConnectionSource(Source):
 
     async def _resolved(self, entries: Sequence[Event]) -> tuple[list[Event], int]:
         """The lines of about as many as one read of the store is, and of how many entries they are."""
+        lines, taken = self._lines(entries, READ_BYTES, self._blocks)
+        while not lines and taken < len(entries):
+            await self._read_block(entries[taken])
+            lines, more = self._lines(entries[taken:], READ_BYTES, self._blocks)
+            taken += more
+        return lines, taken
+
+    def _lines(self, entries: Sequence[Event], room: int, blocks: Blocks) -> tuple[list[Event], int]:
+        """The lines of the first entries, and of how many these are: up to one that must be read first, or as many as
+        there is room for."""
         lines: list[Event] = []
-        room = READ_BYTES
-        for count, entry in enumerate(entries, 1):
+        for count, entry in enumerate(entries):
             line: Event | None = entry
             if entry.type == REFERENCE:
-                session, number = self._referred(entry)
-                line = _line(entry, session, await self._event(session, number))
+                begin, _, end = entry.raw.rpartition(b",")
+                number = int(end[:-1])
+                block = blocks.get(begin)
+                if block is None or not block.first <= number <= block.last:
+                    block = self._recent(begin, number)
+                    if block is None:
+                        return lines, count
+                    blocks[begin] = block
+                event = block.events.get(number)
+                line = None if event is None else _line(entry, event, block.updates)
             elif self._messages and entry.type == OPENED:
-                continue
+                line = None
             if line is not None:
                 lines.append(line)
                 room -= len(line.raw)
                 if room <= 0:
-                    return lines, count
+                    return lines, count + 1
         return lines, len(entries)
 
-    async def _event(self, session: _Session, number: int) -> Event | None:
-        block = self._blocks.get(session.name)
-        if block is None or not block.first <= number <= block.last:
-            self._blocks.pop(session.name, None)
-            block = self._blocks[session.name] = await self._block(session, number)
-        return block.events.get(number)
+    def _recent(self, begin: bytes, number: int) -> _Block | None:
+        """From that number on, if memory has it."""
+        session = self._sessions.get(begin) or self._meet(begin)
+        stream = session.held() or self._hold(session)
+        found = None if stream is None else stream.since(number - 1, 1)
+        if found is not None:
+            return _block(session, number, found)
+        return _nothing(session) if stream is not None and stream.deleted else None
 
-    async def _block(self, session: _Session, number: int) -> _Block:
-        stream = await self._log.find(session.name, self._workspace)
-        found: Sequence[Event] | None = []
-        if stream is not None and (found := stream.since(number - 1, 0)) is None:
-            found = await stream.read_older(number - 1, 0)
-        found = first_chunk(found or (), READ_BYTES)
-        if not found:
-            return _Block(number, number, {}, 0)
-        size = sum([len(event.raw) + len(event.native) for event in found])
-        return _Block(number, found[-1].seq, {event.seq: event for event in found}, size)
+    def _meet(self, begin: bytes) -> _Session:
+        if len(self._sessions) >= MOST_SESSIONS:
+            self._sessions.clear()
+        session = self._sessions[begin] = _Session(referred_stream(begin))
+        return session
 
-    def _referred(self, entry: Event) -> tuple[_Session, int]:
+    def _hold(self, session: _Session) -> Stream | None:
+        stream = self._log.held(session.name, self._workspace)
+        session.held = _nobody if stream is None else ref(stream)
+        return stream
+
+    async def _read_block(self, entry: Event) -> None:
+        """What the entry stands for, and what follows that."""
         begin, number = split_reference(entry.raw)
-        session = self._sessions.get(begin)
-        if session is None:
-            if len(self._sessions) >= MOST_SESSIONS:
-                self._sessions.clear()
-            session = self._sessions[begin] = _Session(referred_stream(begin))
-        return session, number
+        session = self._sessions.get(begin) or self._meet(begin)
+        stream = await self._log.find(session.name, self._workspace)
+        found: list[Event] | None = []
+        if stream is not None:
+            found = stream.since(number - 1, 1)  # somebody may have it by now
+            if found is None:
+                found = await stream.read_older(number - 1, 1)
+        gone = stream is None or stream.deleted  # perhaps while it was read
+        self._blocks.pop(begin, None)
+        self._blocks[begin] = _nothing(session) if gone else _block(session, number, found or ())
 
 
-def _line(entry: Event, session: _Session, event: Event | None) -> Event | None:
-    """Under the entry's number; of what is so long that it has a digest it is known to be text."""
-    line = None if event is None else session.updates.of(event)
-    if event is None or line is None:
-        return None
-    return Event(entry.seq, entry.at, MESSAGE, line, digest=event.digest)
+def _line(entry: Event, event: Event, updates: Updates) -> Event | None:
+    """Under the entry's number. What is so long that it has a digest is known to be text."""
+    line = updates.line(event) if event.type in ACP_TYPES else updates.notification(event)
+    return None if line is None else Event(entry.seq, entry.at, MESSAGE, line, digest=event.digest)
 
 
 async def find(log: EventLog, name: str, workspace: str) -> ConnectionSource | None:
@@ -262,8 +281,8 @@ def frames(events: Sequence[Event]) -> Frames:
     parts[::3] = [b"event: message\nid: %d\ndata: " % event.seq for event in events]
     parts[1::3] = [event.raw for event in events]
     data = b"".join(parts)
-    if len(events) == 1 and events[0].digest:
-        data = data.replace(b"\r", b" ") if b"\r" in data else data
-    else:
-        data = as_text(data)
+    if b"\r" in data:
+        data = data.replace(b"\r", b" ")
+    if not data.isascii() and not (len(events) == 1 and events[0].digest):
+        data = as_utf8(data)
     return Frames(data, events[-1].seq, len(events))

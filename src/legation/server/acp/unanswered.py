@@ -13,8 +13,8 @@ import msgspec
 from legation.agents.messages import id_key, read_message
 from legation.errors import Unavailable
 from legation.server.acp.failures import rpc_error
+from legation.server.acp.log import MESSAGE, Taken
 from legation.server.acp.messages import error_line, key_of, kind_of, notification_line
-from legation.server.acp.outlet import MESSAGE, Taken
 from legation.store.stream import Stream
 from legation.wire.acp.rpc import CANCEL_REQUEST
 

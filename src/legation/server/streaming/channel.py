@@ -143,8 +143,11 @@ class Channel:
 
     async def _read(self, after: int) -> Frames:
         first = NOTHING
-        for chunk in sse.chunks(await self.source.read_older(after), self._framing):
-            self._cache.put(self, after, chunk)
+        events = await self.source.read_older(after)
+        floor = self.source.floor
+        for chunk in sse.chunks(events, self._framing):
+            if self.source.floor == floor:
+                self._cache.put(self, after, chunk)
             first, after = first if first.events else chunk, chunk.upto
             if len(chunk.data) > sse.LONG_CHUNK:
                 await asyncio.sleep(0)  # every copy of a long one takes a while
