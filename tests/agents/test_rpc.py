@@ -415,7 +415,7 @@ async def test_others_have_their_turns_between_the_messages_that_an_agent_wrote_
 
 async def test_lines_that_are_long_are_few_between_two_turns_of_others(line: Line) -> None:
     """Each of them may be thousands of values."""
-    loop, seen, steps, count = asyncio.get_running_loop(), line.seen, [0], 200
+    loop, seen, steps, count = asyncio.get_running_loop(), line.seen, [0], 40
     said = UPDATE.replace(b"%d", b'1,"x":[%b]' % b",".join([b"1"] * 25_000))
 
     def neighbour() -> None:
@@ -432,7 +432,7 @@ async def test_lines_that_are_long_are_few_between_two_turns_of_others(line: Lin
 
 async def test_lines_that_no_parser_takes_are_few_between_two_turns_of_others(line: Line) -> None:
     """They are walked through, token by token."""
-    loop, seen, steps, count = asyncio.get_running_loop(), line.seen, [0], 100
+    loop, seen, steps, count = asyncio.get_running_loop(), line.seen, [0], 20
     said = UPDATE.replace(b"%d", b'"\\ud800","x":[%b]' % b",".join([b"1"] * 1_800))
     assert len(said) < ODD_BYTES
 
