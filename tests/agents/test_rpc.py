@@ -16,7 +16,7 @@ from legation.wire.acp.rpc import RpcError
 from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.events import Draft
 
-LIMIT = 10.0  # seconds for anything here to happen
+LIMIT = 60.0  # seconds for anything here to happen
 PROCESS_LIMIT = 60.0  # where a process has to start for it, on a busy machine
 UPDATE = b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"plan","n":%d}}}'
 
