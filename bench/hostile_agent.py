@@ -16,6 +16,7 @@ from rival_agent import chunk, encode, paced, write  # type: ignore[import-not-f
 
 MIB = 1024 * 1024
 LONG = 31 * MIB  # of a line: just below what is read at all
+NEAR = MIB - 4096  # of a text in a line that is just short enough to be decoded where it is read
 BLOCK = 4 * MIB  # written at once
 
 Lines = Iterable[bytes]
@@ -34,6 +35,20 @@ def request(number: int, method: str, params: bytes) -> bytes:
 
 def small_objects(size: int) -> bytes:
     return b"[" + b",".join([b'{"a":1}'] * (size // 8)) + b"]"
+
+
+def few_objects(size: int) -> bytes:
+    """As many as a line may have that is decoded where it is read."""
+    each = b'{"a":"%b"}' % (b"x" * (size // 9_900 - 9))
+    return b"[" + b",".join([each] * 9_900) + b"]"
+
+
+def diff(session: str, size: int, number: int) -> bytes:
+    old, new = (b"\\n".join([b"%b%d" % (word, at) for at in range(size // 16)]) for word in (b"a", b"b"))
+    fields = b'"sessionUpdate":"tool_call","toolCallId":"d%d","title":"d","kind":"edit","content":' % number
+    return update(
+        session, fields + b'[{"type":"diff","path":"/x","oldText":"%b","newText":"%b"}]' % (old, new)
+    )
 
 
 def texts(size: int) -> bytes:
@@ -106,6 +121,18 @@ KINDS: dict[str, Callable[[str], Lines]] = {
     "deep-objects": lambda session: many(
         lambda number: tool_call(session, b'{"a":' * 30_000 + b"1" + b"}" * 30_000, number), 10
     ),
+    "ones": lambda _: many(lambda _: b"1\n", 1_000_000),
+    "many-calls": lambda session: many(lambda number: tool_call(session, b"{}", number), 100_000),
+    "near-text": lambda session: many(lambda _: told(session, texts(NEAR)), 10),
+    "near-escapes": lambda session: many(lambda _: told(session, b'"' + b"\\n" * (NEAR // 2) + b'"'), 10),
+    "near-call": lambda session: many(lambda number: tool_call(session, texts(NEAR), number), 10),
+    "near-objects": lambda session: many(lambda number: tool_call(session, few_objects(NEAR), number), 10),
+    "near-diff": lambda session: many(lambda number: diff(session, NEAR, number), 10),
+    "near-permission": lambda session: many(lambda number: permission(session, texts(NEAR), number), 10),
+    "dense-permission": lambda session: many(
+        lambda number: permission(session, small_objects(60 * 1024), number), 20
+    ),
+    "long-id": lambda _: [b'{"jsonrpc":"2.0","id":%b,"method":"no/such"}\n' % texts(LONG)],
     "halves": lambda session: many(lambda _: told(session, b'"' + b"\\ud800" * 150_000 + b'"'), 10),
 }
 

@@ -295,3 +295,30 @@ async def test_a_cut_body_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             _ = [chunk async for chunk in chunks(reader)]
         writer.close()
+
+
+def test_what_is_there_when_a_server_listens_is_never_looked_through_for_garbage(tmp_path: Path) -> None:
+    """It would hold the loop for tens of milliseconds, whenever an agent's input has made enough of other things."""
+    source = """
+import gc, os, signal, sys
+from pathlib import Path
+from legation.server.run import Up, run
+from legation.settings import load
+
+def announce(up):
+    print(gc.get_freeze_count(), len(gc.get_objects()))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+run(load({"data_dir": Path(sys.argv[1]), "port": 0}, {"HOME": sys.argv[1]}), mode="server", announce=announce)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"]},
+        timeout=LIMIT,
+        check=True,
+    )
+    kept, looked_through = map(int, done.stdout.split())
+    assert kept > 10_000
+    assert looked_through < 1_000

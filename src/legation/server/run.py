@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -109,6 +110,9 @@ async def _serve(
 
             def on_ready() -> None:
                 while_listening.enter_context(_found(settings, services))
+                # What is there now stays to the end: to look through it for garbage would hold the loop for
+                # some tens of milliseconds, whenever an agent's input has made enough of other things.
+                gc.freeze()
                 announce(here)
                 logger.info("listening on %s", services.local_url)
                 if here.mesh_url:

@@ -154,7 +154,7 @@ async def post(
 
 
 def drafts(*entries: Entry) -> list[Draft]:
-    return [Draft(each.type, each.raw, each.native, each.span) for each in log_of(*entries)]
+    return [Draft(each.type, each.raw, each.native, each.span, each.digest) for each in log_of(*entries)]
 
 
 async def events_of(stream: Stream) -> list[Any]:

@@ -3,28 +3,28 @@
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from tests.server.streaming.session_events import FACTS, drafts, whole_fold
 from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, output, turn
-from tests.wire.universal.logs import log as log_of
 
 from legation.clock import SystemClock
 from legation.server.streaming.hub import Hub
-from legation.server.streaming.projected import Projected, project
+from legation.server.streaming.projected import Projected, frames, project
 from legation.server.streaming.projected_checkpoints import MOST_HELD, Checkpoints
 from legation.server.streaming.projected_fold import FOLDS, Schema, framed_row, row
+from legation.server.streaming.projected_pages import _parts
 from legation.server.streaming.projected_reading import STEP, STEP_BYTES, Wanted, steps
+from legation.server.streaming.sse import CHUNK_BYTES
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
-from legation.wire.events import Event
+from legation.wire.events import Draft, Event, update_type
 from legation.wire.lifecycle import PermissionAnswered, SessionReset, SessionStatus
-from legation.wire.universal.rows import FRAME, framed, join_frames
+from legation.wire.universal.rows import FRAME, Row, join_frames
 
 ENTRIES: list[Entry] = [
     ACTIVE,
@@ -207,57 +207,115 @@ async def test_checkpoints_do_not_keep_all_that_calls_said(schema: Schema) -> No
 LONG = "a long text\n" * 100_000
 
 
-def long_log(*beside: Entry, name: str | None = None) -> list[Event]:
-    """A turn with a text that came with a digest."""
-    started, *rest = log_of(*turn(chunk("before", name), *beside, chunk("behind", name)))
-    raw = b'{"sessionId":"s","update":%b}' % written(chunk(LONG, name))
-    long = Event(
-        rest[0].seq + 1,
-        rest[0].at,
-        "agent-message-chunk",
-        raw,
-        b"",
-        (26, 1),
-        written(chunk("a long text… [cut]", name)),
-    )
-    behind = [replace(event, seq=event.seq + 1) for event in rest[1:]]
-    return [started, rest[0], long, *behind]
-
-
 def written(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+def heavy(update: dict[str, Any], digest: dict[str, Any]) -> Draft:
+    """One that came with a digest."""
+    raw = b'{"sessionId":"s","update":%b}' % written(update)
+    return Draft(update_type(written(digest)), raw, b"", (26, 1), written(digest))
+
+
+def long_chunk(name: str | None = None, kind: str = "agent_message") -> Draft:
+    return heavy(chunk(LONG, name, kind), chunk("a long text... [cut]", name, kind))
+
+
+LONG_CALL = heavy(call(rawInput={"x": LONG}), call(rawInput={"x": "cut"}, _cut=["rawInput"]))
+PICTURE = block(type="image", data="AAAA", mimeType="image/png")
+LONG_LOGS: dict[str, tuple[Entry, ...]] = {
+    "alone": turn(long_chunk()),
+    "among others": turn(chunk("a"), long_chunk(), chunk("b")),
+    "a picture between two": turn(long_chunk(), PICTURE, long_chunk()),
+    "not so long": turn(chunk("x" * 500_000), chunk("\n" * 500_000)),
+    "half a character": turn(long_chunk("\ud83d"), chunk("b", "\ud83d")),
+    "a thought": turn(long_chunk(kind="agent_thought")),
+    "a call": turn(LONG_CALL),
+}
+
+
+@pytest.mark.parametrize("include_raw", [False, True])
 @pytest.mark.parametrize("schema", ["sandbox-agent", "universal"])
-@pytest.mark.parametrize(
-    "events",
-    [
-        pytest.param(long_log(), id="alone"),
-        pytest.param(long_log(block(type="image", data="AAAA", mimeType="image/png")), id="a picture"),
-        pytest.param(long_log(chunk(LONG)), id="two texts"),
-        pytest.param(long_log(name="\ud83d"), id="half a character"),
-    ],
-)
-def test_a_long_text_that_is_kept_apart_is_told_as_every_other(schema: Schema, events: list[Event]) -> None:
-    fold = FOLDS[schema](FACTS)
-    for event in events:
-        for emitted in fold.feed(event):
-            made = row(emitted, event, include_raw=False)
-            assert made.text == emitted.encode()
-            assert join_frames([framed(made)]) == FRAME % (emitted.sequence, emitted.encode())
-            assert join_frames([framed_row(emitted, event, include_raw=False)]) == join_frames([framed(made)])
+@pytest.mark.parametrize("told", LONG_LOGS.values(), ids=LONG_LOGS.keys())
+async def test_a_long_text_that_is_kept_apart_is_told_as_every_other(
+    told: tuple[Entry, ...], schema: Schema, include_raw: bool
+) -> None:
+    async with EventLog(MemoryBackend()) as log:
+        stream = await log.stream("demo")
+        await stream.append(drafts(ACTIVE, *told))
+        whole = await whole_fold(stream, schema, include_raw=include_raw)
+        source = await project(Hub(log, SystemClock()), log, "local", FACTS, schema, include_raw=include_raw)
+        page = b"".join([part async for part in _parts(source.projection, 0, 10_000)])
+        assert page == b'{"events":[%b],"hasMore":false}' % b",".join([text for _, text in whole])
+        framed_ones = [FRAME % row for row in whole]
+        behind: list[bytes] = []
+        after = 0
+        while rows := await source.read_older(after):
+            behind += [bytes(frames([each]).data) for each in rows]
+            after = rows[-1].seq
+        assert behind == framed_ones
+        live = Reading(log, stream, schema, include_raw=include_raw)
+        await live.forget()
+        await live.take(Follow())
+        fold = FOLDS[schema](FACTS)
+        rows_at_once = [
+            framed_row(each, event, include_raw=include_raw)
+            for event in stream.since(0) or ()
+            for each in fold.feed(event)
+        ]
+        assert [join_frames([each]) for each in rows_at_once] == framed_ones
 
 
-def test_of_a_long_text_nothing_is_copied_before_its_frame() -> None:
+async def test_of_a_long_text_nothing_is_copied_before_its_frame() -> None:
     """Each copy of a long one takes a while, in which nobody else has a turn."""
-    events = long_log()
-    long = events[2]
-    fold = FOLDS["sandbox-agent"](FACTS)
-    rows = [row(emitted, event, include_raw=False) for event in events for emitted in fold.feed(event)]
-    [delta] = [each for each in rows if each.type == "item.delta" and each.cause == long.seq]
-    assert memoryview(delta.native).obj is long.raw
-    [ended] = [each for each in rows if each.type == "item.completed" and len(each.text) > len(LONG)]
-    assert len(ended.raw) + len(ended.end) < 1000
+    async with EventLog(MemoryBackend()) as log:
+        stream = await log.stream("demo")
+        await stream.append(drafts(ACTIVE, *turn(long_chunk())))
+        fold = FOLDS["sandbox-agent"](FACTS)
+        rows = [
+            row(each, event, include_raw=True) for event in stream.since(0) or () for each in fold.feed(event)
+        ]
+    long_ones = [each for each in rows if sum(map(len, each.parts)) > len(LONG)]
+    assert [each.type for each in long_ones] == ["item.delta", "item.completed"]
+    for each in long_ones:
+        copied = [part for part in cast(tuple[object, ...], each.parts) if isinstance(part, bytes)]
+        assert sum(map(len, copied)) < 2_000
+    assert (
+        len([part for part in cast(tuple[object, ...], long_ones[0].parts) if isinstance(part, memoryview)])
+        == 2
+    )  # its raw, too
+
+
+async def test_a_page_with_a_long_text_comes_in_pieces() -> None:
+    async with EventLog(MemoryBackend()) as log:
+        stream = await log.stream("demo")
+        await stream.append(drafts(ACTIVE, *turn(long_chunk())))
+        source = await project(
+            Hub(log, SystemClock()), log, "local", FACTS, "sandbox-agent", include_raw=True
+        )
+        pieces = [len(part) async for part in _parts(source.projection, 0, 10_000)]
+    assert sum(pieces) > 3 * len(LONG)
+    assert max(pieces) <= CHUNK_BYTES
+
+
+async def test_what_is_very_long_is_not_made_while_readers_wait_for_their_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("legation.server.streaming.projected.LONG_EVENT", 1_000_000)
+    async with EventLog(MemoryBackend()) as log:
+        stream = await log.stream("demo")
+        await stream.append(drafts(ACTIVE))
+        source = await project(
+            Hub(log, SystemClock()), log, "local", FACTS, "sandbox-agent", include_raw=False
+        )
+        after = (await source.read_older(0))[-1].seq
+        assert source.since(after) == []
+        await stream.append(drafts(long_chunk()))
+        assert source.since(after) is None
+        assert [cast(Row, each).type for each in await source.read_older(after)][-1] == "item.delta"
+        after = (await source.read_older(after))[-1].seq
+        assert await source.read_older(after) == []
+        assert source.since(after) == []
 
 
 def test_a_long_event_is_the_last_of_its_step_though_its_digest_be_short() -> None:

@@ -19,7 +19,7 @@ def log(*entries: Entry, first: int = 1) -> list[Event]:
     """Payloads of ours, ACP updates as objects, or their bytes."""
     drafts = [_draft(entry) for entry in entries]
     return [
-        Event(seq, AT + seq, each.type, each.raw, each.native, each.span)
+        Event(seq, AT + seq, each.type, each.raw, each.native, each.span, each.digest)
         for seq, each in enumerate(drafts, first)
     ]
 

@@ -24,6 +24,7 @@ from legation.wire.lifecycle import (
     UnaskingMode,
 )
 from legation.wire.universal import speech
+from legation.wire.universal.embedded import json_bytes
 from legation.wire.universal.facts import floor
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.speech import MOST_TEXT
@@ -687,3 +688,26 @@ def test_a_message_of_very_many_pictures_goes_on_in_another_item() -> None:
     ended = [len(item["content"]) for item in completed(found, "message") if item["role"] == "assistant"]
     assert len(ended) == 2
     assert max(ended) <= MOST_PARTS + 1
+
+
+def test_a_text_is_written_when_it_comes_and_not_again_at_the_end_of_its_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the end of a message writes megabytes at once."""
+    encoded: list[int] = []
+
+    def counted(value: object) -> bytes:
+        found = json_bytes(value)
+        encoded.append(len(found))
+        return found
+
+    monkeypatch.setattr(speech, "json_bytes", counted)
+    projector = Projector(FACTS)
+    *said, ended = log(
+        *[chunk("\n" * 400_000) for _ in range(5)], PromptFinished(turn="t", stop_reason="end_turn")
+    )
+    for event in said:
+        projector.feed(event)
+    encoded.clear()
+    assert projector.feed(ended)[0].type == "item.completed"
+    assert sum(encoded) < 1_000

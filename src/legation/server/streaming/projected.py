@@ -7,18 +7,17 @@ INV-P6  A source holds at most `TAIL_ROWS` rows and `TAIL_BYTES` bytes besides o
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, cast
 
 from legation.errors import Conflict, NotFound
 from legation.server.streaming.channel import Source
 from legation.server.streaming.hub import Hub, of_generation
 from legation.server.streaming.projected_checkpoints import Checkpoint
 from legation.server.streaming.projected_fold import Schema, framed_row
-from legation.server.streaming.projected_reading import BEYOND, STEP, Projection, Wanted, steps
+from legation.server.streaming.projected_reading import BEYOND, STEP, Projection, Wanted, in_pieces, steps
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
 from legation.store.stream import Span, Stream
@@ -30,6 +29,9 @@ TAIL_ROWS: Final = 4096
 TAIL_BYTES: Final = 2 * 1024 * 1024
 LONG: Final = 64  # rows that go out before what comes next is looked at
 AT_ONCE: Final = 2 * CHUNK_BYTES  # of a reader that is behind
+LONG_EVENT: Final = (
+    4 * 1024 * 1024
+)  # bytes: what is made of a longer one is not made while readers wait for their turns
 
 _seq = attrgetter("seq")
 
@@ -56,7 +58,16 @@ async def project(
 
 def frames(rows: Sequence[Event]) -> Frames:
     """Of the rows that a `Projected` gives."""
-    return Frames(join_frames(rows), rows[-1].seq, len(rows))
+    is_joined = len(rows) == 1 and not rows[0].native  # no copy of a long one
+    return Frames(rows[0].raw if is_joined else join_frames(rows), rows[-1].seq, len(rows))
+
+
+async def _joined(row: Row) -> Row:
+    """A long one, put together bit by bit: to make room for all of it at once would take as long as to copy it."""
+    frame = bytearray()
+    async for piece in in_pieces(row.parts, AT_ONCE):
+        frame += piece
+    return Row(row.seq, row.at, row.type, cast(bytes, frame), b"", cause=row.cause)
 
 
 class Projected(Source):
@@ -141,12 +152,7 @@ class Projected(Source):
         if end is not None and (self._tip is None or self._tip.log_seq < end.log_seq):
             self._floor = self._stream.floor
             self._restart(end)
-        rows: list[Event] = []
-        for each in found.rows:
-            if each.end:
-                await asyncio.sleep(0)  # every copy of a long one takes a while
-            rows.append(framed(each))
-        return rows
+        return [await _joined(framed(each)) if each.rest else framed(each) for each in found.rows]
 
     def _restart(self, tip: Checkpoint) -> None:
         self._tip = tip
@@ -168,7 +174,7 @@ class Projected(Source):
         if tip.fold.sequence > seq or tip.log_seq >= self._stream.visible:
             return True
         events = self._stream.since(tip.log_seq)
-        if events is None:
+        if events is None or (events and len(events[0].raw) > LONG_EVENT):
             return False
         if len(self._tail) > TAIL_ROWS or self._tail_bytes > TAIL_BYTES:
             self._trim()

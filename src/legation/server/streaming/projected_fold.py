@@ -54,9 +54,8 @@ def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> Row:
     number, type_ = emitted.sequence, getattr(emitted, "type", "")
     parts = emitted.apart(include_raw)
     if parts:
-        start, *texts, end = parts
-        text = texts[0] if len(texts) == 1 else b"".join(texts)
-        return Row(number, cause.at, type_, start, text, cause=cause.seq, end=end)
+        start, text, *rest = parts
+        return Row(number, cause.at, type_, start, text, cause=cause.seq, rest=tuple(rest))
     return Row(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from legation.server.streaming.projected_reading import BEYOND, Projection, Wanted
+from legation.server.streaming.projected_reading import BEYOND, Projection, Wanted, in_pieces
 from legation.server.streaming.sse import CHUNK_BYTES
 
 JSON: Final = "application/json"
@@ -41,7 +41,17 @@ async def _parts(projection: Projection, after: int, left: int) -> AsyncIterator
     opening = _OPENING
     while True:
         found = await projection.read(Wanted(after, until, rows=left, room=CHUNK_BYTES))
-        part = opening + b",".join([row.text for row in found.rows])
+        texts = [opening]
+        for at, row in enumerate(found.rows):
+            texts += (b",",) if at else ()
+            if row.rest:
+                yield b"".join(texts)
+                texts = []
+                async for piece in in_pieces(row.parts, CHUNK_BYTES):
+                    yield bytes(piece)
+            else:
+                texts.append(row.raw)
+        part = b"".join(texts)
         if found.rows:
             after, left, opening = found.rows[-1].seq, left - len(found.rows), b","
         if found.end is not None or not found.rows:

@@ -8,7 +8,7 @@ INV-P4  It shows one history: if that is replaced meanwhile, it begins again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,6 +53,15 @@ def steps(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
             start, size = end, 0
     if start < len(events):
         yield events[start:]
+
+
+async def in_pieces(parts: Sequence[bytes], size: int) -> AsyncIterator[memoryview]:
+    """Of a long row: as much at a time as can be copied while others wait for their turn."""
+    for part in parts:
+        view = memoryview(part)
+        for start in range(0, len(view), size):
+            yield view[start : start + size]
+            await asyncio.sleep(0)
 
 
 class Projection:

@@ -15,7 +15,7 @@ from legation.wire.universal.calls import KEPT
 from legation.wire.universal.embedded import json_bytes, json_value
 from legation.wire.universal.facts import SessionFacts, floor
 from legation.wire.universal.message_parts import message_part
-from legation.wire.universal.outbox import LogRow, Projected, filled, long_texts, time_of, with_holes
+from legation.wire.universal.outbox import LogRow, Projected, filled, has_long, is_long, time_of
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.questions import Field, fields_of
 from legation.wire.universal.rows import Row
@@ -41,13 +41,14 @@ class ProjectedMessage(msgspec.Struct, frozen=True):
         return self.cause.seq
 
     def apart(self, include_raw: bool = False) -> Sequence[bytes]:  # noqa: ARG002 - as of `encode`
-        match self.data:
-            case message_shapes.Message(message=message_shapes.Parsed(parts=parts) as message):
-                if not (texts := long_texts(parts)):
+        if not is_long(self.cause):
+            match self.data:
+                case message_shapes.Message(message=message_shapes.Parsed(parts=said)) if has_long(said):
+                    pass
+                case _:
                     return ()
-                holed = msgspec.structs.replace(message, parts=with_holes(parts))
-                return filled(lambda: self._encoded(message_shapes.Message(holed)), texts)
-        return ()
+        parts = filled(self._encoded, self.data)
+        return parts if len(parts) > 1 else ()
 
     def encode(self, include_raw: bool = False) -> bytes:  # noqa: ARG002 - the schema has no place for it
         return self._encoded(self.data)

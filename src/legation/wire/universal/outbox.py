@@ -42,7 +42,7 @@ _DELTA_END: Final = DELTA_END.rstrip()
 _encode = msgspec.json.Encoder().encode
 _from_timestamp = datetime.fromtimestamp
 
-_P = TypeVar("_P", bound=msgspec.Struct)
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 _BARE: Final = 4096  # bytes around an update, above which there is more than a name
@@ -73,7 +73,9 @@ class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
             return cls(event.seq, event.type, msgspec.Raw(event.digest))
         raw, (before, behind) = event.raw.replace(b"\r", b" "), event.span
         more = before + behind > _BARE or _has_more(event)
-        update = raw[before : len(raw) - behind]
+        update = memoryview(raw)[
+            before : len(raw) - behind
+        ]  # no copy, and without a carriage return `raw` is none
         native = msgspec.Raw(event.native.replace(b"\r", b" ")) if event.native else None
         return cls(event.seq, event.type, msgspec.Raw(update), native, msgspec.Raw(raw) if more else None)
 
@@ -82,29 +84,47 @@ LONG_TEXT: Final = 256 * 1024  # bytes of one that is JSON already, of which no 
 _HOLE: Final = msgspec.Raw(b"\0")  # in no JSON
 
 
-def long_texts(content: Iterable[object]) -> list[memoryview]:
-    return [memoryview(part.text) for part in content if _is_long(part)]  # type: ignore[attr-defined]
+def is_long(cause: Event) -> bool:
+    """Whether there may be a long text in what shows it."""
+    return len(cause.raw) + len(cause.native) > LONG_TEXT
 
 
-def with_holes(content: Iterable[_P]) -> tuple[_P, ...]:
-    return tuple(msgspec.structs.replace(part, text=_HOLE) if _is_long(part) else part for part in content)
+def has_long(parts: Iterable[object]) -> bool:
+    """Texts that were said, which are JSON already."""
+    return any(
+        type(text := getattr(part, "text", None) or getattr(part, "raw", None)) is msgspec.Raw
+        and len(text) > LONG_TEXT
+        for part in parts
+    )
 
 
-def _is_long(part: object) -> bool:
-    text = getattr(part, "text", None)
-    return type(text) is msgspec.Raw and len(text) > LONG_TEXT
+def _holed(value: object, texts: list[memoryview]) -> object:
+    if type(value) is msgspec.Raw and len(value) > LONG_TEXT:
+        texts.append(memoryview(value))
+        return _HOLE
+    if isinstance(value, tuple):
+        return tuple([_holed(each, texts) for each in value])
+    if isinstance(value, msgspec.Struct):
+        found = {name: getattr(value, name) for name in value.__struct_fields__}
+        holed = {name: _holed(each, texts) for name, each in found.items()}
+        changed = {name: each for name, each in holed.items() if each is not found[name]}
+        return msgspec.structs.replace(value, **changed) if changed else value
+    return value
 
 
-def filled(encode: Callable[[], bytes], texts: Sequence[memoryview]) -> Sequence[bytes]:
-    """What is encoded `with_holes`, in parts, with the texts between them. Nothing where that cannot be done."""
+def filled(encode: Callable[[_S], bytes], value: _S) -> list[bytes]:
+    """What is encoded, in parts: long texts that are JSON already are every second one, and not copied. Nothing where that
+    cannot be done."""
+    texts: list[memoryview] = []
+    holed = cast(_S, _holed(value, texts))
     try:
-        around = encode().split(bytes(_HOLE))
+        around = encode(holed).split(bytes(_HOLE))
     except jsontext.READ_ERRORS:  # half of a character somewhere: what is written by other means has no holes
-        return ()
-    parts: list[bytes] = [b""] * (len(around) + len(texts))
+        return []
     if len(around) != len(texts) + 1:
-        return ()
-    parts[::2], parts[1::2] = around, cast(Sequence[bytes], texts)
+        return []
+    parts = [b""] * (len(around) + len(texts))
+    parts[::2], parts[1::2] = around, cast(list[bytes], texts)
     return parts
 
 
@@ -148,18 +168,25 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
 
     def apart(self, include_raw: bool = False) -> Sequence[bytes]:
         """See `Emitted`. A delta is written as the agent wrote its text."""
-        if include_raw and self.has_raw:
+        raw = include_raw and self.has_raw
+        if (
+            len(self.literal) <= LONG_TEXT
+            and (self.type != "item.completed" or not self._ends_long())
+            and not (raw and is_long(self.cause))
+        ):
             return ()
-        if self.literal:
-            return self._delta() if len(self.literal) > LONG_TEXT else ()
-        if type(self.data) is not ItemEvent or self.type != "item.completed":
-            return ()
-        item = self.data.item
-        texts = long_texts(item.content)
-        if not texts:
-            return ()
-        data = ItemEvent(msgspec.structs.replace(item, content=with_holes(item.content)))
-        return filled(lambda: self._encoded(data), texts)
+        parts = [*self._delta()] if len(self.literal) > LONG_TEXT else filled(self._encoded, self.data)
+        if raw and parts:
+            if not (row := filled(_encode, LogRow.of(self.cause))):
+                return ()
+            parts[-1] = parts[-1][: -len(_NO_RAW)] + row[0]
+            parts += row[1:]
+            parts[-1] += b"}"
+        return parts if len(parts) > 1 else ()
+
+    def _ends_long(self) -> bool:
+        data = self.data
+        return type(data) is ItemEvent and has_long(data.item.content)
 
     def _delta(self) -> tuple[bytes, bytes, bytes]:
         head = DELTA % (self.sequence, self.sequence, time_text(self.cause.at), self.head)

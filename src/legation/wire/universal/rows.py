@@ -15,21 +15,21 @@ DELTA_FRAME: Final = FRAME_START + DELTA
 class Row(Event, frozen=True, gc=False):
     """`seq` is its sequence, `type` its own, `raw` its JSON or its frame; `cause` is the event of the log. `native` is a
     text that is kept apart: of a short delta the frame is `raw`, `native` and `DELTA_END`. A long one is copied where the
-    frames are joined, and nowhere before; what stands behind it is its `end`."""
+    frames are joined, and nowhere before; what stands behind it, and may have others, is the `rest`."""
 
     cause: int = 0
-    end: bytes = b""
+    rest: tuple[bytes, ...] = ()
 
     @property
-    def text(self) -> bytes:
-        """Of one that has no frame."""
-        return b"".join((self.raw, self.native, self.end)) if self.end else self.raw
+    def parts(self) -> tuple[bytes, ...]:
+        """Of a long one, or of one without a frame: what it is together."""
+        return (self.raw, self.native, *self.rest) if self.rest else (self.raw,)
 
 
 def framed(row: Row) -> Row:
-    if row.end:
-        start, end = FRAME_START % row.seq + row.raw, row.end + _FRAME_END
-        return Row(row.seq, row.at, row.type, start, row.native, cause=row.cause, end=end)
+    if row.rest:
+        start, rest = FRAME_START % row.seq + row.raw, (*row.rest, _FRAME_END)
+        return Row(row.seq, row.at, row.type, start, row.native, cause=row.cause, rest=rest)
     return Row(row.seq, row.at, row.type, FRAME % (row.seq, row.raw), b"", cause=row.cause)
 
 
@@ -38,7 +38,7 @@ def join_frames(rows: Sequence[Event]) -> bytes:
     parts: list[bytes] = []
     for row in cast(Sequence[Row], rows):
         if row.native:
-            parts += (row.raw, row.native, row.end or DELTA_END)
+            parts += row.parts if row.rest else (row.raw, row.native, DELTA_END)
         else:
             parts.append(row.raw)
     return b"".join(parts)

@@ -130,11 +130,17 @@ class Speech:
             self._mold = None if out.cause.digest else mold_of(out.cause, chunk)
             self._head = out.delta_head(self._item_id, native_id) if self._mold else b""
         block = chunk.content
-        literal = whole_text(out.cause, chunk) if out.cause.digest else b""
-        if literal:
+        whole = whole_text(out.cause, chunk) if out.cause.digest else b""
+        if whole:
+            self._add(whole)
+            head = out.delta_head(self._item_id, native_id)
+            out.delta(self._item_id, native_id, _as_json(whole), head=head, literal=cast(bytes, whole))
+        elif type(block) is Text and len(block.text) > _SHORT:
+            # Written once, and now: at the end of the message all of them would be written at once.
+            literal = json_bytes(block.text)
             self._add(literal)
             head = out.delta_head(self._item_id, native_id)
-            out.delta(self._item_id, native_id, _as_json(literal), head=head, literal=cast(bytes, literal))
+            out.delta(self._item_id, native_id, block.text, head=head, literal=literal)
         elif type(block) is Text:
             self._add(block.text)
             out.delta(self._item_id, native_id, block.text)
