@@ -103,7 +103,7 @@ class UpdateReader:
     def read(self, block: bytes) -> Iterator[Found]:
         """Lines with newlines between them, read as they are taken; those that say nothing are left out."""
         lines = [line for line in _lines(block) if line and not line.isspace()]
-        if not _is_utf8(block):  # msgspec does not look into what it skips
+        if not block.isascii() and not _is_utf8(block):  # msgspec does not look into what it skips
             if len(lines) == 1:
                 yield lines[0]
             else:
@@ -183,9 +183,10 @@ def _lines(block: bytes) -> list[bytes]:
 
 def _is_utf8(text: bytes) -> bool:
     try:
-        return text.isascii() or bool(text.decode())
+        text.decode()
     except UnicodeDecodeError:
         return False
+    return True
 
 
 def is_odd(line: bytes) -> bool:

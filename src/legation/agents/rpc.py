@@ -123,8 +123,6 @@ class RpcPeer:
                     for piece in pieces(blocks, SLICE_BYTES):
                         await self._take(piece)
                         await self._inbox.room()
-                    if self._child.unsent > OUTBOX_LIMIT:
-                        await self._child.drain(WRITE_TIMEOUT)
         finally:
             self._closed = True
             self._calls.abandon()
@@ -188,6 +186,7 @@ class RpcPeer:
         """The hot path: a run of updates of one session goes on as one list."""
         if len(block) > outlines.DENSE_BYTES and outlines.is_heavy(block):
             await self._take_heavy(block)
+            await self._until_read()
             return
         for found in self._updates.read(block):
             if not isinstance(found, bytes):
@@ -196,9 +195,11 @@ class RpcPeer:
                 await self._rest_after(len(drafts))
             elif len(found) > outlines.ODD_BYTES and is_odd(found):
                 await self._take_heavy(found)
+                await self._until_read()
             else:
                 self._take_other(found)
                 await self._rest_after(1 + len(found) // OTHER_BYTES)
+                await self._until_read()
         await self._rest_after(len(block) // LINE_BYTES)
 
     async def _rest_after(self, messages: int) -> None:
@@ -207,6 +208,11 @@ class RpcPeer:
         if self._handled >= SLICE_LINES:
             self._handled = 0
             await asyncio.sleep(0)
+
+    async def _until_read(self) -> None:
+        """Of an agent that does not read our answers, no more is read once it has asked for something."""
+        if self._child.unsent > OUTBOX_LIMIT:
+            await self._child.drain(WRITE_TIMEOUT)
 
     async def _take_heavy(self, line: bytes) -> None:
         found = await outlines.reader.read(line)

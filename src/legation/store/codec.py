@@ -133,7 +133,7 @@ def encode(events: Sequence[Event]) -> bytes:
 
 def encode_page(events: Sequence[Event]) -> bytes:
     """As `encode`; references of one moment that follow each other, to events that do so, are one line."""
-    if REFERENCE not in {event.type for event in events}:
+    if len(events) == 1 or REFERENCE not in {event.type for event in events}:
         return encode(events)
     parts: list[bytes] = []
     start = 0

@@ -79,7 +79,7 @@ class EventLog:
         self._pending: dict[Op, Stream] = {}
         self._pending_bytes = 0
         self._strict: dict[Op, asyncio.Future[None]] = {}
-        self._waiting_for_room: list[asyncio.Future[None]] = []
+        self._progress = asyncio.Event()  # set when the disk has got further; then another takes its place
         self._failing = False
         self._room_limit = min(pending_limit, FLIGHT_LIMIT)
         self._writable = self._readable = False
@@ -183,9 +183,7 @@ class EventLog:
     async def room(self) -> None:
         """Wait until the disk has caught up enough to take more: whoever reads an agent's pipe waits here."""
         while self._pending_bytes > self._room_limit:
-            waiter = self._loop.create_future()
-            self._waiting_for_room.append(waiter)
-            await waiter
+            await self._progress.wait()
 
     # For streams and subscriptions.
 
@@ -254,7 +252,8 @@ class EventLog:
                     done.set_result(None)
                 else:
                     done.set_exception(error)
-        self._make_room()
+        self._progress.set()
+        self._progress = asyncio.Event()
 
     def postponed(self, ops: Sequence[Op], error: StorageFailed) -> None:
         """They will be committed as soon as that works."""
@@ -264,14 +263,8 @@ class EventLog:
         for op in ops:
             if isinstance(op, Append):
                 self._pending[op].show(op.events, op.size)
-        self._make_room()
-
-    def _make_room(self) -> None:
-        if self._pending_bytes <= self._room_limit:
-            waiting, self._waiting_for_room = self._waiting_for_room, []
-            for waiter in waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
+        self._progress.set()
+        self._progress = asyncio.Event()
 
     async def _read(self, call: Callable[..., _R], *args: Any) -> _R:
         return await self._loop.run_in_executor(self._readers, call, *args)

@@ -213,7 +213,7 @@ class SqliteBackend:
         if isinstance(op, Create):
             run(_CREATE, (op.stream, op.workspace))
             return
-        stream_id, head = self._head(op.stream)
+        stream_id, head = self._heads.get(op.stream) or self._head(op.stream)
         match op:
             case Append():
                 self._insert(self._pages(op))
@@ -238,7 +238,7 @@ class SqliteBackend:
 
     def _pages(self, op: Append | Replace) -> list[Page]:
         """Of what is not stored. From now on the stream's head is what it will be then."""
-        stream_id, head = self._head(op.stream)
+        stream_id, head = self._heads.get(op.stream) or self._head(op.stream)
         fresh = [event for event in op.events if event.seq > head]
         if fresh:
             self._heads[op.stream] = stream_id, fresh[-1].seq
@@ -246,11 +246,10 @@ class SqliteBackend:
         return [(stream_id, page[-1].seq, encode(page)) for page in codec.pages(fresh, PAGE_BYTES)]
 
     def _head(self, stream: str) -> tuple[int, int]:
-        found = self._heads.get(stream) or self._writer.execute(_HEAD, (stream,)).fetchone()
+        found = self._writer.execute(_HEAD, (stream,)).fetchone()
         if found is None:
             raise StorageFailed(f"cannot write to stream {stream}: it was never created")
-        self._heads[stream] = found
-        stream_id, head = found
+        stream_id, head = self._heads[stream] = found
         return stream_id, head
 
     def _insert(self, pages: Sequence[Page]) -> None:

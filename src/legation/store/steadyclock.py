@@ -38,16 +38,18 @@ _SQL: Final = Queries("clock")
 class SteadyClock:
     """`wall` is the machine's clock, for what leaves the machine: signatures, dates of mails."""
 
+    _base: tuple[int, int]  # a mark and when it was read, as one value: any thread may read it
+
     def __init__(self, wall: Clock, mark_ms: int = 0) -> None:
         self.wall = wall
         self.monotonic, self.sleep = wall.monotonic, wall.sleep
-        self._base = max(mark_ms, wall.now_ms()), _whole(wall)  # one value: read by any thread
+        self._begin_at(max(mark_ms, wall.now_ms()))
         self._jumped = 0  # ms, forward, that nobody was told of yet
         self._is_behind = False  # the wall clock, by more than a jump, and that was told
 
     def now_ms(self) -> int:
         mark, read = self._base
-        at = _whole(self.wall)
+        at = round(self.monotonic() * 1000)  # so that differences add up to what the wall clock shows
         steady, wall = mark + max(0, at - read), self.wall.now_ms()
         if wall <= steady:
             return steady
@@ -77,7 +79,11 @@ class SteadyClock:
         """Raise the mark to now; where another server's is later, go on from that."""
         mark = await database.transact(_raise_mark, self.now_ms())
         if mark > self.now_ms():
-            self._base = mark, _whole(self.wall)
+            self._begin_at(mark)
+
+    def _begin_at(self, mark: int) -> None:
+        """From that mark, which was read now."""
+        self._base = mark, round(self.monotonic() * 1000)
 
 
 @asynccontextmanager
@@ -115,11 +121,6 @@ def _raise_mark(now_ms: int) -> Transaction[int]:
     assert row is not None  # it is made or changed, whichever
     mark: int = row["ms"]
     return mark
-
-
-def _whole(clock: Clock) -> int:
-    """Monotonic milliseconds. Rounded one by one, so that differences add up to what the wall clock shows."""
-    return round(clock.monotonic() * 1000)
 
 
 def _minutes(ms: int) -> str:

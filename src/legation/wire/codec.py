@@ -1,6 +1,7 @@
 """From typed payloads to rows of the log, and back."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeAlias, cast, get_args
 
 import msgspec
@@ -70,6 +71,7 @@ _decoders = {
 }
 
 
+@cache
 def event_type(payload: type[Known]) -> str:
     if issubclass(payload, Payload):
         return payload.event_type()

@@ -75,7 +75,15 @@ class Reader:
                 chunk = await self._ready()
                 if chunk:
                     return chunk
-                if await self._rest():
+                if not self.bell.is_set():
+                    self._hub.resting[self] = self._hub.clock.monotonic()
+                    try:
+                        await self.bell.wait()
+                    finally:
+                        self._hub.resting.pop(self, None)
+                self.bell.clear()
+                if self._ping:
+                    self._ping = False
                     return sse.PING
         except LegationError as error:
             # The body has begun, so it can be no problem document; the reader asks again and is told then.
@@ -88,19 +96,8 @@ class Reader:
         """What there is to send now, or nothing."""
         raise NotImplementedError
 
-    async def _rest(self) -> bool:
-        """Until there is news. True: it was silent for long."""
-        if not self.bell.is_set():
-            self._hub.resting[self] = self._hub.clock.monotonic()
-            try:
-                await self.bell.wait()
-            finally:
-                self._hub.resting.pop(self, None)
-        self.bell.clear()
-        ping, self._ping = self._ping, False
-        return ping
-
     def ping(self) -> None:
+        """It was silent for long."""
         self._ping = True
         self.bell.set()
 

@@ -70,15 +70,16 @@ def _long_frame(event: Event) -> Frames:
 
 def as_text(data: bytes) -> bytes:
     """The same, without what a browser would take for a line's end or refuse as text. Mostly: just the same."""
-    return as_utf8(data.replace(b"\r", b" ") if b"\r" in data else data)
+    if b"\r" in data:
+        data = data.replace(b"\r", b" ")
+    return data if data.isascii() else as_utf8(data)
 
 
 def as_utf8(data: bytes) -> bytes:
-    if not data.isascii():
-        try:
-            data.decode()
-        except UnicodeDecodeError:
-            data = data.decode(errors="replace").encode()
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data.decode(errors="replace").encode()
     return data
 
 

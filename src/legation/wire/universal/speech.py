@@ -99,7 +99,8 @@ class Speech:
         mold = self._mold
         if mold is None or self._size > MOST_TEXT:
             return rows
-        self._own_pieces()
+        if len(self._pieces) != self._length:
+            self._own_pieces()
         keep, literal_of, show = self._pieces.append, mold.literal, rows.append
         type_, span, head, sequence = mold.type, mold.span, self._head, out.sequence
         size = self._size
@@ -120,7 +121,8 @@ class Speech:
             if size > MOST_TEXT:
                 break
         self._length, self._size, out.sequence = len(self._pieces), size, sequence
-        self._join_some()
+        if self._length - self._joined >= TOGETHER:
+            self._join_some()
         return rows
 
     def say(self, out: Outbox, speaker: Speaker, native_id: str | None, chunk: Chunk) -> None:
@@ -158,22 +160,22 @@ class Speech:
         self._pieces, self._length, self._joined, self._size = [], 0, 0, 0
 
     def _add(self, piece: Piece, size: int | None = None) -> None:
-        self._own_pieces()
+        if len(self._pieces) != self._length:
+            self._own_pieces()
         self._pieces.append(piece)
         self._length += 1
         self._size += len(cast(bytes, piece)) if size is None else size
-        self._join_some()
+        if self._length - self._joined >= TOGETHER:
+            self._join_some()
 
     def _join_some(self) -> None:
         """What is shared with copies stays as it is."""
-        if self._length - self._joined >= TOGETHER:
-            fresh = _joined(self._pieces[self._joined : self._length])
-            self._pieces = [*self._pieces[: self._joined], *fresh]
-            self._length = self._joined = len(self._pieces)
+        fresh = _joined(self._pieces[self._joined : self._length])
+        self._pieces = [*self._pieces[: self._joined], *fresh]
+        self._length = self._joined = len(self._pieces)
 
     def _own_pieces(self) -> None:
-        if len(self._pieces) != self._length:
-            self._pieces = self._pieces[: self._length]
+        self._pieces = self._pieces[: self._length]
 
     def _begin(self, out: Outbox, speaker: Speaker, native_id: str | None) -> None:
         self._speaker, self._native_id, self._item_id = speaker, native_id, out.new_item()
