@@ -82,7 +82,7 @@ class DriverContext:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A decision of the host. `cancelled`: nobody did, for the turn is over. `params` are other arguments to act on."""
+    """A decision of the host. `cancelled`: nobody decided, for the turn is over. `params` are other arguments to act on."""
 
     allowed: bool
     cancelled: bool = False
