@@ -7,6 +7,7 @@ INV-P6  A source holds at most `TAIL_ROWS` rows and `TAIL_BYTES` bytes besides o
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
