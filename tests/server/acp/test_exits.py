@@ -2,7 +2,7 @@
 
 import asyncio
 
-from legation.server.acp.exits import KEPT, Exits
+from legation.server.acp.methods import KEPT, Exits
 from legation.wire.lifecycle import AgentExited
 
 CRASHED = AgentExited(code=7)

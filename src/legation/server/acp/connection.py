@@ -1,31 +1,31 @@
 """One client connection, by its server id: messages in, each request answered once, everything told in one order.
 
 INV-C1  Every request is answered, whatever becomes of agent, client and server: by its result, or by an error. What
-        a killed server leaves without an answer is answered when its client comes back (see `unanswered`).
+        a killed server leaves without an answer is answered when its client comes back.
+INV-U1  A request that was taken is answered once: by the server that took it, or by the one after it.
 INV-C2  A request goes on when the one who sent it hangs up; the answer stands in the stream.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from legation.agents.messages import Message, id_key, read_cancelled_id
+from legation.agents.messages import Message, id_key, read_cancelled_id, read_message
 from legation.errors import LegationError, Unavailable
-from legation.server.acp.asking import Asking
-from legation.server.acp.client_calls import ClientCalls
-from legation.server.acp.failures import Refused, exit_of, logger, rpc_error
-from legation.server.acp.log import ConnectionLog, Kept, Taken
+from legation.server.acp.asks import Asking, ClientCalls
+from legation.server.acp.errors import Refused, exit_of, logger, rpc_error
+from legation.server.acp.log import MESSAGE, ConnectionLog, Kept, Taken
 from legation.server.acp.messages import error_line, key_of, kind_of, notification_line, result_line
 from legation.server.acp.methods import AcpMethods, Reply
-from legation.server.acp.waiting import Waiting
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients, offers, what_counts
 from legation.server.sessions.service import SessionService
+from legation.store.stream import Stream
 from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode, RpcError
 from legation.wire.lifecycle import (
     AgentExited,
@@ -36,11 +36,17 @@ from legation.wire.lifecycle import (
 )
 from legation.wire.principal import Principal
 
+if TYPE_CHECKING:
+    from legation.server.acp.connections import Waiting
+
 # Of one client; more are refused, so that a runaway cannot fill our memory.
 REQUESTS_AT_ONCE: Final = 256
 REQUEST_BYTES: Final = 256 * 1024 * 1024
 NOTIFICATIONS_AT_ONCE: Final = 256
 LONGEST_ID: Final = 1024  # characters of a request's id that is kept; any client's are a fraction of that
+# How the many begin among the messages that neither ask nor answer: notifications, as we write them.
+_TELLS: Final = b'{"jsonrpc":"2.0","method":'
+_WHY: Final = "cannot answer: the server ended before it could; see what the session says, then ask again"
 AGENT_EXITED: Final = "_adapter/agent_exited"  # as sandbox-agent tells its clients
 
 
@@ -300,3 +306,31 @@ class AcpConnection:
 
 def _cancelled() -> Refused:
     return Refused(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
+
+
+async def last_words(stream: Stream, taken: Sequence[Taken], asks: int | None = None) -> list[bytes]:
+    """What a server that was killed owes its client: answers to what it had taken, and an end to what it had asked. Nobody
+    reads or writes the stream meanwhile."""
+    owed = {id_key(each.id.encode()): each for each in taken}
+    # What the client was asked, answered or not: its answers are not in the log, and nobody waits for one any more.
+    asked: list[msgspec.Raw] = []
+    since = [each.after for each in taken] if asks is None else [*(each.after for each in taken), asks]
+    after = min(since, default=stream.head)
+    async for batch in stream.subscribe(after, follow=False).batches():
+        for event in batch:
+            if event.type != MESSAGE or event.raw.startswith(_TELLS):
+                continue
+            message = read_message(event.raw)
+            if message is None:
+                continue
+            if kind_of(message) == "request":
+                asked.append(message.id)
+            elif (
+                found := owed.get(key_of(message))
+            ) and event.seq > found.after:  # else of an older one of that id
+                del owed[key_of(message)]
+    if not owed and asks is None:
+        return []
+    withdrawn = [notification_line(CANCEL_REQUEST, {"requestId": each}) for each in asked]
+    error = rpc_error(Unavailable(_WHY))
+    return [*withdrawn, *(error_line(each.id.encode(), error) for each in owed.values())]

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from legation.approvals.approval import Approval
+from legation.approvals.approval import Approval, Status
 from legation.approvals.attendance import Attendance
 from legation.approvals.inbox import Inbox
+from legation.approvals.trace import StepKind
+from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
 from legation.server.acp.log import OPENED, PREFIX, ConnectionLog, Kept, read_kept, stream_name
-from legation.server.acp.waiting import Waiting
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.service import SessionService
@@ -47,6 +48,66 @@ Key = tuple[str, str]  # workspace, server id
 logger = logging.getLogger("legation.acp")
 
 
+class Waiting:
+    """Approvals of sessions that wait for somebody: clients that follow the session are told of each that a person should be asked.
+
+    What needs a person is asked at once. What a supervisor may decide is asked at once where none is there, and else when
+    it was escalated: a person is not bothered with what somebody else is about to decide."""
+
+    def __init__(
+        self,
+        attendance: Attendance,
+        clock: Clock,
+        supervisor_wait_ms: int,
+        clients: SessionClients,
+    ) -> None:
+        self._attendance = attendance
+        self._clock = clock
+        self._supervisor_wait_ms = supervisor_wait_ms
+        self._clients = clients
+        self._wanted: set[str] = set()
+        self._looking: set[asyncio.Task[None]] = set()
+
+    def listen(self, inbox: Inbox) -> None:
+        inbox.on_change(self._changed)
+
+    def __contains__(self, approval_id: str) -> bool:
+        return approval_id in self._wanted
+
+    def _changed(self, approval: Approval, happened: StepKind) -> None:
+        if approval.session_id is None:
+            return
+        if approval.status is not Status.PENDING:
+            self._wanted.discard(approval.id)
+        elif approval.needs == "person":
+            self._want(approval)
+        elif happened is StepKind.PROPOSED:
+            task = asyncio.create_task(self._look(approval))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+
+    async def _look(self, approval: Approval) -> None:
+        try:
+            last = await self._attendance.last(approval.workspace_id, approval.tool)
+        except LegationError as error:  # a supervisor is asked in any case, and a person if none answers
+            logger.warning("cannot tell whether a supervisor is there: %s", error.code)
+            return
+        if self._clock.now_ms() - last > self._supervisor_wait_ms:
+            self._want(approval)
+
+    def _want(self, approval: Approval) -> None:
+        if approval.id not in self._wanted:
+            self._wanted.add(approval.id)
+            for client in self._clients.of(approval.workspace_id, approval.session_id or ""):
+                client.wanted(approval.id)
+
+    async def stop(self) -> None:
+        for task in self._looking:
+            task.cancel()
+        if self._looking:
+            await asyncio.wait(self._looking)
+
+
 class AcpConnections:
     """`async with AcpConnections(...)`: at its end no agent of a connection is left. `work` is the folder in which agents
     start; their sessions have folders of their own. What speaks ACP is loaded with the first client."""
@@ -67,7 +128,7 @@ class AcpConnections:
         self._clients = clients
         self._inbox = inbox
         self._work = work
-        self._waiting = Waiting(attendance, log.clock, supervisor_wait_ms, self._wanted)
+        self._waiting = Waiting(attendance, log.clock, supervisor_wait_ms, clients)
         self._listens = False
         self._known: dict[Key, AcpConnection] = {}
         self._coming: set[Key] = set()
@@ -194,7 +255,7 @@ class AcpConnections:
 
     async def _settled(self, stream: Stream, kept: Kept) -> Kept:
         """One of a server that has ended: what that owed its client is said, once."""
-        from legation.server.acp.unanswered import last_words
+        from legation.server.acp.connection import last_words
 
         if not kept.taken and kept.asks is None:
             return kept
@@ -284,10 +345,6 @@ class AcpConnections:
         except TimeoutError:
             if self._awaited.get(key) is event and not event.is_set():
                 del self._awaited[key]
-
-    def _wanted(self, approval: Approval) -> None:
-        for client in self._clients.of(approval.workspace_id, approval.session_id or ""):
-            client.wanted(approval.id)
 
 
 def must_be_server_id(server_id: str) -> None:

@@ -6,29 +6,34 @@ the agent's process. What no method here knows is passed on to the agent.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from legation import __version__
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited as AgentHasExited
 from legation.errors import InvalidParams, LegationError, NotFound, TransportClosed
+from legation.host.endpoint import what_is_wrong
+from legation.host.lifecycle import MAX_DIRECTORIES
 from legation.host.session import Session
 from legation.ids import new_id
-from legation.server.acp.exits import Exits
 from legation.server.acp.log import SessionFollower, Setup
-from legation.server.acp.offer import hello
-from legation.server.acp.requests import Initialize, LoadRequest, NewRequest, Prompt, read, read_any
 from legation.server.sessions.agents import Place
 from legation.server.sessions.record import SessionRecord, must_be_session_id
 from legation.server.sessions.service import SessionService
+from legation.wire import jsontext
 from legation.wire.acp.capabilities import AuthenticateRequest
+from legation.wire.acp.content import Audio, EmbeddedResource, Image, ResourceLink, Text
+from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.sessions import (
     ListSessionsRequest,
@@ -40,7 +45,9 @@ from legation.wire.acp.sessions import (
     SetConfigOptionResponse,
     SetModeRequest,
 )
+from legation.wire.acp.shape import PROTOCOL_VERSION, Shape
 from legation.wire.api.sessions import NewSession
+from legation.wire.hoststream import AgentUpdated
 from legation.wire.lifecycle import AgentExited
 from legation.wire.principal import Principal
 
@@ -335,3 +342,121 @@ def _info(record: SessionRecord) -> SessionInfo:
         updated_at=at if used else None,
         meta={"legation": {"cut": cut.shown()}} if cut else None,
     )
+
+
+T = TypeVar("T")
+
+
+class Initialize(Shape):
+    protocol_version: int | str
+    client_capabilities: dict[str, object] | None = None
+
+
+class NewRequest(Shape):
+    """Where a session works; given with new, load and resume."""
+
+    cwd: str
+    mcp_servers: tuple[McpServer, ...] | None = None
+    additional_directories: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.additional_directories or ()) > MAX_DIRECTORIES:
+            raise ValueError(f"give at most {MAX_DIRECTORIES} additional folders")
+        for folder in (self.cwd, *(self.additional_directories or ())):
+            if not Path(folder).is_absolute() or "\0" in folder:
+                raise ValueError("give absolute paths")
+
+
+class LoadRequest(NewRequest, kw_only=True):
+    session_id: str
+
+
+class Prompt(SessionRequest, kw_only=True):
+    prompt: tuple[Text | Image | Audio | ResourceLink | EmbeddedResource, ...]
+
+
+def read(params: bytes, shape: type[T]) -> T:
+    try:
+        return msgspec.convert(read_any(params), shape)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"cannot read the parameters: {what_is_wrong(error)}; correct them") from None
+
+
+def read_any(params: bytes) -> object:
+    """Of a method that we do not know."""
+    try:
+        return jsontext.read(params or b"{}")
+    except jsontext.READ_ERRORS:
+        raise InvalidParams(
+            "cannot read the parameters: they are no JSON that can be held; correct them"
+        ) from None
+
+
+def hello(agent: str, found: AgentUpdated) -> dict[str, object]:
+    """The answer to `initialize`. Members of the agent's that we do not know are passed on as they are."""
+    return {
+        "protocolVersion": PROTOCOL_VERSION,
+        "agentCapabilities": capabilities(found.capabilities or {}),
+        "agentInfo": {"name": "legation", "title": f"Legation ({agent})", "version": __version__},
+        "authMethods": list(found.auth_methods or ()),
+        "_meta": {"legation": {"agent": agent}},
+    }
+
+
+def capabilities(of_agent: Mapping[str, object]) -> dict[str, object]:
+    """Sessions are listed, closed and deleted by us; loading is told from our log, once the agent has it again."""
+    sessions = of_agent.get("sessionCapabilities")
+    can = dict(sessions) if isinstance(sessions, Mapping) else {}
+    reopens = of_agent.get("loadSession") is True or can.get("resume") is not None
+    can |= {"list": {}, "close": {}, "delete": {}}
+    can.pop("resume", None)
+    if reopens:
+        can["resume"] = {}
+    return {**of_agent, "loadSession": reopens, "sessionCapabilities": can}
+
+
+EXIT_WORD: Final = (
+    2.0  # seconds from the failure of a call to the word how the process ended: the host's time
+)
+KEPT: Final = 256  # of sessions that are over: as many as requests at once
+
+
+class Exits:
+    """By session. Of those that are over the last are kept: a request may have failed just before."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, asyncio.Future[AgentExited]] = {}
+        self._past: dict[str, AgentExited] = {}
+
+    def __len__(self) -> int:
+        return len(self._words) + len(self._past)
+
+    def told(self, session_id: str, exited: AgentExited) -> None:
+        self._word(session_id, fresh=True).set_result(exited)
+
+    def begin(self, session_id: str) -> None:
+        """A turn: what ended before is not why it fails."""
+        self._words.pop(session_id, None)
+        self._past.pop(session_id, None)
+
+    def over(self, session_id: str) -> None:
+        """It has no log any more that would tell."""
+        word = self._words.pop(session_id, None)
+        if word is not None and word.done():
+            self._past[session_id] = word.result()
+        while len(self._past) > KEPT:
+            del self._past[next(iter(self._past))]
+
+    async def of(self, session_id: str, *, followed: bool) -> AgentExited | None:
+        """`followed`: it has a log, in which the word may still come."""
+        if not followed:
+            return self._past.get(session_id)
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(asyncio.shield(self._word(session_id)), EXIT_WORD)
+        return None
+
+    def _word(self, session_id: str, *, fresh: bool = False) -> asyncio.Future[AgentExited]:
+        word = self._words.get(session_id)
+        if word is None or (fresh and word.done()):
+            word = self._words[session_id] = asyncio.get_running_loop().create_future()
+        return word

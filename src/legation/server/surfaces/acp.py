@@ -5,11 +5,13 @@ docs/acp.md describes it.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from legation.errors import Conflict, LegationError, NotAcceptable, NotFound, TooLarge
 from legation.server.http.app import BODY_TRUST
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 MEDIA: Final = "text/event-stream"
 MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message: a prompt with a dozen of images
 APPEARS: Final = 5.0  # seconds that a reader waits for the first message of its client: the client's time
+QUICK: Final = 1.0  # seconds for an answer that goes out whole, with its length: the agent's time
+SPACE_EVERY: Final = 5.0  # seconds of silence on the line: a quarter of what impatient proxies allow
 OUR_FAULT: Final = 500  # the least status that says so
 ACCESS: Final = needs("operate")
 
@@ -66,7 +70,6 @@ async def post_acp_message(
     A request is answered with 200 and its JSON-RPC response, also where that is an error; anything else with 202. With
     `Prefer: respond-async` a request is answered with 202 too, and its response comes with the events."""
     from legation.server.acp.messages import kind_of, read_body
-    from legation.server.acp.reply import PatientReply
 
     headers = dict(call.request.scope["headers"])
     check_media(headers.get(b"content-type", b""))
@@ -130,7 +133,7 @@ async def delete_acp_server(call: Call, server_id: ServerId) -> None:
 
 def _refusal(message: Message, error: LegationError) -> Response:
     """A status of 5xx would be the end of the SDK's client, whatever becomes of the server; a JSON-RPC error is not."""
-    from legation.server.acp.failures import rpc_error
+    from legation.server.acp.errors import rpc_error
     from legation.server.acp.messages import error_line
 
     return Response(error_line(bytes(message.id), rpc_error(error)), media_type="application/json")
@@ -145,3 +148,52 @@ def _must_accept(call: Call, media: str) -> None:
     named = {each.partition(";")[0].strip().lower() for each in wanted.split(",")}
     if not named & {media, f"{kind}/*", "*/*"}:
         raise NotAcceptable(f"cannot answer in what you accept; accept {media}")
+
+
+class PatientReply(Response):
+    """The answer to a POST with a request: headers early, and a space now and then, until there is something to say.
+
+    A turn may take an hour, and what stands between (Node's `fetch`: five minutes; proxies: less) gives up on silence.
+    JSON may begin with spaces, so nobody who reads the whole body notices."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self, coming: asyncio.Future[bytes], *, quick: float = QUICK, space: float = SPACE_EVERY
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self._coming = coming
+        self._quick = quick
+        self._space = space
+        self.init_headers({"content-type": "application/json", "x-accel-buffering": "no"})
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.wait({self._coming}, timeout=self._quick)
+        headers = list(self.raw_headers)
+        if self._coming.done():
+            headers.append((b"content-length", b"%d" % len(self._coming.result())))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if not self._coming.done():
+            await self._wait(receive, send)
+        if self._coming.done():
+            await send({"type": "http.response.body", "body": self._coming.result(), "more_body": False})
+
+    async def _wait(self, receive: Receive, send: Send) -> None:
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            while not leaving.done():
+                await send({"type": "http.response.body", "body": b" ", "more_body": True})
+                first: set[asyncio.Future[Any]] = {self._coming, leaving}
+                await asyncio.wait(first, timeout=self._space, return_when=asyncio.FIRST_COMPLETED)
+                if self._coming.done():
+                    return
+        finally:
+            leaving.cancel()
+            with suppress(asyncio.CancelledError):
+                await leaving
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

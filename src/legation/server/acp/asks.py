@@ -1,4 +1,5 @@
-"""What an agent asks and a person must answer, put to the client that is connected, while the inbox has it too.
+"""Requests to a client, and what an agent asks and a person must answer, put to the client that is connected, while the inbox
+has it too.
 
 INV-Q1  The first answer counts, whoever gives it: a client's goes the same way as everybody's, with its own
         credential. Whoever was slower is told that nothing is asked any more, and what it answers is ignored.
@@ -15,17 +16,72 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from legation.agents.messages import Message, read_error
 from legation.errors import LegationError, TransportClosed
+from legation.ids import new_id
+from legation.server.acp.log import ConnectionLog
+from legation.server.acp.messages import key_of, notification_line, request_line
 from legation.server.sessions.clients import Answered
 from legation.server.sessions.service import SessionService
+from legation.wire import jsontext
 from legation.wire.acp.elicitation import CreateElicitationResponse
 from legation.wire.acp.permission import PermissionOption, RequestPermissionResponse, Selected
-from legation.wire.acp.rpc import ClientMethod
+from legation.wire.acp.rpc import CANCEL_REQUEST, ClientMethod
 from legation.wire.api.sessions import PermissionReplyWord
 from legation.wire.lifecycle import PermissionAsked, QuestionAsked
+from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
     from legation.server.acp.connection import AcpConnection
+
+MOST_WAITING: Final = 1_000  # of one client; an agent's runaway questions must not fill our memory
+
+
+class ClientCalls:
+    def __init__(self, outlet: ConnectionLog) -> None:
+        self._outlet = outlet
+        self._waiting: dict[bytes, asyncio.Future[Answered]] = {}
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def ask(self, method: str, params: object) -> Answered:
+        """Until it is answered; whoever gives up withdraws it, as ACP has it, and a late answer is ignored."""
+        if len(self._waiting) >= MOST_WAITING:
+            raise TransportClosed("cannot ask the client any more: it answers nothing; wait for that")
+        request_id = new_id("req")
+        key = jsontext.write(request_id)
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = answer
+        self._outlet.say(request_line(request_id, method, params))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._outlet.say(notification_line(CANCEL_REQUEST, {"requestId": request_id}))
+            raise
+        finally:
+            del self._waiting[key]
+
+    def tell(self, method: str, params: object) -> None:
+        """Ask, and not wait for the answer."""
+        self._outlet.say(request_line(new_id("req"), method, params))
+
+    def answered(self, message: Message, by: Principal) -> None:
+        """Unknown ids are of what was withdrawn, or of an earlier life."""
+        answer = self._waiting.get(key_of(message))
+        if answer is not None and not answer.done():
+            error = read_error(bytes(message.error)) if message.error else None
+            answer.set_result(Answered(bytes(message.result), error, by))
+
+    def give_up(self) -> None:
+        """Nobody will answer any more: what the client was asked is withdrawn, while there is somebody to say so to."""
+        gone = TransportClosed("cannot ask the client: it has gone; ask again when it is back")
+        for key, answer in self._waiting.items():
+            if not answer.done():
+                self._outlet.say(notification_line(CANCEL_REQUEST, {"requestId": msgspec.Raw(key)}))
+                answer.set_exception(gone)
+
 
 _WORDS: Final[Mapping[str, PermissionReplyWord]] = {
     "allow_once": "once",
@@ -176,3 +232,6 @@ def _read(answered: Answered, shape: type[_T]) -> _T | None:
         return msgspec.convert(answered.value(), shape)
     except msgspec.ValidationError:
         return None
+
+
+logger = logging.getLogger("legation.acp")
