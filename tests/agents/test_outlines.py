@@ -197,3 +197,31 @@ async def test_whoever_comes_after_the_last_one_has_gone_gets_the_answer_to_his_
         assert await left is None
         while not ended(pid):
             await asyncio.sleep(0.01)
+
+
+async def test_a_line_that_takes_long_keeps_nobody_elses_waiting(
+    reader: OutlineReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlines, "LINE_LIMIT", LIMIT)
+    await reader.read(b"x")
+    first = reader.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)  # as one that is at a line for long
+    slow = asyncio.create_task(reader.read(update(CALL % b"1")))
+    await asyncio.sleep(0)
+    assert await reader.read(update(CALL % SMALL)) is not None
+    assert not slow.done()
+    assert len(reader.pids) == 2
+    os.kill(first, signal.SIGCONT)
+    assert await slow is not None
+    assert await reader.read(update(CALL % SMALL)) is not None
+    assert len(reader.pids) == 2  # the first is free again
+
+
+async def test_many_lines_at_once_are_read_by_few_processes(reader: OutlineReader) -> None:
+    lines = [update(CALL.replace(b'"t"', b'"t%d"' % number) % b"1") for number in range(20)]
+    found = await asyncio.gather(*map(reader.read, lines))
+    assert [each is not None and f'"t{number}"' in each.digest for number, each in enumerate(found)] == [
+        True
+    ] * 20
+    assert 1 < len(reader.pids) <= outlines.MOST_PROCESSES

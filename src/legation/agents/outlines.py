@@ -4,6 +4,7 @@ msgspec holds Python's lock while it reads, so that a thread would hold up every
 process is this module (`python -m legation.agents.outlines`). It starts with the first such line, and ends with the last
 agent that could send another, when nobody has asked it for a while, and when whoever started it is gone. It gets each
 line as a file in memory, and says what it is in a few kilobytes. The line itself never comes back: who asked has it.
+While one process is at a line, the next line goes to another; there are at most `MOST_PROCESSES`.
 
 INV-L1  What is longer than `MOST_BYTES`, or has more than `MOST_MARKS` values, is decoded nowhere but here.
 INV-L2  A line that the process dies of, or is not done with in `LINE_LIMIT`, is one that cannot be read; the next one
@@ -48,6 +49,7 @@ ODD_BYTES: Final = 4096  # of a line that no parser takes and that is walked thr
 LINE_LIMIT: Final = 30.0  # seconds for one line: the process's time, on a busy machine
 IDLE_LIMIT: Final = 60.0  # seconds without a line, after which the process ends
 END_LIMIT: Final = 5.0  # seconds for it to end, once nobody can ask it any more
+MOST_PROCESSES: Final = 3  # at once: of as many agents the lines may take long before others wait for them
 MEMORY: Final = (
     2 * 1024**3
 )  # bytes of the process: a line of many small things is many times as large as objects
@@ -178,22 +180,26 @@ async def id_of(line: bytes, found: Outline) -> bytes:
 
 
 class OutlineReader:
-    """One for all agents of a process."""
+    """One for all agents of a process. Whoever sends a line that takes long keeps one process busy, and others have
+    theirs read by the next."""
 
     def __init__(self) -> None:
         self._users = 0
-        self._worker: _Worker | None = None
+        self._workers: list[_Worker] = []
         self._guard = threading.Lock()
 
     @property
+    def pids(self) -> list[int]:
+        processes = [worker.process for worker in list(self._workers)]
+        return [process.pid for process in processes if process is not None]
+
+    @property
     def pid(self) -> int | None:
-        worker = self._worker
-        process = None if worker is None else worker.process
-        return None if process is None else process.pid
+        return next(iter(self.pids), None)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """The process may be started meanwhile; it ends with its last user."""
+        """Processes may be started meanwhile; they end with their last user."""
         with self._guard:
             self._users += 1
         try:
@@ -201,18 +207,32 @@ class OutlineReader:
         finally:
             with self._guard:
                 self._users -= 1
-                if not self._users and self._worker is not None:
-                    self._worker.end_soon()
-                    self._worker = None
+                gone, self._workers = (self._workers, []) if not self._users else ([], self._workers)
+            for worker in gone:
+                worker.end_soon()
 
     async def read(self, line: bytes, *, native: bool = False) -> Outline | None:
-        """None for what is no message; of a `native` line, which is none of ACP, for what no parser takes. One line at a
-        time: whoever writes many of them waits for himself."""
+        """None for what is no message; of a `native` line, which is none of ACP, for what no parser takes. Of an agent one
+        line at a time: whoever writes many of them waits for himself."""
         with self._guard:
-            if self._worker is None:
-                self._worker = _Worker()
-            coming = self._worker.thread.submit(self._worker.read, line, native)
+            worker = self._least_busy()
+            worker.lines += 1
+            coming = worker.thread.submit(worker.read, line, native)
+        coming.add_done_callback(lambda _: self._has_read(worker))
         return await asyncio.wrap_future(coming)
+
+    def _least_busy(self) -> _Worker:
+        """The first of those: the others' processes end when nobody needs them for a while."""
+        found = min(self._workers, key=lambda worker: worker.lines, default=None)
+        if found is None or (found.lines and len(self._workers) < MOST_PROCESSES):
+            found = _Worker()
+            self._workers.append(found)
+        return found
+
+    def _has_read(self, worker: _Worker) -> None:
+        """Also one whose line nobody wants to know any more: only now it is free."""
+        with self._guard:
+            worker.lines -= 1
 
 
 class _Worker:
@@ -222,6 +242,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "legation-outlines")
+        self.lines = 0  # that it was given and is not done with
         self.process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._unwanted = False
