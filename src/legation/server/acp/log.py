@@ -215,19 +215,20 @@ class SessionFollower:
         self._over(self)
 
     def _take(self, batch: list[Event]) -> None:
-        lines: list[Told] = []
+        begin = self._reference
+        entries: list[Draft] = []
         for event in batch:
             if event.type in _NOTED:
-                self._tell(lines)
-                lines = []
+                self._outlet.append(entries)
+                entries = []
                 self._note(event)
-            elif event.type in ACP_TYPES and not self._muted:
-                lines.append(event)
+            elif (event.type in ACP_TYPES and not self._muted) or (
+                event.type == EXTENSION and self._updates.notification(event) is not None
+            ):
+                entries.append(Draft(REFERENCE, b"%b,%d]" % (begin, event.seq)))
             elif event.type == _FACTS and not self._muted:
-                lines += facts_told(event)
-            elif event.type == EXTENSION and self._updates.notification(event) is not None:
-                lines.append(event)
-        self._tell(lines)
+                entries += [Draft(MESSAGE, self._updates.line(told)) for told in facts_told(event)]
+        self._outlet.append(entries)
         self.seq = batch[-1].seq
         if self._moved is not None:
             self._moved.set_result(None)
@@ -247,7 +248,7 @@ class SessionFollower:
         begin, line = self._reference, self._updates.line
         self._outlet.append(
             [
-                Draft(REFERENCE, b"%b,%d]" % (begin, update.seq))  # the session has it
+                Draft(REFERENCE, b"%b,%d]" % (begin, update.seq))
                 if isinstance(update, Event)
                 else Draft(MESSAGE, line(update))
                 for update in updates

@@ -9,8 +9,7 @@ INV-R3  Of a session that was deleted no line is shown any more, not even out of
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Self, TypeAlias
 from weakref import ref
@@ -37,6 +36,7 @@ class _Session:
         self.name = name
         self.updates = Updates(name)
         self.held: Callable[[], Stream | None] = _nobody
+        self.gone = False  # for ever: no other will have its name
 
 
 def _nobody() -> None:
@@ -44,28 +44,15 @@ def _nobody() -> None:
 
 
 class _Block(NamedTuple):
-    """The events of a session between two numbers; one that is not among them is gone."""
+    """Events of a session, from a number on; None stands for one that could not be read."""
 
-    updates: Updates
     first: int
-    last: int
-    events: Mapping[int, Event]
-    size: int
+    events: Sequence[Event | None]
 
 
-def _block(session: _Session, number: int, events: Sequence[Event]) -> _Block:
-    some = first_chunk(events, READ_BYTES)
-    last = some[-1].seq if some else number
-    return _Block(session.updates, number, last, {event.seq: event for event in some}, size_of(some))
+Blocks: TypeAlias = dict[_Session, _Block]
 
-
-def _nothing(session: _Session) -> _Block:
-    """Of one that is gone, and no other will have its name."""
-    return _Block(session.updates, 0, sys.maxsize, {}, 0)
-
-
-Blocks: TypeAlias = dict[bytes, _Block]
-"""By how the references to a session begin."""
+_NO_BLOCK: Final = _Block(0, ())
 
 
 class ConnectionSource:
@@ -163,15 +150,15 @@ class ConnectionSource:
         self._before_unread, self._unread = after, unread[:KEPT_ENTRIES]
         if not unread and after >= self.visible:
             self._blocks.clear()
-        while sum([block.size for block in self._blocks.values()]) > KEPT_BYTES:
+        while sum([_size(block) for block in self._blocks.values()]) > KEPT_BYTES:
             del self._blocks[next(iter(self._blocks))]
 
     async def _resolved(self, entries: Sequence[Event]) -> tuple[list[Event], int]:
         """The lines of about as many as one read of the store is, and of how many entries they are."""
-        lines, taken = self._lines(entries, READ_BYTES, self._blocks)
+        lines, taken = self._lines(entries, READ_BYTES, {**self._blocks})
         while not lines and taken < len(entries):
             await self._read_block(entries[taken])
-            lines, more = self._lines(entries[taken:], READ_BYTES, self._blocks)
+            lines, more = self._lines(entries[taken:], READ_BYTES, {**self._blocks})
             taken += more
         return lines, taken
 
@@ -180,39 +167,39 @@ class ConnectionSource:
         there is room for."""
         lines: list[Event] = []
         for count, entry in enumerate(entries):
-            line: Event | None = entry
+            line = entry
             if entry.type == REFERENCE:
                 begin, _, end = entry.raw.rpartition(b",")
                 number = int(end[:-1])
-                block = blocks.get(begin)
-                if block is None or not block.first <= number <= block.last:
-                    block = self._recent(begin, number)
-                    if block is None:
+                session = self._sessions.get(begin) or self._meet(begin)
+                first, events = blocks.get(session, _NO_BLOCK)
+                if not first <= number < first + len(events):
+                    stream = session.held() or self._hold(session)
+                    found = None if stream is None else stream.since(number - 1, 1)
+                    if found is None and not (session.gone or (stream is not None and stream.deleted)):
                         return lines, count
-                    blocks[begin] = block
-                event = block.events.get(number)
-                line = None if event is None else _line(entry, event, block.updates)
+                    first, events = blocks[session] = _Block(number, found or (None,))
+                event = events[number - first]
+                if event is None:
+                    continue
+                updates = session.updates
+                text = updates.line(event) if event.type in ACP_TYPES else updates.notification(event)
+                if text is None:
+                    continue
+                # What is so long that it has a digest is known to be text.
+                line = Event(entry.seq, entry.at, MESSAGE, text, digest=event.digest)
             elif self._messages and entry.type == OPENED:
-                line = None
-            if line is not None:
-                lines.append(line)
-                room -= len(line.raw)
-                if room <= 0:
-                    return lines, count + 1
+                continue
+            lines.append(line)
+            room -= len(line.raw)
+            if room <= 0:
+                return lines, count + 1
         return lines, len(entries)
-
-    def _recent(self, begin: bytes, number: int) -> _Block | None:
-        """From that number on, if memory has it."""
-        session = self._sessions.get(begin) or self._meet(begin)
-        stream = session.held() or self._hold(session)
-        found = None if stream is None else stream.since(number - 1, 1)
-        if found is not None:
-            return _block(session, number, found)
-        return _nothing(session) if stream is not None and stream.deleted else None
 
     def _meet(self, begin: bytes) -> _Session:
         if len(self._sessions) >= MOST_SESSIONS:
             self._sessions.clear()
+            self._blocks.clear()
         session = self._sessions[begin] = _Session(referred_stream(begin))
         return session
 
@@ -226,20 +213,21 @@ class ConnectionSource:
         begin, number = split_reference(entry.raw)
         session = self._sessions.get(begin) or self._meet(begin)
         stream = await self._log.find(session.name, self._workspace)
-        found: list[Event] | None = []
+        found: Sequence[Event] = ()
         if stream is not None:
-            found = stream.since(number - 1, 1)  # somebody may have it by now
-            if found is None:
-                found = await stream.read_older(number - 1, 1)
-        gone = stream is None or stream.deleted  # perhaps while it was read
-        self._blocks.pop(begin, None)
-        self._blocks[begin] = _nothing(session) if gone else _block(session, number, found or ())
+            recent = stream.since(number - 1, 1)  # somebody may have it by now
+            found = await stream.read_older(number - 1, 1) if recent is None else recent
+        if stream is None or stream.deleted:  # perhaps while it was read
+            session.gone = True
+            return
+        by_number = {event.seq: event for event in first_chunk(found, READ_BYTES)}
+        last = max(by_number, default=number)
+        self._blocks.pop(session, None)
+        self._blocks[session] = _Block(number, [by_number.get(each) for each in range(number, last + 1)])
 
 
-def _line(entry: Event, event: Event, updates: Updates) -> Event | None:
-    """Under the entry's number. What is so long that it has a digest is known to be text."""
-    line = updates.line(event) if event.type in ACP_TYPES else updates.notification(event)
-    return None if line is None else Event(entry.seq, entry.at, MESSAGE, line, digest=event.digest)
+def _size(block: _Block) -> int:
+    return size_of([event for event in block.events if event is not None])
 
 
 async def find(log: EventLog, name: str, workspace: str) -> ConnectionSource | None:
