@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
-from typing import Generic, Protocol, TypeVar, cast, get_args
+from typing import Generic, Literal, Protocol, TypeVar, cast, get_args
 
 from msgspec.structs import replace
 
@@ -79,9 +79,6 @@ class Inquiries(ABC, Generic[A, V, R]):
     """`record` appends events to the session, or returns None where it takes no more; `limit` is how many
     seconds there are to answer; `changed` is called when one was answered."""
 
-    withdrawn: V  # the agent no longer waits
-    turn_over: V
-
     def __init__(
         self,
         *,
@@ -98,10 +95,8 @@ class Inquiries(ABC, Generic[A, V, R]):
         self._telling: set[asyncio.Task[None]] = set()
 
     @abstractmethod
-    def _expired(self) -> V: ...
-
-    @abstractmethod
-    def _cut_off(self, why: str) -> V: ...
+    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> V:
+        """Nobody who was asked decided it."""
 
     @abstractmethod
     def _failed(self, how: str) -> V:
@@ -134,7 +129,10 @@ class Inquiries(ABC, Generic[A, V, R]):
 
     def cancel_all(self, why: str | None = None) -> None:
         """The turn is over: whoever was asked need not answer any more. `why`: it was cut off."""
-        over = self.turn_over if why is None else self._cut_off(why)
+        if why is None:
+            over = self._ended("cancelled", "client", "the turn was cancelled or is over")
+        else:
+            over = self._ended("superseded", "legation", why)
         for inquiry in list(self._open.values()):
             self._close(inquiry, self._cancelled_by(inquiry) or over)
 
@@ -158,11 +156,15 @@ class Inquiries(ABC, Generic[A, V, R]):
 
     def _on_expired(self, inquiry: Inquiry[A, R], timer: asyncio.Task[None]) -> None:
         if not timer.cancelled():
-            self._close(inquiry, self._expired())
+            late = f"nobody answered within {self._limit:g} s"
+            self._close(inquiry, self._ended("expired", "timeout", late))
 
     def _on_withdrawn(self, inquiry: Inquiry[A, R], answer: asyncio.Future[R]) -> None:
         if answer.cancelled():
-            self._close(inquiry, self.withdrawn)
+            self._close(inquiry, self._withdrawn())
+
+    def _withdrawn(self) -> V:
+        return self._ended("superseded", "agent", "the agent no longer waits for the answer")
 
     def _cancelled_by(self, inquiry: Inquiry[A, R]) -> V | None:
         """Whoever was asked and cancelled the turn instead of answering."""
@@ -182,7 +184,7 @@ class Inquiries(ABC, Generic[A, V, R]):
             return  # another was first
         inquiry.deciding.cancel()
         inquiry.timer.cancel()
-        verdict = self.withdrawn if inquiry.answer.cancelled() else verdict
+        verdict = self._withdrawn() if inquiry.answer.cancelled() else verdict
         recorded, response = self._told(inquiry.id, inquiry.asked, verdict)
         receipt = self._record(recorded)
         self._changed()
@@ -214,9 +216,6 @@ _OUTCOMES = frozenset(get_args(Outcome))
 
 
 class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
-    withdrawn = Decision("superseded", "agent", "the agent no longer waits for the answer")
-    turn_over = Decision("cancelled", "client", "the turn was cancelled or is over")
-
     def __init__(
         self,
         *,
@@ -270,11 +269,8 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
         if (tell := self._untold.pop(ask.id, None)) is not None:
             tell(PermissionAsked.from_ask(ask))
 
-    def _expired(self) -> Decision:
-        return Decision("expired", "timeout", f"nobody answered within {self._limit:g} s")
-
-    def _cut_off(self, why: str) -> Decision:
-        return Decision("superseded", "legation", why)
+    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> Decision:
+        return Decision(how, by, why)
 
     def _failed(self, how: str) -> Decision:
         return Decision("denied", "legation", f"the approver {how}")
@@ -335,9 +331,6 @@ class Reply:
 
 
 class Questions(Inquiries[CreateElicitationRequest, Reply, CreateElicitationResponse]):
-    withdrawn = Reply("superseded", "agent", "the agent no longer waits for the answer")
-    turn_over = Reply("cancelled", "client", "the turn was cancelled or is over")
-
     def __init__(
         self,
         *,
@@ -384,11 +377,8 @@ class Questions(Inquiries[CreateElicitationRequest, Reply, CreateElicitationResp
     async def _ask(self, request: CreateElicitationRequest) -> object:
         return await self._handler.ask(request)  # here it may fail as it likes
 
-    def _expired(self) -> Reply:
-        return Reply("expired", "timeout", f"nobody answered within {self._limit:g} s")
-
-    def _cut_off(self, why: str) -> Reply:
-        return Reply("superseded", "legation", why)
+    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> Reply:
+        return Reply(how, by, why)
 
     def _failed(self, how: str) -> Reply:
         return Reply("cancelled", "legation", f"the handler {how}")
@@ -441,6 +431,11 @@ Options = tuple[PermissionOption, ...]
 
 
 class Pending:
+    """Permissions that wait for `respond_permission`: the approver of a host that was given none.
+
+    One can be answered from the moment that anybody may have seen it, so it waits here from `asked` on, and not only when
+    somebody gets round to call `decide`."""
+
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[Options, asyncio.Future[Decision]]] = {}
         self._answered: dict[str, None] = {}

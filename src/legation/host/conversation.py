@@ -7,13 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from legation.agents.driver import Driver
 from legation.agents.rpc import AgentRefused, RpcFault
-from legation.clock import Clock
 from legation.errors import (
     AgentExited,
     Conflict,
@@ -24,9 +22,7 @@ from legation.errors import (
     TransportClosed,
 )
 from legation.host.asks import Permissions, Questions
-from legation.host.handlers import QuestionHandler, Service
-from legation.host.meta import SessionMeta
-from legation.host.options import Limits
+from legation.host.handlers import Service
 from legation.host.turn import (
     CANCEL_GRACE,
     CutWords,
@@ -38,7 +34,6 @@ from legation.host.turn import (
     real_path,
 )
 from legation.ids import new_id
-from legation.store.stream import Receipt
 from legation.wire import codec
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
@@ -49,19 +44,20 @@ from legation.wire.acp.sessions import PromptResponse
 from legation.wire.acp.toolcall import Diff
 from legation.wire.acp.updates import UserMessageChunk
 from legation.wire.action import EFFECTLESS, MAX_PATH, Action, canonical_path, kind_of
-from legation.wire.ask import ApproveAll, Approver, Ask, Decision, RuledApprover, Unasked
+from legation.wire.ask import ApproveAll, Ask, Decision, RuledApprover, Unasked
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import Draft
 from legation.wire.lifecycle import (
     CUT,
-    PermissionAsked,
     PromptFinished,
     PromptStarted,
     TurnState,
     UnaskedEffect,
 )
 from legation.wire.lifecycle import Turn as TurnName
-from legation.wire.payload import Payload
+
+if TYPE_CHECKING:
+    from legation.host.session import Session, Surroundings
 
 JUDGE_LIMIT = 30.0  # seconds to judge what was done unasked: the store's time
 TOOL_PATIENCE = 6  # times the idle limit that an agent may be silent while a tool of its works
@@ -77,68 +73,36 @@ _OPEN: Final = frozenset(("policy", "legation", "timeout", "client", "agent", "u
 _log = logging.getLogger(__name__)
 
 
-class Place(Protocol):
-    """The session that it is about."""
-
-    id: str
-
-    @property
-    def meta(self) -> SessionMeta: ...
-    @property
-    def agent(self) -> Driver: ...
-    @property
-    def home(self) -> str | None: ...
-    def note(self, *payloads: Payload) -> Receipt | None: ...
-    def note_permission(self, payload: Payload) -> Receipt | None: ...
-    def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]: ...
-    def record(self, *payloads: Payload) -> Receipt: ...
-    def updates(self, drafts: list[Draft]) -> None: ...
-    def must_be_usable(self, what: str) -> None: ...
-    def losing_agent(self) -> None: ...
-    async def replace_agent(self, why: str) -> None: ...
-
-
 class Conversation:
-    def __init__(
-        self,
-        session: Place,
-        *,
-        approver: Approver,
-        questions: QuestionHandler | None,
-        clock: Clock,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, session: Session, around: Surroundings) -> None:
         self.tool_calls = ToolCalls()
         self._decided = Decided(self.tool_calls)
         self.judging: set[asyncio.Task[None]] = set()  # of what was done unasked
-        self._approver = approver
+        self._approver = around.approver
         self._session = session
-        self._clock = clock
-        self._limits = limits
-        self._permissions = Permissions(
-            approver=approver,
+        self._clock = around.clock
+        self._limits = around.limits
+        self.permissions = Permissions(
+            approver=around.approver,
             record=session.note_permission,
             reserve=session.reserve_permission,
-            clock=clock,
-            limit=limits.permission,
+            clock=around.clock,
+            limit=around.limits.permission,
             changed=self._go_on,
             decided=self._decided.settle,
         )
-        self._questions = self._questions_for(questions)
+        self.questions: Questions | None = None  # where the agent may ask none
+        if around.questions is not None:
+            self.questions = Questions(
+                handler=around.questions,
+                record=session.note,
+                clock=around.clock,
+                limit=around.limits.permission,
+                changed=self._go_on,
+            )
         self._turn: Turn | None = None
         self._running: asyncio.Task[None] | None = None
         self._own_requests: set[asyncio.Task[object]] = set()  # of the agent, which end with the turn
-
-    def _questions_for(self, handler: QuestionHandler | None) -> Questions | None:
-        if handler is None:
-            return None
-        return Questions(
-            handler=handler,
-            record=self._session.note,
-            clock=self._clock,
-            limit=self._limits.permission,
-            changed=self._go_on,
-        )
 
     @property
     def busy(self) -> bool:
@@ -156,9 +120,9 @@ class Conversation:
 
     def _put(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
         self._decided.begin(ask)
-        answer = self._permissions.ask(ask)
+        answer = self.permissions.ask(ask)
         if self._turn and self._turn.cancelled:
-            self._permissions.cancel_all()  # asked too late: the turn is being ended
+            self.permissions.cancel_all()  # asked too late: the turn is being ended
         else:
             self._move("requires-action", ask.id)
         return answer
@@ -304,36 +268,26 @@ class Conversation:
     # The agent asks a person.
 
     def question(self, request: CreateElicitationRequest) -> Awaitable[CreateElicitationResponse]:
-        if self._questions is None:
+        if self.questions is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, "elicitation is not offered")
-        answer = self._questions.ask(request, self._turn.id if self._turn else None)
+        answer = self.questions.ask(request, self._turn.id if self._turn else None)
         self._decided.questioned(request.tool_call_id)
         if self._turn and self._turn.cancelled:
-            self._questions.cancel_all()
+            self.questions.cancel_all()
         else:
             self._move("requires-action", "question")
         return answer
 
     @property
-    def permissions(self) -> Permissions:
-        """Those that the agent waits for."""
-        return self._permissions
-
-    @property
-    def questions(self) -> Questions | None:
-        """Those that the agent waits for; None where it may ask none."""
-        return self._questions
-
-    @property
     def waiting(self) -> bool:
         """The agent waits for us."""
-        return self._permissions.waiting or (self._questions is not None and self._questions.waiting)
+        return self.permissions.waiting or (self.questions is not None and self.questions.waiting)
 
     def _withdraw_all(self, turn: Turn | None = None) -> None:
         why = turn.cut.waited if turn is not None and turn.cut is not None else None
-        self._permissions.cancel_all(why)
-        if self._questions is not None:
-            self._questions.cancel_all(why)
+        self.permissions.cancel_all(why)
+        if self.questions is not None:
+            self.questions.cancel_all(why)
         for each in self._own_requests:
             each.cancel()
 

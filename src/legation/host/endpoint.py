@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import isawaitable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, dataclass_transform
 
@@ -31,7 +32,7 @@ from legation.wire.hoststream import PermissionUpdated
 from legation.wire.normalize import normalize_session_update
 
 if TYPE_CHECKING:
-    from legation.host.turn import PromptResult
+    pass
 
 
 Given = Mapping[str, object]
@@ -61,10 +62,22 @@ class BothParams(AgentParams):
     session_id: str
 
 
+class Place(TypedDict):
+    cwd: str | None
+    mcp_servers: tuple[McpServer, ...]
+    additional_directories: tuple[str, ...]
+
+
 class CreateParams(AgentParams):
     cwd: str | None = None
     mcp_servers: tuple[McpServer, ...] = ()
     additional_directories: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        return Place(
+            cwd=self.cwd, mcp_servers=self.mcp_servers, additional_directories=self.additional_directories
+        )
 
 
 class TakeUpParams(CreateParams, kw_only=True):
@@ -95,48 +108,16 @@ P = TypeVar("P", bound=Params)
 @dataclass(frozen=True, slots=True)
 class Method(Generic[P]):
     params: type[P]
-    call: Callable[[AcpHost, P], Awaitable[object]]
+    call: Callable[[AcpHost, P], object]
 
     async def __call__(self, host: AcpHost, given: object) -> object:
         """The result as plain data."""
-        return plain(await self.call(host, read(self.params, given)))
-
-
-class _Setup(TypedDict):
-    cwd: str | None
-    mcp_servers: tuple[McpServer, ...]
-    additional_directories: tuple[str, ...]
-
-
-def _setup(given: CreateParams) -> _Setup:
-    return _Setup(
-        cwd=given.cwd,
-        mcp_servers=given.mcp_servers,
-        additional_directories=given.additional_directories,
-    )
-
-
-async def _list_agents(host: AcpHost, _: Params) -> object:
-    return host.get_agents()
-
-
-async def _create(host: AcpHost, given: CreateParams) -> object:
-    return await host.create_session(given.agent_id, **_setup(given))
-
-
-async def _load(host: AcpHost, given: TakeUpParams) -> object:
-    return await host.load_session(given.agent_id, given.session_id, **_setup(given))
-
-
-async def _resume(host: AcpHost, given: TakeUpParams) -> object:
-    return await host.resume_session(given.agent_id, given.session_id, **_setup(given))
+        result = self.call(host, read(self.params, given))
+        return plain(await result if isawaitable(result) else result)
 
 
 async def _prompt(host: AcpHost, given: PromptParams) -> object:
-    return _ended(await host.prompt(given.session_id, given.prompt))
-
-
-def _ended(result: PromptResult) -> dict[str, object]:
+    result = await host.prompt(given.session_id, given.prompt)
     members = {"stopReason": result.stop_reason, "error": result.error, "usage": result.usage}
     return {name: value for name, value in members.items() if value is not None}
 
@@ -146,22 +127,26 @@ async def _set_config_option(host: AcpHost, given: ConfigParams) -> object:
     return [option.value if isinstance(option, Unread) else option for option in options]
 
 
-async def _get_sessions(host: AcpHost, _: Params) -> object:
-    return host.get_sessions()
-
-
 HOST_RPC_METHODS: Final[Mapping[str, Method[Any]]] = MappingProxyType(
     {
         "agents/spawn": Method(SpawnParams, lambda host, given: host.spawn_agent(given.definition)),
-        "agents/list": Method(Params, _list_agents),
+        "agents/list": Method(Params, lambda host, _: host.get_agents()),
         "agents/dispose": Method(AgentParams, lambda host, given: host.dispose_agent(given.agent_id)),
-        "sessions/create": Method(CreateParams, _create),
-        "sessions/load": Method(TakeUpParams, _load),
+        "sessions/create": Method(
+            CreateParams, lambda host, given: host.create_session(given.agent_id, **given.place)
+        ),
+        "sessions/load": Method(
+            TakeUpParams,
+            lambda host, given: host.load_session(given.agent_id, given.session_id, **given.place),
+        ),
         "sessions/list": Method(
             ListParams,
             lambda host, given: host.list_sessions(given.agent_id, cursor=given.cursor, cwd=given.cwd),
         ),
-        "sessions/resume": Method(TakeUpParams, _resume),
+        "sessions/resume": Method(
+            TakeUpParams,
+            lambda host, given: host.resume_session(given.agent_id, given.session_id, **given.place),
+        ),
         "sessions/delete": Method(
             BothParams, lambda host, given: host.delete_session(given.agent_id, given.session_id)
         ),
@@ -172,7 +157,7 @@ HOST_RPC_METHODS: Final[Mapping[str, Method[Any]]] = MappingProxyType(
             ModeParams, lambda host, given: host.set_mode(given.session_id, given.mode_id)
         ),
         "sessions/setConfigOption": Method(ConfigParams, _set_config_option),
-        "sessions/getAll": Method(Params, _get_sessions),
+        "sessions/getAll": Method(Params, lambda host, _: host.get_sessions()),
         "sessions/restore": Method(Params, lambda host, _: host.restore_sessions()),
     }
 )
@@ -254,7 +239,9 @@ _log = logging.getLogger(__name__)
 
 
 class Inbound:
-    """Made in the loop of a host that is entered."""
+    """Permissions pushed outwards: what the agents of a host wait for, told to whoever may answer. Made in the loop of a
+    host that is entered, and read from its stream alone. A handler is told of each permission once: when it is asked, or
+    when the handler is added if it waits already; and once more when it needs no answer any longer."""
 
     def __init__(self, host: AcpHost) -> None:
         self._host = host
@@ -356,12 +343,9 @@ _ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 _NOT_PLAIN = (TypeError, ValueError, RecursionError)
 
 
-def create_host_endpoint(host: AcpHost) -> HostEndpoint:
-    """Of a host that is entered; close it before the host, or after."""
-    return HostEndpoint(host)
-
-
 class HostEndpoint:
+    """Of a host that is entered; close it before the host, or after."""
+
     def __init__(self, host: AcpHost) -> None:
         self._host = host
         self._inbound = Inbound(host)
@@ -446,6 +430,9 @@ class HostEndpoint:
     def _must_be_open(self, what: str) -> None:
         if self._closed:
             raise TransportClosed(f"cannot {what}: the endpoint is closed; make another")
+
+
+create_host_endpoint = HostEndpoint
 
 
 def project_event(event: Event) -> dict[str, object]:

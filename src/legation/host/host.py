@@ -28,8 +28,7 @@ from legation.host.asks import Pending
 from legation.host.handlers import FsHandler, Reverse
 from legation.host.lifecycle import (
     Details,
-    Ending,
-    Openings,
+    Lifecycle,
     Place,
     Prepare,
     Sessions,
@@ -54,7 +53,6 @@ from legation.proc import ProcessLauncher
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
-from legation.store.stream import Stream
 from legation.store.subscription import Subscription
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
@@ -98,12 +96,16 @@ class AcpHost:
             await asyncio.to_thread(self._places.close)
             raise
         self._forbidden = self.options.forbidden or ForbiddenPlaces([self._places.data])
-        self._stream.open(await self._log_stream(HOST_STREAM))
+        self._stream.open(await self.log.stream(HOST_STREAM, self.options.workspace))
         self._launcher = self.options.launcher or ProcessLauncher(registry=self._places.registry)
         self._reverse = Reverse(self._fs(), self.options.terminal, self.options.questions)
-        self._ending = Ending(self._sessions, self._reverse.terminal, self.limits.start, self._stream)
-        self._openings = Openings(
-            self._sessions, self.log, self.options.workspace, self._around_sessions(), self._forbidden
+        self._lifecycle = Lifecycle(
+            self._sessions,
+            self.log,
+            self.options.workspace,
+            self._around_sessions(),
+            self._forbidden,
+            self._reverse.terminal,
         )
         self._entered = True
         return self
@@ -116,9 +118,6 @@ class AcpHost:
     async def _open_log(self) -> EventLog:
         backend = self.options.storage or MemoryBackend()
         return await EventLog(backend, clock=self.clock, report=self._stream.trouble).__aenter__()
-
-    async def _log_stream(self, name: str) -> Stream:
-        return await self.log.stream(name, self.options.workspace)
 
     def _fs(self) -> FsHandler | None:
         if self.options.fs != "default":
@@ -158,8 +157,8 @@ class AcpHost:
             new_router=lambda agent_id: Router(
                 agent_id, self.log, self._stream, self._reverse, self.options.extensions
             ),
-            lost=self._ending.lost,
-            ready_again=self._openings.ready_again,
+            lost=self._lifecycle.lost,
+            ready_again=self._lifecycle.ready_again,
         )
 
     def get_agent(self, agent_id: str) -> AgentUpdated | None:
@@ -243,7 +242,7 @@ class AcpHost:
         """`session_id` is Legation's id of it; without one it is the agent's. `prepare` sets up what the agent has
         opened before anybody knows of it: where it raises, there is no session. `forks` is what the agent calls a
         session with whose history it begins. Whoever is cancelled may find that it is there, all of it."""
-        return await self._openings.create(
+        return await self._lifecycle.create(
             self._agent(agent_id),
             Place(cwd, tuple(mcp_servers), additional_directories),
             session_id=session_id,
@@ -282,7 +281,9 @@ class AcpHost:
         """The agent tells the whole history again; it replaces what is shown, under fresh numbers, unless it is the
         same. What was recorded stays readable, as an earlier generation."""
         place = Place(cwd, tuple(mcp_servers), additional_directories)
-        return await self._openings.load(self._agent(agent_id), session_id, place)
+        agent = self._agent(agent_id)
+        async with self._lifecycle.taking_up(agent, session_id, place, to_load=True) as taken:
+            return await taken.load()
 
     async def resume_session(
         self,
@@ -295,7 +296,9 @@ class AcpHost:
     ) -> SessionUpdated:
         """The agent goes on where it was; what is recorded stays."""
         place = Place(cwd, tuple(mcp_servers), additional_directories)
-        return await self._openings.resume(self._agent(agent_id), session_id, place)
+        agent = self._agent(agent_id)
+        async with self._lifecycle.taking_up(agent, session_id, place, to_load=False) as taken:
+            return await taken.resume()
 
     async def resume_or_load(
         self,
@@ -311,7 +314,9 @@ class AcpHost:
         shown stays, unless the agent tells something else that is no shorter. `reopen`: also one that was closed, which
         only a load does."""
         place = Place(cwd, tuple(mcp_servers), additional_directories)
-        return await self._openings.resume_or_load(self._agent(agent_id), session_id, place, reopen=reopen)
+        agent = self._agent(agent_id)
+        async with self._lifecycle.taking_up(agent, session_id, place, reopen=reopen) as taken:
+            return await taken.resume_or_load()
 
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock]) -> PromptResult:
         return await self.session(session_id).prompt(tuple(prompt))
@@ -329,20 +334,20 @@ class AcpHost:
         without takes that back."""
         session = self.session(session_id)
         if session.status not in ("closed", "deleted"):
-            await self._ending.close(session, self._agents.get(session.agent_id or ""), reopens=reopens)
+            await self._lifecycle.close(session, self._agents.get(session.agent_id or ""), reopens=reopens)
         else:
             await session.end("closed", reopens=reopens)
 
     async def delete_session(self, agent_id: str, session_id: str, *, settle: Settle | None = None) -> None:
         """Here for good; at the agent where it can. A session that only the agent knows is deleted there, one of an
         earlier host here too. `settle` is called when nothing of it happens any more, before its record goes."""
-        session = self._sessions.find(session_id) or await self._openings.recorded(session_id)
+        session = self._sessions.find(session_id) or await self._lifecycle.recorded(session_id)
         if session is None:
-            if not await self._openings.is_deleted(session_id):
+            if not await self._lifecycle.is_deleted(session_id):
                 await self._live(agent_id).delete_session(session_id, self.limits.start)
         elif session.status != "deleted":
             must_not_be_anothers(agent_id, session)
-            await self._ending.delete(session, self._agents.get(agent_id), settle)
+            await self._lifecycle.delete(session, self._agents.get(agent_id), settle)
 
     async def list_sessions(
         self, agent_id: str, *, cursor: str | None = None, cwd: Path | str | None = None
@@ -393,12 +398,12 @@ class AcpHost:
     async def restore_sessions(self) -> list[SessionUpdated]:
         """The sessions of earlier hosts on the same store, disconnected until they are resumed or loaded."""
         self._must_be_open()
-        return await self._openings.restore_all()
+        return await self._lifecycle.restore_all()
 
     async def restore_session(self, session_id: str) -> Session:
         """One of them; the one that is known already."""
         self._must_be_open()
-        return await self._openings.restore(session_id)
+        return await self._lifecycle.restore(session_id)
 
     async def until_settled(self, session_id: str) -> Session:
         """The session, restored if need be, when nobody takes it up and no agent that leaves, or has ended, still has it:
@@ -465,7 +470,7 @@ class AcpHost:
         outcomes = await asyncio.gather(*[agent.dispose() for agent in agents], return_exceptions=True)
         for session in self._sessions:
             session.disconnect("disposed")
-            await self._ending.release_terminals(session)
+            await self._lifecycle.release_terminals(session)
             await session.saved()
         await self._listeners.finish(DRAIN_LIMIT)
         if self._given_log is None:
@@ -497,5 +502,4 @@ class AcpHost:
         return self._stream if session_id is None else self.session(session_id)
 
 
-def create_acp_host(options: HostOptions | Mapping[str, object] | None = None) -> AcpHost:
-    return AcpHost(options)
+create_acp_host = AcpHost

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -24,10 +25,10 @@ from legation.host.agent import Agent
 from legation.host.handlers import OwnedTerminals
 from legation.host.meta import SessionMeta, read_meta, real_folder
 from legation.host.modes import Offers, Opening, put_into_asking
-from legation.host.resume import TakeUp
+from legation.host.resume import ResumeOrLoad
 from legation.host.session import Session, Surroundings
 from legation.host.session import State as SessionState
-from legation.host.stream import HOST_STREAM, HostStream
+from legation.host.stream import HOST_STREAM
 from legation.store.backend import State
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
@@ -134,6 +135,8 @@ def must_not_be_anothers(agent_id: str, session: Session) -> None:
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 MAX_DIRECTORIES: Final = 100  # each is looked up on the disk, for the session and for what it opens
 
 Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
@@ -141,6 +144,10 @@ Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] |
 
 Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSessionResponse]]
 """Given what the agent has opened; returns what it is like then."""
+
+
+Settle: TypeAlias = Callable[[], Awaitable[None]]
+"""Ends what must not outlive a session's record."""
 
 
 class Place(NamedTuple):
@@ -164,20 +171,14 @@ class Place(NamedTuple):
         return SessionMeta.wanted(agent.definition, cwd, self.mcp, directories)
 
 
-class Openings:
-    def __init__(
-        self,
-        sessions: Sessions,
-        log: EventLog,
-        workspace: str,
-        around: Surroundings,
-        forbidden: ForbiddenPlaces,
-    ) -> None:
-        self._forbidden = forbidden
-        self._sessions = sessions
-        self._log = log
-        self._workspace = workspace
-        self._around = around
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    sessions: Sessions
+    log: EventLog
+    workspace: str
+    around: Surroundings
+    forbidden: ForbiddenPlaces
+    terminals: OwnedTerminals | None
 
     async def create(
         self,
@@ -192,13 +193,13 @@ class Openings:
     ) -> SessionUpdated:
         place = await place.resolved()
         await self._must_be_allowed(place)
-        live, limit = agent.running(), self._around.limits.start
+        live, limit = agent.running(), self.around.limits.start
         meta = place.meta(agent)
         with ExitStack() as claims:
             claims.enter_context(agent.router.expecting())
             if session_id is not None:
-                claims.enter_context(self._sessions.claim(session_id))
-                if (former := await self._log.find(session_id, self._workspace)) is not None:
+                claims.enter_context(self.sessions.claim(session_id))
+                if (former := await self.log.find(session_id, self.workspace)) is not None:
                     must_be_unused(former)
             request = OpenRequest(meta.cwd, place.mcp, meta.additional_directories, forks or "")
             begin = live.new_session if forks is None else live.fork_session
@@ -209,7 +210,7 @@ class Openings:
             if prepare is not None:
                 opened = await prepare(live, opened)
             if session_id is None:
-                claims.enter_context(self._sessions.claim(opened.session_id))
+                claims.enter_context(self.sessions.claim(opened.session_id))
             agent.router.must_be_free(opened.session_id)
             known = details() if callable(details) else details
             meta = msgspec.structs.replace(
@@ -225,7 +226,7 @@ class Openings:
     async def _must_be_allowed(self, place: Place) -> None:
         """What a session may work in: nothing of Legation's own, but the folder that was made for it."""
         named = place.directories if place.cwd is None else (place.cwd, *place.directories)
-        await asyncio.to_thread(self._forbidden.check_session, [Path(each) for each in named])
+        await asyncio.to_thread(self.forbidden.check_session, [Path(each) for each in named])
 
     async def _make(
         self,
@@ -236,120 +237,94 @@ class Openings:
         opened: NewSessionResponse,
         mcp: tuple[McpServer, ...],
     ) -> tuple[Session, Receipt | None]:
-        stream = await self._log.stream(session_id, self._workspace)
-        session = await new_session(stream, meta, self._around)
-        self._sessions.add(session)
+        stream = await self.log.stream(session_id, self.workspace)
+        session = await new_session(stream, meta, self.around)
+        self.sessions.add(session)
         active = session.attach(agent.id, live, opened, mcp, agent.definition.modes)
         agent.serve(session, live)
         return session, active
 
     # Ones that an agent already has.
 
-    async def load(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
-        place = await self._resolved(session_id, place)
-        await self._must_not_have_ended(session_id, to_load=True)
-        with self._free(agent, session_id, to_load=True):
-            return await self._taken_up(agent, session_id, place).load()
-
-    async def resume(self, agent: Agent, session_id: str, place: Place) -> SessionUpdated:
-        place = await self._resolved(session_id, place)
-        await self._must_not_have_ended(session_id, to_load=False)
-        with self._free(agent, session_id, to_load=False):
-            return await self._taken_up(agent, session_id, place).resume()
-
-    async def resume_or_load(
-        self, agent: Agent, session_id: str, place: Place, *, reopen: bool
-    ) -> SessionUpdated:
-        """One that only the agent knows can but be loaded, and so can a closed one: nothing else opens it again."""
-        place = await self._resolved(session_id, place)
-        known = self._sessions.find(session_id)
-        resumes = known is not None and not (reopen and known.status == "closed")
-        with self._free(agent, session_id, to_load=not resumes):
-            return await self._taken_up(agent, session_id, place).resume_or_load(resumes=resumes)
-
-    async def _resolved(self, session_id: str, place: Place) -> Place:
-        """While the disk is asked, whoever has no agent for a session may forget it; one that was known then is known now,
-        or the agent would be asked for it by our name."""
-        known = self._sessions.find(session_id)
+    @asynccontextmanager
+    async def taking_up(
+        self,
+        agent: Agent,
+        session_id: str,
+        place: Place,
+        *,
+        to_load: bool | None = None,
+        reopen: bool = False,
+    ) -> AsyncIterator[ResumeOrLoad]:
+        """While it is taken up nobody else does that. What was ended is refused before the agent is asked. Unless the caller
+        says whether `to_load` it, one that only the agent knows can but be loaded, and so can a closed one if it may be
+        opened again (`reopen`)."""
+        found = self.sessions.find(session_id)
         place = await place.resolved()
         await self._must_be_allowed(place)
-        if known is not None and session_id not in self._sessions:
-            self._sessions.add(known)
-        return place
-
-    async def _must_not_have_ended(self, session_id: str, *, to_load: bool) -> None:
-        """One that is known here is looked at by `must_be_free`, without waiting in between."""
-        if session_id not in self._sessions:
-            stream = await self._log.find(session_id, self._workspace)
-            if stream is not None:
-                must_not_have_ended(stream, to_load=to_load)
+        stream = await self.log.find(session_id, self.workspace) if found is None else None
+        # From here on nothing is awaited until it is shown that it is taken up. Meanwhile whoever has no agent for it may have
+        # forgotten it: one that was known is known now, or the agent would be asked for it by our name.
+        if found is not None and session_id not in self.sessions:
+            self.sessions.add(found)
+        known = self.sessions.find(session_id)
+        if to_load is None:
+            to_load = known is None or (reopen and known.status == "closed")
+        with ExitStack() as claims:
+            if known is not None:
+                must_be_free(agent.id, known, to_load=to_load)
+                meta = place.meta(agent, known.meta).noted_as(known.meta)
+                meta = msgspec.structs.replace(meta, agent_session_id=known.meta.agent_session_id)
+            else:
+                if stream is not None:
+                    must_not_have_ended(stream, to_load=to_load)
+                claims.enter_context(self.sessions.claim(session_id))
+                meta = msgspec.structs.replace(place.meta(agent), agent_session_id=session_id)
+            yield ResumeOrLoad(
+                agent=agent,
+                known=known,
+                resumes=not to_load,
+                make=partial(self._made, session_id, meta),
+                add=self.sessions.add,
+                meta=meta,
+                mcp=place.mcp,
+                limit=self.around.limits.start,
+                host=self.around.host,
+            )
 
     async def ready_again(self, agent: Agent) -> None:
         """Its next process takes up what the last one had. One after the other: an agent that was just restarted is not
         flooded."""
-        for session in self._sessions.of(agent.id):
+        for session in self.sessions.of(agent.id):
             if session.status != "disconnected":
                 continue
             try:
                 as_it_was = Place(None, session.mcp, ())
-                await self.resume_or_load(agent, session.id, as_it_was, reopen=False)
+                async with self.taking_up(agent, session.id, as_it_was) as taken:
+                    await taken.resume_or_load()
             except LegationError as error:
-                self._around.host.diagnose(
-                    DiagnosticCode.SESSION_RECOVERY_SKIPPED,
-                    f"not taken up again: {error.message}",
-                    agent_id=agent.id,
-                    session_id=session.id,
-                )
-
-    @contextmanager
-    def _free(self, agent: Agent, session_id: str, *, to_load: bool) -> Iterator[None]:
-        known = self._sessions.find(session_id)
-        if known is not None:
-            must_be_free(agent.id, known, to_load=to_load)
-            yield
-        else:
-            with self._sessions.claim(session_id):
-                yield
-
-    def _taken_up(self, agent: Agent, session_id: str, place: Place) -> TakeUp:
-        """A known session stays where it is unless the caller says otherwise, and keeps what was noted of it."""
-        known = self._sessions.find(session_id)
-        if known is None:
-            meta = msgspec.structs.replace(place.meta(agent), agent_session_id=session_id)
-        else:
-            name = known.meta.agent_session_id
-            meta = place.meta(agent, known.meta).noted_as(known.meta)
-            meta = msgspec.structs.replace(meta, agent_session_id=name)
-        return TakeUp(
-            agent=agent,
-            known=known,
-            make=partial(self._made, session_id, meta),
-            add=self._sessions.add,
-            meta=meta,
-            mcp=place.mcp,
-            limit=self._around.limits.start,
-            host=self._around.host,
-        )
+                code, what = DiagnosticCode.SESSION_RECOVERY_SKIPPED, f"not taken up again: {error.message}"
+                self.around.host.diagnose(code, what, agent_id=agent.id, session_id=session.id)
 
     async def _made(self, session_id: str, meta: SessionMeta) -> Session:
-        return Session(await self._log.stream(session_id, self._workspace), meta, self._around)
+        return Session(await self.log.stream(session_id, self.workspace), meta, self.around)
 
     # Ones of an earlier host.
 
     async def restore_all(self) -> list[SessionUpdated]:
         restored: list[SessionUpdated] = []
-        for info in await self._log.streams(self._workspace):
+        for info in await self.log.streams(self.workspace):
             meta = read_meta(info.meta)
-            if info.state != "open" or meta is None or info.name in self._sessions:
+            if info.state != "open" or meta is None or info.name in self.sessions:
                 continue
-            stream = await self._log.stream(info.name, self._workspace)
+            stream = await self.log.stream(info.name, self.workspace)
             restored.append(self._restored(stream, meta).snapshot())
         return restored
 
     async def restore(self, session_id: str) -> Session:
-        if (known := self._sessions.find(session_id)) is not None:
+        if (known := self.sessions.find(session_id)) is not None:
             return known
-        stream = await self._log.find(session_id, self._workspace)
+        stream = await self.log.find(session_id, self.workspace)
         meta = read_meta(stream.info().meta) if stream else None
         if stream is None or meta is None or not _is_known(stream.info().state, meta):
             raise NotFound(f"cannot find session {session_id}; check its id")
@@ -357,24 +332,88 @@ class Openings:
 
     async def recorded(self, session_id: str) -> Session | None:
         """Whatever became of it, but for one that was deleted; None where there is no record of it."""
-        stream = await self._log.find(session_id, self._workspace)
+        stream = await self.log.find(session_id, self.workspace)
         meta = read_meta(stream.info().meta) if stream else None
         return None if stream is None or meta is None or stream.deleted else self._restored(stream, meta)
 
     async def is_deleted(self, session_id: str) -> bool:
-        stream = await self._log.find(session_id, self._workspace)
+        stream = await self.log.find(session_id, self.workspace)
         return stream is not None and stream.deleted
 
     def _restored(self, stream: Stream, meta: SessionMeta) -> Session:
         """At once: whoever wants the same one has it restored before, or finds this one."""
-        if (known := self._sessions.find(stream.name)) is not None:
+        if (known := self.sessions.find(stream.name)) is not None:
             return known
-        with self._sessions.claim(stream.name):
-            session = Session(stream, meta, self._around, _recorded_state(stream, meta))
-            self._sessions.add(session)
+        with self.sessions.claim(stream.name):
+            session = Session(stream, meta, self.around, _recorded_state(stream, meta))
+            self.sessions.add(session)
         if session.status != "closed":  # that it is was told when it was closed
             session.publish()
         return session
+
+    # How they end.
+
+    async def close(self, session: Session, agent: Agent | None, *, reopens: bool) -> None:
+        live = agent.live if agent and session.status == "active" else None
+        await session.end("closed", reopens=reopens)
+        await self._free(session, agent)
+        if live is not None and live.can_close:
+            await self._tell_agent(live, session, "closed")
+
+    async def delete(self, session: Session, agent: Agent | None, settle: Settle | None = None) -> None:
+        """`agent` is one that may have it, open or not. Whoever has something to `settle` has decided for good: then its
+        agent is told first, for it may be stopped there."""
+        live = agent.live if agent else None
+
+        async def part() -> None:
+            await self._free(session, agent)
+            if live is not None and (live.can_delete or live.can_close):
+                await self._tell_agent(live, session, "deleted" if live.can_delete else "closed")
+
+        async def last() -> None:
+            await part()
+            if settle is not None:
+                await settle()
+
+        if settle is None:
+            await session.end("deleted")
+            await part()
+        else:
+            await session.end("deleted", last=last)
+
+    async def lost(self, agent: Agent) -> None:
+        """Its process has ended: its sessions are disconnected, at once."""
+        for session in self.sessions.of(agent.id):
+            await session.lose_agent(agent.how_it_ended())
+            await self._free(session, agent)
+
+    async def _free(self, session: Session, agent: Agent | None) -> None:
+        await self.release_terminals(session)
+        if agent is not None:
+            agent.router.forget(session)
+
+    async def release_terminals(self, session: Session) -> None:
+        """What a handler of the application's does wrong keeps no session open and no host alive."""
+        if self.terminals is None:
+            return
+        try:
+            await self.terminals.cleanup_session(session.id)
+        except Exception as error:  # noqa: BLE001 - the handler's own fault, isolated and told
+            _log.exception("cannot release the terminals of session %s", session.id)
+            self._complain(session, f"its terminals could not be released: {type(error).__name__}")
+
+    async def _tell_agent(self, live: Driver, session: Session, status: str) -> None:
+        """Best effort: ours is ended whatever the agent says."""
+        tell = live.delete_session if status == "deleted" else live.close_session
+        try:
+            await tell(session.meta.agent_session_id, self.around.limits.start)
+        except LegationError as error:
+            self._complain(session, f"the agent could not be told that it is {status}: {error.message}")
+
+    def _complain(self, session: Session, what: str) -> None:
+        self.around.host.diagnose(
+            DiagnosticCode.AGENT_PROCESS_ERROR, what, agent_id=session.agent_id, session_id=session.id
+        )
 
 
 async def _unbroken(work: Coroutine[object, object, T]) -> T:
@@ -401,83 +440,3 @@ def _recorded_state(stream: Stream, meta: SessionMeta) -> SessionState:
 def _is_known(state: State, meta: SessionMeta) -> bool:
     """To a later host."""
     return state == "open" or (state == "closed" and meta.reopens)
-
-
-Settle: TypeAlias = Callable[[], Awaitable[None]]
-"""Ends what must not outlive a session's record."""
-
-_log = logging.getLogger(__name__)
-
-
-class Ending:
-    """`limit` is the seconds an agent has to answer."""
-
-    def __init__(
-        self, sessions: Sessions, terminals: OwnedTerminals | None, limit: float, host: HostStream
-    ) -> None:
-        self._sessions = sessions
-        self._terminals = terminals
-        self._limit = limit
-        self._host = host
-
-    async def close(self, session: Session, agent: Agent | None, *, reopens: bool) -> None:
-        live = agent.live if agent and session.status == "active" else None
-        await session.end("closed", reopens=reopens)
-        await self._free(session, agent)
-        if live is not None and live.can_close:
-            await self._tell(live, session, "closed")
-
-    async def delete(self, session: Session, agent: Agent | None, settle: Settle | None = None) -> None:
-        """`agent` is one that may have it, open or not. Whoever has something to `settle` has decided for good: then its
-        agent is told first, for it may be stopped there."""
-        live = agent.live if agent else None
-
-        async def part() -> None:
-            await self._free(session, agent)
-            if live is not None and (live.can_delete or live.can_close):
-                await self._tell(live, session, "deleted" if live.can_delete else "closed")
-
-        async def last() -> None:
-            await part()
-            if settle is not None:
-                await settle()
-
-        if settle is None:
-            await session.end("deleted")
-            await part()
-        else:
-            await session.end("deleted", last=last)
-
-    async def lost(self, agent: Agent) -> None:
-        """Its process has ended: its sessions are disconnected, at once."""
-        for session in self._sessions.of(agent.id):
-            await session.lose_agent(agent.how_it_ended())
-            await self._free(session, agent)
-
-    async def _free(self, session: Session, agent: Agent | None) -> None:
-        await self.release_terminals(session)
-        if agent is not None:
-            agent.router.forget(session)
-
-    async def release_terminals(self, session: Session) -> None:
-        """What a handler of the application's does wrong keeps no session open and no host alive."""
-        if self._terminals is None:
-            return
-        try:
-            await self._terminals.cleanup_session(session.id)
-        except Exception as error:  # noqa: BLE001 - the handler's own fault, isolated and told
-            _log.exception("cannot release the terminals of session %s", session.id)
-            self._complain(session, f"its terminals could not be released: {type(error).__name__}")
-
-    async def _tell(self, live: Driver, session: Session, status: str) -> None:
-        """Best effort: ours is ended whatever the agent says."""
-        tell = live.delete_session if status == "deleted" else live.close_session
-        try:
-            await tell(session.meta.agent_session_id, self._limit)
-        except LegationError as error:
-            self._complain(session, f"the agent could not be told that it is {status}: {error.message}")
-
-    def _complain(self, session: Session, what: str) -> None:
-        self._host.diagnose(
-            DiagnosticCode.AGENT_PROCESS_ERROR, what, agent_id=session.agent_id, session_id=session.id
-        )

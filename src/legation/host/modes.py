@@ -34,6 +34,8 @@ OFFER_TYPES = frozenset(("current-mode-update", "config-option-update"))
 
 
 class Offers(msgspec.Struct, frozen=True):
+    """Modes and options, as they are now."""
+
     modes: SessionModeState | None = None
     options: tuple[ConfigOption, ...] = ()
 
@@ -83,7 +85,8 @@ class Offers(msgspec.Struct, frozen=True):
 
 
 def setup_facts(setup: SessionSetup) -> list[Draft]:
-    """None where there are none. Options of a form that nobody knows are written as they came."""
+    """What an agent answers when it takes a session, as an event of our own; none where it says nothing. Options of a form
+    that nobody knows are written as they came."""
     facts: dict[str, object] = {}
     if setup.modes is not None:
         facts["modes"] = setup.modes

@@ -19,6 +19,7 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
@@ -349,35 +350,31 @@ WAYS_OUT: Final = f"try again, or {IN_A_NEW_ONE}"
 SHOWN_DATA: Final = 500  # characters of what an agent adds to an error
 
 
-class TakeUp:
-    def __init__(
-        self,
-        *,
-        agent: Agent,
-        known: Session | None,
-        make: Callable[[], Awaitable[Session]],
-        add: Callable[[Session], None],
-        meta: SessionMeta,
-        mcp: tuple[McpServer, ...],
-        limit: float,
-        host: HostStream,
-    ) -> None:
-        """`make` makes a session that is not `known`, and `add` shows it, once there is something to show."""
-        self._agent = agent
-        self._known = known
-        self._make = make
-        self._add = add
-        self._meta = meta
-        self._mcp = mcp
-        self._limit = limit
-        self._request = OpenRequest(meta.cwd, mcp, meta.additional_directories, meta.agent_session_id)
-        self._host = host
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeOrLoad:
+    """One session, to be taken up by one agent. `make` makes one that is not `known`, and `add` shows it, once there is
+    something to show. `resumes`: else only a load does it, of one that was closed or that only the agent knows."""
 
-    async def resume_or_load(self, *, resumes: bool) -> SessionUpdated:
+    agent: Agent
+    known: Session | None
+    resumes: bool
+    make: Callable[[], Awaitable[Session]]
+    add: Callable[[Session], None]
+    meta: SessionMeta
+    mcp: tuple[McpServer, ...]
+    limit: float
+    host: HostStream
+
+    @property
+    def _request(self) -> OpenRequest:
+        meta = self.meta
+        return OpenRequest(meta.cwd, self.mcp, meta.additional_directories, meta.agent_session_id)
+
+    async def resume_or_load(self) -> SessionUpdated:
         """The one rule: resume where it may and the agent can, load where it refuses that. What an end meanwhile, or the
         agent's, decides is no refusal."""
-        live = self._agent.running()
-        if resumes and live.can_resume:
+        live = self.agent.running()
+        if self.resumes and live.can_resume:
             try:
                 return await self.resume()
             except SessionClosed:
@@ -393,16 +390,16 @@ class TakeUp:
                 return await self.load(keeps_longer=True)
             except (AgentError, TimedOut) as refused:
                 raise self._not_taken_up(refused) from None
-        name = self._agent.definition.name or "its agent"
-        why = "can neither resume nor load one" if resumes else "cannot load one"
-        how = "" if resumes or self._known is None else "it was closed, and "
-        another = "start another" if self._known is None else IN_A_NEW_ONE
+        name = self.agent.definition.name or "its agent"
+        why = "can neither resume nor load one" if self.resumes else "cannot load one"
+        how = "" if self.resumes or self.known is None else "it was closed, and "
+        another = "start another" if self.known is None else IN_A_NEW_ONE
         raise CapabilityUnsupported(f"cannot take up session {self._name}: {how}{name} {why}; {another}")
 
     def _must_not_have_ended(self, refused: LegationError) -> None:
         """A load would open again what was closed while the agent refused to resume it."""
-        if self._known is not None and (self._known.ending or self._known.status in ("closed", "deleted")):
-            raise _closed_meanwhile(self._known) from refused
+        if self.known is not None and (self.known.ending or self.known.status in ("closed", "deleted")):
+            raise _closed_meanwhile(self.known) from refused
 
     def _not_taken_up(self, refused: LegationError) -> LegationError:
         """What the agent said, all of it, and what can be done."""
@@ -417,14 +414,14 @@ class TakeUp:
 
     @property
     def _name(self) -> str:
-        return self._known.id if self._known else self._meta.agent_session_id
+        return self.known.id if self.known else self.meta.agent_session_id
 
     async def load(self, *, keeps_longer: bool = False) -> SessionUpdated:
         """`keeps_longer`: what is shown stays where the agent tells less; who loads by hand wants what it tells."""
-        live = self._agent.running()
+        live = self.agent.running()
         async with self._staged() as held:
             try:
-                setup = await live.load_session(self._request, self._limit, on_answer=held.mark)
+                setup = await live.load_session(self._request, self.limit, on_answer=held.mark)
                 setup, puts = await self._put_right(live, setup)
                 session = await self._session()
                 told = await account_of_replay(held.replay)
@@ -434,9 +431,9 @@ class TakeUp:
                 if shorter or (shown.has_all_of(told) and session.stream.head):
                     await self._keep(session)
                 else:
-                    await session.begin_generation(self._meta, held.replay)
+                    await session.begin_generation(self.meta, held.replay)
             except LegationError as error:
-                self._tell_load_failed(error)
+                self._diagnose(DiagnosticCode.SESSION_LOAD_FAILED, error.message, self._name)
                 raise
             await self._commit(session, live, setup, puts)
             if shorter:
@@ -445,15 +442,15 @@ class TakeUp:
 
     async def _keep(self, session: Session) -> None:
         """What is recorded stays as it is; a load opens one that was closed."""
-        await (session.reopen(self._meta) if session.stream.closed else session.keep(self._meta))
+        await (session.reopen(self.meta) if session.stream.closed else session.keep(self.meta))
         if session.agent_id is None:  # the record is of an earlier host
             for end in await left_open(session.stream):
                 session.note_permission(end)
 
     async def resume(self) -> SessionUpdated:
-        live = self._agent.running()
+        live = self.agent.running()
         async with self._staged() as held:
-            setup = await live.resume_session(self._request, self._limit, on_answer=held.mark)
+            setup = await live.resume_session(self._request, self.limit, on_answer=held.mark)
             setup, puts = await self._put_right(live, setup)
             session = await self._session()
             if session.stream.info().state != "open":
@@ -466,13 +463,13 @@ class TakeUp:
     async def _put_right(self, live: Driver, setup: SessionSetup) -> tuple[SessionSetup, list[Put]]:
         """An agent that comes back may be in another mode than it was: in one in which it asks, before anybody speaks to
         it. One that does not say which it is in is told."""
-        modes, said = self._agent.definition.modes, Offers.of(setup)
-        unsaid = self._known.offers.modes if self._known is not None and said.modes is None else None
+        modes, said = self.agent.definition.modes, Offers.of(setup)
+        unsaid = self.known.offers.modes if self.known is not None and said.modes is None else None
         opening = Opening(
             live,
-            self._meta.agent_session_id,
+            self.meta.agent_session_id,
             said if unsaid is None else Offers(unsaid, said.options),
-            self._limit,
+            self.limit,
             modes,
         )
         puts = await put_into_asking(opening, modes)
@@ -493,22 +490,22 @@ class TakeUp:
 
     @asynccontextmanager
     async def _staged(self) -> AsyncIterator[Held]:
-        name, router = self._meta.agent_session_id, self._agent.router
-        router.must_not_be_shared(name, self._known)
+        name, router = self.meta.agent_session_id, self.agent.router
+        router.must_not_be_shared(name, self.known)
         with ExitStack() as undo:
-            if self._known is not None:
-                self._known.begin_attach()
-                undo.callback(self._known.give_up_attach)
+            if self.known is not None:
+                self.known.begin_attach()
+                undo.callback(self.known.give_up_attach)
             held = router.hold(name)
             undo.callback(router.drop, name)
             yield held
             undo.pop_all()
 
     async def _session(self) -> Session:
-        if self._known is None:
-            return await self._make()
-        self._must_be_wanted(self._known)
-        return self._known
+        if self.known is None:
+            return await self.make()
+        self._must_be_wanted(self.known)
+        return self.known
 
     def _must_be_wanted(self, session: Session) -> None:
         """Whoever has ended it meanwhile, or does so now, comes first."""
@@ -523,25 +520,20 @@ class TakeUp:
         puts: Sequence[Put],
         kept: Sequence[Draft] = (),
     ) -> None:
-        if self._known is None:
-            self._add(session)
+        if self.known is None:
+            self.add(session)
         else:
             self._must_be_wanted(session)
-        active = session.attach(self._agent.id, live, setup, self._mcp, self._agent.definition.modes)
+        active = session.attach(self.agent.id, live, setup, self.mcp, self.agent.definition.modes)
         session.tell_modes(puts, "opened")
         if puts:  # what it said of its mode before is no longer so
             kept = [draft for draft in kept if draft.type not in OFFER_TYPES]
         if kept:
             session.updates([*kept])
-        self._agent.serve(session, live)
-        self._agent.router.release(self._meta.agent_session_id)
+        self.agent.serve(session, live)
+        self.agent.router.release(self.meta.agent_session_id)
         if active:
             await active
-
-    def _tell_load_failed(self, error: LegationError) -> None:
-        self._host.diagnose(
-            DiagnosticCode.SESSION_LOAD_FAILED, error.message, agent_id=self._agent.id, session_id=self._name
-        )
 
     def _tell_shorter(self, session: Session, told: Account, shown: Account) -> None:
         what = (
@@ -549,8 +541,11 @@ class TakeUp:
             "what is recorded stays, and the agent may have forgotten the rest"
         )
         code = DiagnosticCode.SESSION_REPLAY_SHORTER
-        self._host.diagnose(code, what, agent_id=self._agent.id, session_id=session.id)
-        session.note(Diagnostic(code=code, message=what, agent_id=self._agent.id))
+        self._diagnose(code, what, session.id)
+        session.note(Diagnostic(code=code, message=what, agent_id=self.agent.id))
+
+    def _diagnose(self, code: DiagnosticCode, what: str, session_id: str) -> None:
+        self.host.diagnose(code, what, agent_id=self.agent.id, session_id=session_id)
 
 
 def _closed_meanwhile(session: Session) -> SessionClosed:

@@ -338,7 +338,7 @@ class Router:
             session = self._session(params)
             request = decode(params, RequestPermissionRequest)
             self._tell_unknown_kinds(session, request)
-            answer = session.permission(request)
+            answer = session.talk.permission(request)
             self._asking.add(session.stream)
             return answer
         except (RpcFault, LegationError) as error:
@@ -364,7 +364,7 @@ class Router:
             what = f"the agent asked a question that nobody was shown: {fault.error.message}"
             self._tell(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
             raise
-        return session.question(request)
+        return session.talk.question(request)
 
     async def keep(self, session_id: str, draft: Draft) -> Draft:
         session = self._sessions.get(session_id)

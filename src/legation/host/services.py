@@ -168,6 +168,7 @@ FoldersOf: TypeAlias = Callable[[str], Sequence[Path] | None]
 
 class DefaultFs:
     def __init__(self, folders_of: FoldersOf, forbidden: ForbiddenPlaces) -> None:
+        """`forbidden` is what no agent gets, although it lies in its session's folders."""
         self._folders_of = folders_of
         self._forbidden = forbidden
 
@@ -180,9 +181,7 @@ class DefaultFs:
         await asyncio.to_thread(lambda: SessionFiles(folders, self._forbidden).write(request))
 
 
-def create_default_fs_handler(folders_of: FoldersOf, forbidden: ForbiddenPlaces) -> DefaultFs:
-    """`forbidden` is what no agent gets, although it lies in its session's folders."""
-    return DefaultFs(folders_of, forbidden)
+create_default_fs_handler = DefaultFs
 
 
 def session_folders(folders_of: FoldersOf, session_id: str) -> Sequence[Path]:
@@ -202,7 +201,7 @@ _LONGEST_REST = 3  # bytes of a character without its first
 
 
 class OutputTail:
-    """INV-T2: memory is bounded by the limit, whatever is added."""
+    """The end of a terminal's output, as ACP wants it: at most so many bytes of UTF-8, cut between characters (INV-T2)."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -299,6 +298,8 @@ _log = logging.getLogger(__name__)
 
 
 class Shelf(Generic[T]):
+    """A session's things that take time to start and to end: closed once, and nothing arrives on it unseen."""
+
     def __init__(self) -> None:
         self.things: dict[str, T] = {}
         self.closed = False
@@ -470,14 +471,7 @@ class DefaultTerminals:
         return await asyncio.to_thread(_confined, cwd, folders, self._forbidden)
 
 
-def create_default_terminal_handler(
-    launcher: Launcher,
-    environment: Environment,
-    folders_of: FoldersOf | None = None,
-    *,
-    forbidden: ForbiddenPlaces,
-) -> DefaultTerminals:
-    return DefaultTerminals(launcher, environment, folders_of, forbidden=forbidden)
+create_default_terminal_handler = DefaultTerminals
 
 
 def _argv(request: CreateTerminalRequest) -> tuple[str, ...]:

@@ -35,9 +35,7 @@ from legation.store.stream import Place, Receipt, Stream
 from legation.wire import codec, jsontext
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.permission import RequestPermissionRequest, RequestPermissionResponse
 from legation.wire.acp.sessions import SessionSetup
 from legation.wire.acp.updates import SessionInfoUpdate
 from legation.wire.ask import Approver
@@ -180,13 +178,7 @@ class Session:
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
         self._agent: Driver | None = None
         self._around = around
-        self.talk = Conversation(
-            self,
-            approver=around.approver,
-            questions=around.questions,
-            clock=around.clock,
-            limits=around.limits,
-        )
+        self.talk = Conversation(self, around)
         self._saving: set[asyncio.Task[None]] = set()
         self._putting: asyncio.Task[None] | None = None
 
@@ -603,12 +595,6 @@ class Session:
         self.publish()
 
     # What is said; see `Conversation`.
-
-    def permission(self, request: RequestPermissionRequest) -> Awaitable[RequestPermissionResponse]:
-        return self.talk.permission(request)
-
-    def question(self, request: CreateElicitationRequest) -> Awaitable[CreateElicitationResponse]:
-        return self.talk.question(request)
 
     async def prompt(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> PromptResult:
         return await self.talk.prompt(prompt, message=message)

@@ -87,6 +87,8 @@ Listener = Callable[[Event], None]
 
 
 class Listeners:
+    """Subscriptions by callback. One that fails is reported and goes on; it disturbs nobody else."""
+
     def __init__(self, host: HostStream) -> None:
         self._host = host
         self._tasks: dict[asyncio.Task[None], tuple[Stream, Subscription]] = {}
