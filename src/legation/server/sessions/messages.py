@@ -197,9 +197,9 @@ class MessageQueue:
             said = error.error.data if isinstance(error, AgentRefused) else UNSET
             await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, error.message, said))
             return True
-        blocks = await self._blocks(
-            record, message
-        )  # before it is looked who has the word: nothing is awaited then
+        blocks = blocks_of(message)
+        if record.details.untold:  # before it is looked who has the word: nothing is awaited then
+            blocks = (*await self._told_before(record), *blocks)
         if record.cancelling:
             await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, WHY_CANCELLED))
             return True
@@ -224,16 +224,13 @@ class MessageQueue:
             record.details = left_in(record.details, session.offers)
         return True
 
-    async def _blocks(self, record: SessionRecord, message: Message) -> tuple[ContentBlock, ...]:
-        """The message; the first one behind what was said in the session that this one continues."""
+    async def _told_before(self, record: SessionRecord) -> tuple[ContentBlock, ...]:
+        """What was said in the session that this one continues, as its first message has it before its own words."""
         from legation.host.resume import transcript_of
 
-        former = record.details.continues if record.details.untold else None
-        stream = await self._log.find(former, record.workspace) if former else None
+        stream = await self._log.find(record.details.continues or "", record.workspace)
         told = await transcript_of(stream, MOST_CONTEXT) if stream is not None else ""
-        if not told:  # it was deleted, or nothing was said in it
-            return blocks_of(message)
-        return (Text(text=CONTEXT.format(told)), *blocks_of(message))
+        return (Text(text=CONTEXT.format(told)),) if told else ()  # it was deleted, or nothing was said in it
 
     def _tell_begun(self, record: SessionRecord, message: Message, head: int) -> None:
         begins = self._begins.pop(_key(record, message), None)

@@ -280,14 +280,14 @@ class SessionRecords:
         return None if record is None or record.status == "deleted" else record
 
     def get(self, workspace: str, session_id: str) -> SessionRecord:
-        record = self.find(workspace, session_id)
-        if record is None and self.was_deleted(workspace, session_id):
+        record = self._known.get((workspace, session_id))
+        if record is not None and record.status != "deleted":
+            return record
+        if self.was_deleted(workspace, session_id):
             raise was_deleted(session_id)
-        if record is None:
-            raise NotFound(
-                "cannot find the session; list the sessions that there are", {"type": "session_not_found"}
-            )
-        return record
+        raise NotFound(
+            "cannot find the session; list the sessions that there are", {"type": "session_not_found"}
+        )
 
     def was_deleted(self, workspace: str, session_id: str) -> bool:
         record = self.known(workspace, session_id)

@@ -49,6 +49,7 @@ from legation.store.log import EventLog
 from legation.store.plain import is_plain
 from legation.store.vault import Vault
 from legation.wire.acp.config import ConfigOption
+from legation.wire.acp.content import ResourceLink
 from legation.wire.acp.mcp import McpServer
 from legation.wire.api.sessions import NewMessage, NewSession, SessionChange, SessionInfo, Words
 from legation.wire.principal import Principal
@@ -290,8 +291,10 @@ class SessionService:
         must_be_open(record)
         if not message.message.strip() and not message.attachments:
             raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
-        forbidden = self._forbidden.in_workspace(record.workspace)
-        links = await asyncio.to_thread(links_to, message.attachments, record.folders, forbidden)
+        links: tuple[ResourceLink, ...] = ()
+        if message.attachments:
+            forbidden = self._forbidden.in_workspace(record.workspace)
+            links = await asyncio.to_thread(links_to, message.attachments, record.folders, forbidden)
         return Message(id=message_id, text=message.message, links=links)
 
     # Changed.
