@@ -24,7 +24,7 @@ from legation.store.log import READ_BYTES, EventLog
 from legation.store.stream import Span, Stream, size_of
 from legation.wire.events import Event
 
-MOST_SESSIONS: Final = 64  # of which it is kept how their lines are made
+MOST_SESSIONS: Final = 16  # of which it is kept how their lines are made
 KEPT_ENTRIES: Final = 4096  # that were read from the store and not needed yet
 KEPT_BYTES: Final = 2 * READ_BYTES  # of sessions' events, for whoever reads from the store
 
