@@ -520,7 +520,8 @@ class Conversation:
         """Until the turn is over: an agent that shows no sign of life is cancelled, one that does not obey
         is stopped."""
         while not asking.done():
-            left = self._time_left(turn)
+            # A build may be silent for long: that is no idleness.
+            left = turn.time_left(TOOL_PATIENCE if self.tool_calls.at_work() else 1)
             if self.waiting:
                 turn.heard()
                 left = self._limits.idle  # it waits for us
@@ -532,10 +533,6 @@ class Conversation:
             else:
                 await self._stop_agent()
                 await asyncio.wait({asking})
-
-    def _time_left(self, turn: Turn) -> float:
-        """A build may be silent for long: that is no idleness."""
-        return turn.time_left(TOOL_PATIENCE if self.tool_calls.at_work() else 1)
 
     async def _stop_agent(self) -> None:
         what = f"the agent did not end a cancelled turn within {CANCEL_GRACE:g} s and is stopped"

@@ -56,14 +56,12 @@ from legation.store.memory import MemoryBackend
 from legation.store.subscription import Subscription
 from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.elicitation import CreateElicitationResponse
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.permission import PermissionOutcome
 from legation.wire.acp.sessions import ListSessionsResponse
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, SessionUpdated
 from legation.wire.payload import Payload
 
-SHOWN = 40  # characters of an id that the caller made up, in a message
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
 
 
@@ -173,10 +171,6 @@ class AcpHost:
     def get_agents(self) -> list[AgentUpdated]:
         return [agent.snapshot() for agent in self._agents.values()]
 
-    def is_busy(self, agent_id: str) -> bool:
-        """A turn runs in a session of it."""
-        return any(session.busy for session in self._sessions.of(agent_id))
-
     async def dispose_agent(self, agent_id: str) -> None:
         """Idempotent. Its sessions are disconnected, their history stays."""
         agent = self._agents.get(agent_id)
@@ -191,13 +185,6 @@ class AcpHost:
         agent = self._agents.get(agent_id)
         if agent is not None:
             agent.retire()
-
-    async def until_left(self, agent_id: str | None) -> None:
-        """Until an agent that is being disposed of has gone and its sessions are free: what is asked of it before ends
-        with it. At once for any other."""
-        agent = self._agents.get(agent_id or "")
-        if agent is not None and agent.is_leaving:
-            await agent.dispose()
 
     async def until_ready(self, agent_id: str) -> AgentUpdated | None:
         """The agent when it is ready, or when it will not be; None where there is none of that id."""
@@ -410,7 +397,11 @@ class AcpHost:
         what is asked of it before ends with that agent. What ended meanwhile is returned as it is."""
         while True:
             session = await self.restore_session(session_id)
-            await self.until_left(session.agent_id)
+            agent = self._agents.get(session.agent_id or "")
+            if (
+                agent is not None and agent.is_leaving
+            ):  # until its process has ended, its sessions are still with it
+                await agent.dispose()
             await session.decided()
             if session.status in ("closed", "deleted"):
                 return session
@@ -426,14 +417,6 @@ class AcpHost:
         session = self._sessions.find(session_id)
         if session is not None and session.status in ("disconnected", "closed", "deleted"):
             self._sessions.remove(session)
-
-    def respond_question(
-        self, session_id: str, question_id: str, answer: CreateElicitationResponse, *, by: str = "client"
-    ) -> None:
-        """The first answer counts. `NotFound` where nobody waits for one."""
-        questions = self.session(session_id).talk.questions
-        if questions is None or not questions.respond(question_id, answer, by):
-            raise NotFound(f"cannot answer question {question_id[:SHOWN]}: it does not wait for an answer")
 
     # Events and permissions.
 

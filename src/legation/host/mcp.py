@@ -1,11 +1,9 @@
-"""MCP servers of a session: as a client gives them, as the agent gets them, and sealed in between."""
+"""MCP servers of a session: as a client gives them, and as the agent gets them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-
-import msgspec
 
 from legation.errors import InvalidParams
 from legation.wire.acp.mcp import McpServer, NameValue
@@ -24,14 +22,6 @@ def servers_of(given: Mapping[str, LocalMcp | RemoteMcp] | None) -> tuple[McpSer
         for name, each in (given or {}).items()
         if each.enabled is not False
     )
-
-
-def seal(servers: tuple[McpServer, ...]) -> bytes:
-    return msgspec.json.encode(servers)
-
-
-def unseal(plain: bytes) -> tuple[McpServer, ...]:
-    return msgspec.json.decode(plain, type=tuple[McpServer, ...])
 
 
 def _local(name: str, given: LocalMcp) -> McpServer:

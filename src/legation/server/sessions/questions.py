@@ -19,7 +19,7 @@ REJECTED: Final = CreateElicitationResponse(action="decline")
 
 
 class WaitingQuestions:
-    """A handler that never answers: the host's `respond_question` does, or the time is over."""
+    """A handler that never answers: somebody's reply does, or the time is over."""
 
     modes: Final = frozenset(("form", "url"))
 
