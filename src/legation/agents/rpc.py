@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -394,9 +394,7 @@ class Call:
     number: int
     method: str
     on_answer: Callable[[bytes | RpcError], None]
-    answer: asyncio.Future[bytes | RpcError | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    answer: asyncio.Future[bytes | RpcError | None]
 
     @property
     def answered(self) -> bool:
@@ -411,7 +409,7 @@ class Calls:
 
     def begin(self, method: str, on_answer: Callable[[bytes | RpcError], None]) -> Call:
         self._last += 1
-        call = Call(self._last, method, on_answer)
+        call = Call(self._last, method, on_answer, asyncio.get_running_loop().create_future())
         self._open[b"%d" % call.number] = call
         return call
 

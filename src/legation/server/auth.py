@@ -84,21 +84,23 @@ class TokenCredential:
         principal = await self.database.read(tokens.principal_of, kept, self.clock.now_ms())
         if principal is None:
             raise wrong_credential()
-        if asked_workspace(request) not in (None, principal.workspace):
+        _, asked = workspaces_of(request)
+        if asked not in (None, principal.workspace):
             raise _not_there()
         self.uses.note(principal.id)
         return principal
 
     async def _of_process(self, own: Principal, request: Request) -> Principal:
         """The owner of the machine gets everywhere that its user is a member; elsewhere it stays at home."""
-        wanted = named_workspace(request) or asked_workspace(request)
+        named, asked = workspaces_of(request)
+        wanted = named or asked
         if wanted is None or wanted == own.workspace or own.user is None:
             return own
         there = await self.database.read(standing, own.user, wanted)
         if there is not None and there.welcome:
             scopes = there.scopes | ADMIN_SCOPES
             return replace(own, workspace=wanted, scopes=scopes, level=level_with(scopes, own.level))
-        if named_workspace(request) is None:
+        if named is None:
             raise _not_there()
         return own  # the route finds no such workspace
 
@@ -119,8 +121,8 @@ class CookieCredential:
         session = self.cookies.read(text, self.clock.now_ms())
         if session is None:
             raise wrong_credential()
-        asked = asked_workspace(request)
-        wanted = named_workspace(request) or asked or session.workspace
+        named, asked = workspaces_of(request)
+        wanted = named or asked or session.workspace
         found = await self._standing(session.user, session.token_version, wanted)
         if found.role is None and wanted not in (asked, session.workspace):
             # No member of what the path names: the route will not find it, as if there were none.
@@ -150,14 +152,9 @@ def _signed_in(found: Standing, workspace: str) -> Principal:
     )
 
 
-def asked_workspace(request: Request) -> str | None:
-    return request.headers.get(WORKSPACE_HEADER) or None
-
-
-def named_workspace(request: Request) -> str | None:
-    """The one in `/v1/workspaces/{workspace}/...`."""
-    named: str | None = request.path_params.get("workspace")
-    return named
+def workspaces_of(request: Request) -> tuple[str | None, str | None]:
+    """The one that its path names, as in `/v1/workspaces/{workspace}/...`, and the one that its header asks for."""
+    return request.path_params.get("workspace"), request.headers.get(WORKSPACE_HEADER) or None
 
 
 def _not_there() -> Forbidden:

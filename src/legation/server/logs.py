@@ -60,10 +60,8 @@ class _Bounded(logging.handlers.QueueHandler):
 
     _dropped = 0
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # same process: the formatter, in the other thread, sees it as it is
-
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
+        """As it is: the formatter, in the other thread, sees the record itself."""
         try:
             if self._dropped:
                 note = f"{self._dropped} line(s) were dropped: the log could not keep up"

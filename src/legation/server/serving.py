@@ -217,8 +217,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._overdue)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._meet_deadline()
-        self._end_patience()
+        for timer in (self._deadline, self._patience):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:

@@ -31,7 +31,7 @@ from legation.store.backend import (
     key_of,
     named,
 )
-from legation.store.stream import Stream
+from legation.store.stream import Stream, log_closed
 from legation.store.writer import Writer
 from legation.wire.events import Event
 
@@ -82,7 +82,7 @@ class EventLog:
         self._progress = asyncio.Event()  # set when the disk has got further; then another takes its place
         self._failing = False
         self._room_limit = min(pending_limit, FLIGHT_LIMIT)
-        self._writable = self._readable = False
+        self.writable = self._readable = False
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ class EventLog:
             self._readers.shutdown(wait=False)
             raise
         self._writer = Writer(self._backend, self, self.on_loop) if self._backend.durable else None
-        self._writable = self._readable = True
+        self.writable = self._readable = True
         return self
 
     async def __aexit__(
@@ -110,7 +110,7 @@ class EventLog:
     async def _close(self) -> None:
         for stream in list(self._streams.values()):
             stream.fill()
-        self._writable = False
+        self.writable = False
         if self._writer:
             await self._read(self._writer.close)
             await asyncio.sleep(0)  # what the writer handed over last
@@ -123,7 +123,8 @@ class EventLog:
     async def stream(self, name: str, workspace: str = "local") -> Stream:
         """The stream of that name in the workspace, made if need be."""
         _check_name(name)
-        self.must_be_writable(name)
+        if not self.writable:
+            raise log_closed(name)
         key = key_of(name, workspace)
         async with self._opening:
             stream = self._streams.get(key)
@@ -173,7 +174,7 @@ class EventLog:
     @property
     def healthy(self) -> bool:
         """It is open, and its store took what it was given last."""
-        return self._writable and not self._failing
+        return self.writable and not self._failing
 
     @property
     def pending_bytes(self) -> int:
@@ -186,10 +187,6 @@ class EventLog:
             await self._progress.wait()
 
     # For streams and subscriptions.
-
-    def must_be_writable(self, stream: str) -> None:
-        if not self._writable:
-            raise Conflict(f"cannot use stream {stream}: its log is closed; open the log again")
 
     def must_be_readable(self, what: str) -> None:
         if not self._readable:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     class Log(Protocol):
         clock: Clock
         deletions: int
+        writable: bool
 
-        def must_be_writable(self, stream: str) -> None: ...
         def submit(self, stream: Stream, op: Op) -> None: ...
         def commit(self, stream: Stream, op: Op) -> Awaitable[None]: ...
         async def read(self, stream: str, after: int) -> list[Event]: ...
@@ -186,7 +186,8 @@ class Stream:
         ]
 
     def _must_be_open(self) -> None:
-        self._log.must_be_writable(self.name)
+        if not self._log.writable:
+            raise log_closed(self.name)
         if self._changing:
             raise Conflict(f"cannot write to stream {self.name} while it is being changed; wait for that")
         if self._state != "open":
@@ -229,7 +230,8 @@ class Stream:
             for some in _in_slices(drafts):
                 events += self._number(some, len(events))
                 await asyncio.sleep(0)
-            self._log.must_be_writable(self.name)
+            if not self._log.writable:
+                raise log_closed(self.name)
         except BaseException:
             self._changing = False
             raise
@@ -267,7 +269,8 @@ class Stream:
         """Strict: what to know of the stream besides its events, as one line of JSON. It is the stream's `meta` at once,
         and on the disk when the answer has been awaited. Several parties write parts of it: one that names what it
         `replaces` is refused where another was first, so that nobody puts back what he read before."""
-        self._log.must_be_writable(self.name)
+        if not self._log.writable:
+            raise log_closed(self.name)
         self._give_meta(meta, replaces)
         return self._log.commit(self, SetMeta(self.key, meta))
 
@@ -281,7 +284,8 @@ class Stream:
         self._metas_given.append(meta)
 
     def _must_be_changeable(self) -> None:
-        self._log.must_be_writable(self.name)
+        if not self._log.writable:
+            raise log_closed(self.name)
         if self._state == "deleted":
             raise SessionClosed(f"cannot change stream {self.name}: it is deleted; use another name")
         if self._changing:
@@ -507,6 +511,10 @@ def _in_slices(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
             begin, size = end, 0
         size += len(draft.raw)
     yield drafts[begin:]
+
+
+def log_closed(stream: str) -> Conflict:
+    return Conflict(f"cannot use stream {stream}: its log is closed; open the log again")
 
 
 def _must_be_position(after: int) -> None:

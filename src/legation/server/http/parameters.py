@@ -35,7 +35,7 @@ class Parameter:
     def __post_init__(self) -> None:
         msgspec.json.schema(self.type)  # fails now, not at the first request
         object.__setattr__(self, "many", get_origin(self.type) is list)
-        readers = {bool: self._boolean, str: self._text}
+        readers = {bool: self._boolean, str: str}
         object.__setattr__(self, "_read", readers.get(self.type, self._converted))  # type: ignore[call-overload]
 
     @property
@@ -47,8 +47,10 @@ class Parameter:
             if self.default is REQUIRED:
                 raise invalid(self._where, "a value (it is required)")
             return self.default
+        if "\0" in "".join(found):
+            raise invalid(self._where, "text without the character NUL")
         if self.many:
-            return self._all([self._text(each) for each in found])
+            return self._converted(found)
         if len(found) > 1:
             raise invalid(self._where, "one value, not several")
         return self._read(found[0])
@@ -57,20 +59,12 @@ class Parameter:
     def _where(self) -> str:
         return f"{self.place}.{self.wire}"
 
-    def _text(self, text: str) -> str:
-        if "\0" in text:
-            raise invalid(self._where, "text without the character NUL")
-        return text
-
     def _boolean(self, text: str) -> bool:
         if text not in _BOOLEANS:
             raise invalid(self._where, "true or false")
         return _BOOLEANS[text]
 
-    def _converted(self, text: str) -> object:
-        return self._all(self._text(text))
-
-    def _all(self, text: str | list[str]) -> object:
+    def _converted(self, text: str | list[str]) -> object:
         try:
             return msgspec.convert(text, self.type, strict=False)
         except msgspec.ValidationError as error:
