@@ -120,18 +120,9 @@ def resolve_agent_definition(definition: AgentDefinition | Mapping[str, object])
     """The definition as it will be used: absolute, copied, frozen."""
     given, problems = _read(AgentDefinition, definition)
     _refuse("the agent definition", [*problems, *_definition_problems(given)])
-    return AgentDefinition(
-        command=given["command"],
-        args=tuple(given["args"]),
-        id=given["id"],
-        cwd=Path(given["cwd"] or ".").resolve(),
-        env=MappingProxyType(dict(given["env"])),
-        meta=MappingProxyType(dict(given["meta"])),
-        driver=given["driver"],
-        beginning=given["beginning"],
-        modes=given["modes"],
-        fs=given["fs"],
-    )
+    frozen = {name: MappingProxyType(dict(given[name])) for name in ("env", "meta")}
+    place = Path(given["cwd"] or ".").resolve()
+    return AgentDefinition(**{**given, **frozen, "args": tuple(given["args"]), "cwd": place})
 
 
 def _read(kind: type, given: object) -> tuple[dict[str, Any], list[str]]:

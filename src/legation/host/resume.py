@@ -334,16 +334,7 @@ def _ends(payload: Payload, why: CutWords) -> list[Payload]:
 
 
 # What a resumed agent may say of its state before it answers; anything else would be history.
-_STATE = frozenset(
-    (
-        "available-commands-update",
-        "current-mode-update",
-        "config-option-update",
-        "session-info-update",
-        "usage-update",
-    )
-)
-
+_STATE: Final = OFFER_TYPES | {"available-commands-update", "session-info-update", "usage-update"}
 
 IN_A_NEW_ONE: Final = "go on in a new session that continues this one"
 WAYS_OUT: Final = f"try again, or {IN_A_NEW_ONE}"

@@ -1,6 +1,6 @@
 """Where an agent lives: one home per workspace and agent, kept; signing in happens there, never in the user's HOME.
 
-The host gives agents the same home (host/places.py); a test keeps the two equal.
+The host gives agents the same home (host/agent.py); a test keeps the two equal.
 """
 
 from __future__ import annotations
