@@ -38,8 +38,13 @@ ANYBODY = Principal(kind="token", id="tok_bench", workspace="local", scopes=froz
 FACTS = SessionFacts(SESSION, "rehearsal", "native", Metadata("rehearsal"))
 
 
-class Desk:
-    def facts(self, _workspace: str, _session_id: str) -> SessionFacts:
+class Records:
+    """Of one session, and of what is asked of it here."""
+
+    def get(self, _workspace: str, _session_id: str) -> Records:
+        return self
+
+    def facts(self) -> SessionFacts:
         return FACTS
 
 
@@ -87,7 +92,7 @@ class Publisher:
 async def main(folder: Path) -> None:
     async with EventLog(SqliteBackend(folder / "log.db")) as log:
         stream, hub = await log.stream(SESSION), Hub(log, SystemClock())
-        services = cast(Any, SimpleNamespace(log=log, hub=hub, sessions=Desk()))
+        services = cast(Any, SimpleNamespace(log=log, hub=hub, sessions=SimpleNamespace(records=Records())))
         app = make_app([session_events.routes], services=services, authenticate=anybody, options=AppOptions())
         sock = listen("127.0.0.1", 0)
         obeying = asyncio.create_task(Publisher(log, stream).obey())

@@ -91,7 +91,7 @@ class Stream:
     """Made by `EventLog.stream`. The numbers: floor <= ... <= saved <= visible <= head, which is the last one given.
 
     `news` is set when there may be something new, and then another takes its place: whoever waits has looked before.
-    `news_ahead` is for those who also want what is on the way to the disk."""
+    `news_ahead` is there for those who also want what is on the way to the disk, if somebody does."""
 
     def __init__(self, log: Log, info: StreamInfo, *, keep_all: bool) -> None:
         self.key = info.name  # what it is stored under
@@ -107,7 +107,8 @@ class Stream:
         self._before_tail = info.head  # the number just below the first event of the tail
         self._ahead: list[Event] = []  # on the way to the disk: those above `visible`
         self._line: deque[Place | Op] = deque()  # from the first place that is not filled on
-        self.news, self.news_ahead = asyncio.Event(), asyncio.Event()
+        self.news = asyncio.Event()
+        self.news_ahead: asyncio.Event | None = None
         self._changing = False
         self._trimming = False
         self._lost: StorageFailed | None = None
@@ -173,8 +174,9 @@ class Stream:
             self._line.popleft()
             if isinstance(first, Append):
                 self._ahead += first.events
-                self.news_ahead.set()
-                self.news_ahead = asyncio.Event()
+                if self.news_ahead is not None:
+                    self.news_ahead.set()
+                    self.news_ahead = None
             self._log.submit(self, first)
 
     def _number(self, drafts: Sequence[Draft], behind: int = 0) -> list[Event]:
@@ -389,8 +391,10 @@ class Stream:
 
     def _wake(self) -> None:
         self.news.set()
-        self.news_ahead.set()
-        self.news, self.news_ahead = asyncio.Event(), asyncio.Event()
+        self.news = asyncio.Event()
+        if self.news_ahead is not None:
+            self.news_ahead.set()
+            self.news_ahead = None
 
     # What a subscription asks.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -39,4 +40,7 @@ class Subscription:
             elif stream.ended or self._until is not None or (self.until_closed and stream.closed):
                 return
             else:
-                await (self._ahead.news_ahead if self._ahead else stream.news).wait()
+                news = stream.news
+                if self._ahead:
+                    news = self._ahead.news_ahead = self._ahead.news_ahead or asyncio.Event()
+                await news.wait()
