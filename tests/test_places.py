@@ -62,16 +62,25 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         },
         ("reverse read", "reverse write", "terminal"),
     ),
-    "host/changes/foldercopy.py": ({"_Scan._content", "_Scan.files"}, ("capture",)),
+    "host/changes/snapshot.py": ({"_Scan._content", "_Scan.files"}, ("capture",)),
     "host/changes/git.py": (
-        {"Git._exclude", "Git._run", "Git.borrow", "Git.run_into", "Git.write_blob", "_lay_out"},
+        {
+            "Git._exclude",
+            "Git.borrow",
+            "Git.run",
+            "Git.write_blob",
+            "Scratch.__init__",  # a temporary folder of its own, as in the next two
+            "_remove",
+            "_sweep",
+            "_lay_out",
+            "read_regular",
+        },
         ("capture by git",),
     ),
     "host/changes/gittree.py": (
         {"GitTree._patch", "GitTree._seed", "GitTree.changes", "_sections"},
         ("capture by git",),
     ),
-    "host/changes/repository.py": ({"read_regular"}, ("capture by git",)),
     "server/fs/confined.py": (
         {"Spot.open_folder", "_Walk.__init__", "_Walk._open"},
         ("fs read", "fs list", "fs folder"),
@@ -119,7 +128,6 @@ OWN = {
     "approvals/policy/starters.py": "files of this package",
     "approvals/trace_file.py": "the trace of an exec, in the data folder",
     "gateway/toolfile.py": "the tools file in force",
-    "host/changes/scratch.py": "a temporary folder of its own",
     "host/agent.py": "agents' homes and temporary folders, in the data folder",
     "server/address.py": "the port, in the data folder",
     "server/fs/files.py": "the name of that folder",

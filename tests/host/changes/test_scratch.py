@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from legation.host.changes.scratch import Scratch
+from legation.host.changes.git import Scratch
 
 CHILD_SECONDS = 30.0
 
@@ -41,7 +41,7 @@ def test_a_folder_in_use_survives_the_next_one(parent: Path) -> None:
 def test_the_folder_of_a_killed_process_is_removed_by_the_next(parent: Path) -> None:
     program = (
         "import os, signal, tempfile\n"
-        "from legation.host.changes.scratch import Scratch\n"
+        "from legation.host.changes.git import Scratch\n"
         f"tempfile.tempdir = {str(parent)!r}\n"
         "kept = Scratch()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

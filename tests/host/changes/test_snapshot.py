@@ -14,7 +14,8 @@ import pytest
 from tests.programs import needs_git
 
 from legation.errors import Conflict, NotFound
-from legation.host.changes import Changes, FileChange, Snapshot, foldercopy, gittree, patch, worktree
+from legation.host.changes import Changes, FileChange, Snapshot, gittree, patch
+from legation.host.changes import snapshot as folder_module
 
 pytestmark = [pytest.mark.heavy, needs_git]  # a process or more for each test
 
@@ -463,9 +464,8 @@ async def test_submodules_and_nested_repositories_are_not_entered(repo: Path, tm
 
 
 async def test_a_large_file_is_listed_as_binary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worktree, "LARGE_BYTES", 1000)
     monkeypatch.setattr(gittree, "LARGE_BYTES", 1000)
-    monkeypatch.setattr(foldercopy, "FILE_BYTES", 1000)
+    monkeypatch.setattr(folder_module, "FILE_BYTES", 1000)
     (folder / "same").write_text("s" * 2000)
     (folder / "grows").write_text("g")
     (folder / "large").write_text("l" * 2000)
@@ -600,7 +600,7 @@ async def test_a_snapshot_that_was_cleaned_away_is_said_and_not_raised(repo: Pat
 
 
 async def test_a_plain_copy_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foldercopy, "COPIED_FILES", 2)
+    monkeypatch.setattr(folder_module, "COPIED_FILES", 2)
     folder = tmp_path / "plain"
     (folder / "node_modules").mkdir(parents=True)
     for name in ("a", "b", "c"):
@@ -615,7 +615,7 @@ async def test_a_plain_copy_says_what_it_left_out(tmp_path: Path, monkeypatch: p
 
 async def test_a_bottomless_folder_is_left_at_a_depth(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
-    deep = folder / Path(*["d"] * (foldercopy.DEPTH + 20))
+    deep = folder / Path(*["d"] * (folder_module.DEPTH + 20))
     deep.mkdir(parents=True)
     async with await Snapshot.take(folder) as snapshot:
         (deep / "x").write_text("x")

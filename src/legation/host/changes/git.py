@@ -7,24 +7,41 @@ INV-2 Nothing of the repository is written: index and objects are in our folder.
       lent only to `cat-file`, since writing with them in reach would touch their times.
 INV-3 No submodule is entered: git would start a second git in it, with the submodule's own configuration.
       So no index of ours ever holds a submodule.
+
+The repository is found by looking, without asking git: that would read the repository's configuration, which an agent can
+write, and would refuse a folder of another user. Everything is read as plain data: bounded, regular files only, no last
+link followed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import re
+import shutil
+import stat
 import subprocess
+import tempfile
+import weakref
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Literal
 
-from legation.host.changes.repository import TEXT_BYTES, Repository, read_regular, trusted_path
+Algorithm = Literal["sha1", "sha256"]
 
 # The time of one git command; the longest is to hash a large work tree for the first time.
 GIT_SECONDS: Final = 120.0
+# Of a file of the repository's that is read whole; an index of this size has some five million entries.
+INDEX_BYTES: Final = 512 * 1024 * 1024
+TEXT_BYTES: Final = 1024 * 1024
 
+_PREFIX: Final = "legation-changes-"
+_LOCK: Final = "owner"
+_SHA256: Final = re.compile(rb"^\s*objectformat\s*=\s*\"?sha256\b", re.IGNORECASE | re.MULTILINE)
 _CONFIG: Final = """\
 [core]
 \trepositoryFormatVersion = {version}
@@ -51,39 +68,149 @@ _ATTRIBUTES: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """`root` is the top of the work tree."""
+
+    root: Path
+    index: Path
+    objects: Path
+    exclude: Path
+    algorithm: Algorithm
+
+    @classmethod
+    def around(cls, folder: Path) -> Repository | None:
+        root = next((each for each in (folder, *folder.parents) if os.path.lexists(each / ".git")), None)
+        if root is None:
+            return None
+        own: Path | None = root / ".git"
+        if not (root / ".git").is_dir():  # where it points in a linked work tree or a submodule
+            own = _named_folder(root / ".git", root, b"gitdir:")
+        if own is None or not (own / "HEAD").is_file():
+            return None
+        shared = _named_folder(own / "commondir", own) or own
+        if not (shared / "objects").is_dir() or not (shared / "refs").is_dir():
+            return None
+        config = read_regular(shared / "config", TEXT_BYTES)
+        algorithm: Algorithm = "sha256" if config and _SHA256.search(config[0]) else "sha1"
+        return cls(root, own / "index", shared / "objects", shared / "info" / "exclude", algorithm)
+
+
+def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes, os.stat_result] | None:
+    """A regular file's content and status; None for what is missing, special, a link, or over the limit."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+                return None
+            return file.read(limit), status
+    except OSError:
+        return None
+
+
+def _named_folder(file: Path, base: Path, label: bytes = b"") -> Path | None:
+    found = read_regular(file, TEXT_BYTES)
+    if found is None or not found[0].startswith(label) or b"\0" in found[0]:
+        return None
+    folder = base / os.fsdecode(found[0][len(label) :].strip())
+    return folder if folder.is_dir() else None
+
+
+def trusted_path(root: Path) -> str:
+    """PATH without what is inside the work tree, where an agent could have put a git, and without relative entries: they
+    would be looked up there."""
+    entries = map(Path, os.environ.get("PATH", os.defpath).split(os.pathsep))
+    outside = [each for each in entries if each.is_absolute() and not each.resolve().is_relative_to(root)]
+    return os.pathsep.join(map(str, outside))
+
+
+class Scratch:
+    """A temporary folder that does not outlive its process for long, even when that is killed.
+
+    Its owner holds a lock on a file in it, which the kernel gives up when the owner dies, however it dies. Whoever
+    makes the next folder removes those whose lock is free."""
+
+    def __init__(self) -> None:
+        _sweep(Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
+        unnamed = self.path / f"{_LOCK}-new"
+        lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        unnamed.rename(self.path / _LOCK)  # locked before it has its name, so that no sweep finds it free
+        # Also when nobody closes it: a cancelled `take` has a thread that still ends, and an owner no more.
+        self.close = weakref.finalize(self, _remove, self.path, lock)
+
+
+def _remove(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def _sweep(parent: Path) -> None:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # its owner lives, it has no lock, or it has gone
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
 class GitFailed(Exception):
     """A git command ended with an error or not in time."""
 
 
 class Git:
     def __init__(self, program: str, repository: Repository, folder: Path) -> None:
-        self.objects = folder / "git" / "objects"
+        self.no_oid = "0" * 2 * hashlib.new(repository.algorithm).digest_size
         self._program = program
         self._root = repository.root
         self._algorithm = repository.algorithm
         self._folder = folder
+        self._objects = folder / "git" / "objects"
         _lay_out(folder, repository)
         self._exclude(repository)
 
-    def run(self, *arguments: str, index: Path | None = None, stdin: bytes = b"") -> bytes:
-        return self._run(arguments, self._environment(index), stdin, subprocess.PIPE)
-
-    def run_into(self, file: Path, *arguments: str) -> None:
-        with file.open("wb") as output:
-            self._run(arguments, self._environment(None), b"", output)
+    def run(
+        self,
+        *arguments: str,
+        index: Path | None = None,
+        stdin: bytes = b"",
+        output: int | IO[bytes] = subprocess.PIPE,
+        env: Mapping[str, str] | None = None,
+    ) -> bytes:
+        try:
+            done = subprocess.run(
+                [self._program, *arguments],
+                cwd=self._root,
+                env=self._environment(index) if env is None else env,
+                input=stdin,
+                stdout=output,
+                stderr=subprocess.PIPE,
+                timeout=GIT_SECONDS,
+                start_new_session=True,  # an interrupt from the terminal is not meant for it
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise GitFailed(arguments[0]) from error
+        return done.stdout or b""
 
     def sizes(self, oids: Iterable[str]) -> dict[str, int]:
         """The sizes of those blobs that the repository has."""
         form = "--batch-check=%(objectname) %(objecttype) %(objectsize)"
-        rows = self._lent(("cat-file", "--buffer", form), oids, subprocess.PIPE).splitlines()
-        blobs = (row.split() for row in rows if b" blob " in row)
+        blobs = (row.split() for row in self._lent(form, oids).splitlines() if b" blob " in row)
         return {oid.decode(): int(size) for oid, _, size in blobs}
 
     def borrow(self, oids: list[str]) -> None:
         """Copies blobs out of the repository's objects, those whose content is what their name says."""
         file = self._folder / "borrowed"
         with file.open("wb") as output, suppress(GitFailed):  # a damaged object: those before it are there
-            self._lent(("cat-file", "--buffer", "--batch"), oids, output)
+            self._lent("--batch", oids, output)
         with file.open("rb") as borrowed:
             for content in _batch(borrowed):
                 self.write_blob(content)
@@ -102,14 +229,16 @@ class Git:
         return oid
 
     def _loose(self, oid: str) -> Path:
-        return self.objects / oid[:2] / oid[2:]
+        return self._objects / oid[:2] / oid[2:]
 
-    def _lent(self, arguments: tuple[str, ...], oids: Iterable[str], output: int | IO[bytes]) -> bytes:
+    def _lent(self, form: str, oids: Iterable[str], output: int | IO[bytes] = subprocess.PIPE) -> bytes:
         lent = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self._folder / "theirs")}
         stdin = "".join(f"{oid}\n" for oid in oids).encode()
-        return self._run(arguments, self._environment(None) | lent, stdin, output)
+        return self.run(
+            "cat-file", "--buffer", form, stdin=stdin, output=output, env=self._environment() | lent
+        )
 
-    def _environment(self, index: Path | None) -> dict[str, str]:
+    def _environment(self, index: Path | None = None) -> dict[str, str]:
         return {
             "PATH": trusted_path(self._root),
             "HOME": str(self._folder / "home"),
@@ -125,25 +254,6 @@ class Git:
             "GIT_NO_REPLACE_OBJECTS": "1",
         }
 
-    def _run(
-        self, arguments: tuple[str, ...], env: dict[str, str], stdin: bytes, output: int | IO[bytes]
-    ) -> bytes:
-        try:
-            done = subprocess.run(
-                [self._program, *arguments],
-                cwd=self._root,
-                env=env,
-                input=stdin,
-                stdout=output,
-                stderr=subprocess.PIPE,
-                timeout=GIT_SECONDS,
-                start_new_session=True,  # an interrupt from the terminal is not meant for it
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise GitFailed(arguments[0]) from error
-        return done.stdout or b""
-
     def _exclude(self, repository: Repository) -> None:
         """What the user ignores everywhere, then what this repository ignores: the later line wins."""
         users = read_regular(self._users_excludes(), TEXT_BYTES, follow=True)
@@ -157,10 +267,10 @@ class Git:
         """From the user's own configuration, which agents do not share: their HOME is another."""
         names = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL")
         users = {name: os.environ[name] for name in names if name in os.environ}
-        env = {name: value for name, value in self._environment(None).items() if name not in names} | users
+        env = {name: value for name, value in self._environment().items() if name not in names} | users
         arguments = ("config", "--global", "--no-includes", "--type=path", "--get", "core.excludesFile")
         try:
-            return Path(os.fsdecode(self._run(arguments, env, b"", subprocess.PIPE).rstrip(b"\n")))
+            return Path(os.fsdecode(self.run(*arguments, env=env).rstrip(b"\n")))
         except GitFailed:  # not set, which is the usual case
             base = users.get("XDG_CONFIG_HOME") or f"{users.get('HOME', '/nonexistent')}/.config"
             return Path(base) / "git" / "ignore"

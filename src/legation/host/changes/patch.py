@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 Status = Literal["added", "modified", "deleted"]
 
@@ -16,8 +16,18 @@ COMPARED_LINES: Final = 10_000
 TOLD_NOTES: Final = 5
 OURS: Final = "not looked into: Legation's own files"
 
-_ESCAPES: Final = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
-_DELETE: Final = 127
+_PLAIN: Final = {byte: chr(byte) for byte in range(ord(" "), 127)}
+_ESCAPES: Final = {
+    7: "\\a",
+    8: "\\b",
+    9: "\\t",
+    10: "\\n",
+    11: "\\v",
+    12: "\\f",
+    13: "\\r",
+    34: '\\"',
+    92: "\\\\",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +56,13 @@ class Changes:
     incomplete: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A file on one side of a comparison; its mode is git's."""
+class Side(NamedTuple):
+    """A file on one side of a comparison; its mode is git's. `content` is None for what was too large, unreadable or
+    Legation's own; `mark` still tells whether it changed."""
 
     mode: int
-    content: bytes
+    content: bytes | None
+    mark: tuple[int, int, int, int]
 
 
 def told(notes: set[str]) -> str | None:
@@ -64,8 +75,8 @@ def shown(path: bytes) -> str:
     return path.decode("utf-8", "backslashreplace")
 
 
-def as_text(content: bytes) -> str | None:
-    if b"\0" in content:
+def as_text(content: bytes | None) -> str | None:
+    if content is None or b"\0" in content:
         return None
     try:
         return content.decode()
@@ -84,50 +95,38 @@ def count_lines(section: bytes) -> tuple[int, int]:
 
 def section(path: bytes, before: Side | None, after: Side | None) -> str | None:
     """One file's part of the patch, or None when a side is not text."""
-    if before is not None and after is not None and _is_link(before) != _is_link(after):
+    if before and after and (before.mode == LINK_MODE) != (after.mode == LINK_MODE):
         gone, new = section(path, before, None), section(path, None, after)
         return None if gone is None or new is None else gone + new
     old = as_text(before.content) if before else ""
     new = as_text(after.content) if after else ""
     if old is None or new is None:
         return None
-    return "".join(
-        [*_head(path, before, after), *_body(path, old if before else None, new if after else None)]
-    )
-
-
-def _is_link(side: Side) -> bool:
-    return side.mode == LINK_MODE
+    hunks = _hunks(_lines(old), _lines(new))
+    names = [
+        f"--- {_named(b'a/' + path)}\n" if before else "--- /dev/null\n",
+        f"+++ {_named(b'b/' + path)}\n" if after else "+++ /dev/null\n",
+    ]
+    return "".join([*_head(path, before, after), *(names if hunks else ()), *hunks])
 
 
 def _head(path: bytes, before: Side | None, after: Side | None) -> Iterator[str]:
     yield f"diff --git {_quoted(b'a/' + path)} {_quoted(b'b/' + path)}\n"
-    if before is None and after is not None:
-        yield f"new file mode {after.mode:o}\n"
-    elif after is None and before is not None:
-        yield f"deleted file mode {before.mode:o}\n"
-    elif before is not None and after is not None and before.mode != after.mode:
+    if before and after and before.mode != after.mode:
         yield f"old mode {before.mode:o}\nnew mode {after.mode:o}\n"
-
-
-def _body(path: bytes, old: str | None, new: str | None) -> Iterator[str]:
-    hunks = _hunks(_lines(old or ""), _lines(new or ""))
-    if not hunks:
-        return
-    yield "--- /dev/null\n" if old is None else f"--- {_named(b'a/' + path)}\n"
-    yield "+++ /dev/null\n" if new is None else f"+++ {_named(b'b/' + path)}\n"
-    for line in hunks:
-        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+    elif after and not before:
+        yield f"new file mode {after.mode:o}\n"
+    elif before and not after:
+        yield f"deleted file mode {before.mode:o}\n"
 
 
 def _hunks(old: list[str], new: list[str]) -> list[str]:
     if len(old) + len(new) > COMPARED_LINES and old != new:
-        return [_whole(old, new), *("-" + line for line in old), *("+" + line for line in new)]
-    return list(difflib.unified_diff(old, new))[2:]
-
-
-def _whole(old: list[str], new: list[str]) -> str:
-    return f"@@ -{min(1, len(old))},{len(old)} +{min(1, len(new))},{len(new)} @@\n"
+        whole = f"@@ -{min(1, len(old))},{len(old)} +{min(1, len(new))},{len(new)} @@\n"
+        lines = [whole, *("-" + line for line in old), *("+" + line for line in new)]
+    else:
+        lines = list(difflib.unified_diff(old, new))[2:]
+    return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
 
 
 def _lines(text: str) -> list[str]:
@@ -144,12 +143,7 @@ def _named(path: bytes) -> str:
 def _quoted(path: bytes) -> str:
     """A path as git writes it: in C quotes where a reader could be misled."""
     text = as_text(path)
-    if text is not None and not any(ord(char) < ord(" ") or char in '"\\\x7f' for char in text):
+    if text is not None and not any(char < " " or char in '"\\\x7f' for char in text):
         return text
-    return '"' + "".join(_escaped(byte) for byte in path) + '"'
-
-
-def _escaped(byte: int) -> str:
-    if byte in _ESCAPES:
-        return "\\" + _ESCAPES[byte]
-    return chr(byte) if ord(" ") <= byte < _DELETE else f"\\{byte:03o}"
+    escaped = _PLAIN | _ESCAPES
+    return '"' + "".join(escaped.get(byte, f"\\{byte:03o}") for byte in path) + '"'
