@@ -5,11 +5,12 @@ import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from legation.server.acp.log import ConnectionLog, SessionFollower, stream_name
-from legation.server.acp.messages import Updates
+from legation.server.acp.messages import LONG, Updates
 from legation.server.acp.source import ConnectionSource
 from legation.store.backend import Op
 from legation.store.log import EventLog
@@ -126,3 +127,25 @@ def test_an_update_of_an_old_row_is_told_as_it_was() -> None:
         "sessionId": "ses_1",
         "update": {"sessionUpdate": "agent_message_chunk"},
     }
+
+
+class Watched(bytes):
+    """One that knows how often a long part of it was copied."""
+
+    copied = 0
+
+    def __getitem__(self, part: Any) -> Any:
+        found = super().__getitem__(part)
+        if isinstance(found, bytes):
+            self.copied += len(found) > LONG
+        return found
+
+
+def test_the_line_of_a_long_update_is_one_copy_of_it() -> None:
+    """Each takes a while, in which nobody else has a turn."""
+    update = b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%b"}}' % (b"x" * LONG)
+    raw = Watched(b'{"sessionId":"theirs","update":%b,"_meta":{"a":1}}' % update)
+    draft = Draft("agent-message-chunk", raw, b"", span_of(raw, update))
+    told = json.loads(Updates("ses_1").line(draft))
+    assert told["params"] == {"sessionId": "ses_1", "_meta": {"a": 1}, "update": json.loads(update)}
+    assert raw.copied == 0

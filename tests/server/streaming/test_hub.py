@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from legation.store import stream as stream_module
 from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend
-from legation.store.stream import Stream
+from legation.store.stream import Span, Stream
 from legation.testing.clock import FakeClock
 from legation.wire.events import Draft, Event
 
@@ -393,3 +393,30 @@ async def test_streams_do_not_mix(log: EventLog, hub: Hub) -> None:
     with await hub.reader("a", "local", 0) as first, await hub.reader("b", "local", 0) as second:
         assert ids(await first.next()) == [1]
         assert ids(await second.next()) == [1, 2]
+
+
+async def test_others_have_a_turn_between_the_reading_of_a_long_event_and_its_frame(
+    log: EventLog, hub: Hub
+) -> None:
+    order: list[str] = []
+
+    class Watched(Span):
+        async def read_older(self, after: int) -> list[Event]:
+            found = await super().read_older(after)
+            asyncio.get_running_loop().call_soon(order.append, "others")
+            return found
+
+    def framed(events: Sequence[Event]) -> sse.Frames:
+        order.append("framed")
+        return sse.frames(events)
+
+    stream = await log.stream("ses_1")
+    await stream.append(drafts(1, sse.LONG_CHUNK + 1))
+    await stream.append(
+        drafts(2, stream_module.TAIL_BYTES // 2)
+    )  # so that the first must be read from the store
+    while stream.since(0) is not None:
+        await asyncio.sleep(0)
+    with StreamReader(hub, Watched(stream, 1, None), 0, None, framed) as reader:
+        assert ids(await reader.next()) == [1]
+    assert order[:2] == ["others", "framed"]

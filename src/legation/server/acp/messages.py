@@ -23,6 +23,7 @@ EXTENSION: Final = ExtensionMessage.event_type()
 
 _KEPT: Final = 64  # ways in which the updates of one session are surrounded: mostly there is one
 _KEPT_BYTES: Final = 4096  # of each
+LONG: Final = 64 * 1024  # bytes of an update of which one copy more is too much
 
 _SHAPE: Final = "send one JSON-RPC message: an object with `method`, or with `id` and `result` or `error`"
 
@@ -105,12 +106,14 @@ class Updates:
     def line(self, update: Event | Draft) -> bytes:
         raw, span = update.raw, update.span
         if span == WHOLE:
-            return b'%b,"update":%b}}' % (self._head, raw)
+            return b"".join((self._head, b',"update":', raw, b"}}"))
         before, end = span[0], len(raw) - span[1]
         around = raw[:before], raw[end:]
         beside = self._known.get(around)
         if beside is None:
             beside = self._look_beside(around, raw, span)
+        if len(raw) > LONG:  # one copy, and not two
+            return b"".join((self._head, beside, b',"update":', memoryview(raw)[before:end], b"}}"))
         return b'%b%b,"update":%b}}' % (self._head, beside, raw[before:end])
 
     def notification(self, event: Event) -> bytes | None:

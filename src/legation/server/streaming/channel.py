@@ -145,6 +145,8 @@ class Channel:
         first = NOTHING
         events = await self.source.read_older(after)
         floor = self.source.floor
+        if events and len(events[-1].raw) > sse.LONG_CHUNK:
+            await asyncio.sleep(0)
         for chunk in sse.chunks(events, self._framing):
             if self.source.floor == floor:
                 self._cache.put(self, after, chunk)
