@@ -173,7 +173,9 @@ async def id_of(line: bytes, found: Outline) -> bytes:
     if found.id_part is None:
         return found.id.encode()
     text = line if found.whole else await as_text(line)
-    return text[slice(*found.id_part)]
+    copy = text[slice(*found.id_part)]
+    await asyncio.sleep(0)
+    return copy
 
 
 # Who asks.
