@@ -41,7 +41,8 @@ _SPANS_KEPT = 4096
 ELSEWHERE = b"null"  # where `raw` is in parts of its own, under the name that `blob` is
 REFERENCE: Final = "acp-ref"
 _LONGEST_RUN: Final = 32 * 1024  # references in one line: more than a page has
-_REFERENCES = re.compile(rb'(?:\["(?:[^"\\]|\\.)*",(?:0|[1-9][0-9]{0,18})\])*')
+# Without a way back: what does not fit is found out at once, however long it is.
+_REFERENCES = re.compile(rb'(?:\["[^"\\]*+(?:\\.[^"\\]*+)*+",(?:0|[1-9][0-9]{0,18}+)\])*+')
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 
 
