@@ -77,6 +77,7 @@ class EventLog:
         self._streams = weakref.WeakValueDictionary() if backend.durable else {}
         self._opening = asyncio.Lock()
         self._pending: dict[Op, Stream] = {}
+        self._outbox: list[Op] = []  # what the writer is given in the next turn of the loop
         self._pending_bytes = 0
         self._strict: dict[Op, asyncio.Future[None]] = {}
         self._progress = asyncio.Event()  # set when the disk has got further; then another takes its place
@@ -112,6 +113,7 @@ class EventLog:
             stream.fill()
         self.writable = False
         if self._writer:
+            self._hand_over(self._writer)
             await self._read(self._writer.close)
             await asyncio.sleep(0)  # what the writer handed over last
         for stream in list(self._streams.values()):
@@ -215,8 +217,16 @@ class EventLog:
             self._pending_bytes += op.size
         if self._writer is None:
             self.settled([op])
-        else:
-            self._writer.queue.put(op)
+            return
+        if not self._outbox:
+            # Not at once: who reads ahead of the disk is woken already, and what it makes of this is in the same commit.
+            self._loop.call_soon(self._hand_over, self._writer)
+        self._outbox.append(op)
+
+    def _hand_over(self, writer: Writer) -> None:
+        outbox, self._outbox = self._outbox, []
+        for op in outbox:
+            writer.queue.put(op)
 
     def commit(self, stream: Stream, op: Op) -> Awaitable[None]:
         """A strict commit, submitted at once: what is returned is done when it is durable and published, and raises

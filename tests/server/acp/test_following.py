@@ -55,6 +55,39 @@ async def test_an_update_and_its_message_need_one_commit(tmp_path: Path) -> None
         await follower.stop()
 
 
+async def test_the_writer_is_given_an_update_and_its_reference_at_once(tmp_path: Path) -> None:
+    """Else a disk that has nothing else to do begins with the one, and the other is a commit more."""
+    async with EventLog(SqliteBackend(tmp_path / "log.db")) as log, asyncio.timeout(BOUND):
+        session, told = await log.stream("ses_1"), await log.stream(stream_name("editor"))
+        await told.append([Draft("acp-opened", b"{}")])
+        follower = SessionFollower(
+            "ses_1", session, ConnectionLog(log, told), lambda *_: None, lambda _: None
+        )
+        follower.start()
+        await asyncio.sleep(0)
+        assert log._writer is not None
+        turn, given, put = 0, list[tuple[int, str]](), log._writer.queue.put
+
+        class Recorded:
+            def put(self, op: Op) -> None:
+                given.append((turn, op.stream))
+                put(op)
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(queue, name)
+
+        queue = log._writer.queue
+        log._writer.queue = Recorded()  # type: ignore[assignment]
+        session.append([UPDATE])
+        while told.head < 2 or len(given) < 2:
+            turn += 1
+            await asyncio.sleep(0)
+        log._writer.queue = queue
+        assert [stream for _, stream in given] == ["ses_1", "acp:editor"]
+        assert len({turn for turn, _ in given}) == 1
+        await follower.stop()
+
+
 async def test_it_is_over_when_the_session_has_said_so_and_is_closed(tmp_path: Path) -> None:
     """Not before, for that may fail; and not for one that is closed while it is being loaded again."""
     async with EventLog(SqliteBackend(tmp_path / "log.db")) as log, asyncio.timeout(BOUND):
