@@ -11,11 +11,11 @@ answered `cancel`, which says that nobody chose. The log says which of these it 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from dataclasses import replace as changed
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Literal, Protocol, TypeVar, cast, get_args
 
@@ -75,24 +75,17 @@ class Inquiry(Generic[A, R]):
     timer: asyncio.Task[None]
 
 
+@dataclass(kw_only=True, eq=False)
 class Inquiries(ABC, Generic[A, V, R]):
     """`record` appends events to the session, or returns None where it takes no more; `limit` is how many
     seconds there are to answer; `changed` is called when one was answered."""
 
-    def __init__(
-        self,
-        *,
-        record: Callable[[Payload], Receipt | None],
-        clock: Clock,
-        limit: float,
-        changed: Callable[[], None],
-    ) -> None:
-        self._record = record
-        self._clock = clock
-        self._limit = limit
-        self._changed = changed
-        self._open: dict[str, Inquiry[A, R]] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+    record: Callable[[Payload], Receipt | None]
+    clock: Clock
+    limit: float
+    changed: Callable[[], None]
+    _open: dict[str, Inquiry[A, R]] = field(default_factory=dict, init=False)
+    _telling: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     @abstractmethod
     def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> V:
@@ -142,7 +135,7 @@ class Inquiries(ABC, Generic[A, V, R]):
         """It was recorded, in its place among the updates; the answer comes when somebody has decided.
         Cancelling it takes the question back."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        deciding, timer = asyncio.create_task(decide), asyncio.create_task(self._clock.sleep(self._limit))
+        deciding, timer = asyncio.create_task(decide), asyncio.create_task(self.clock.sleep(self.limit))
         inquiry = Inquiry(inquiry_id, asked, answer, deciding, timer)
         self._open[inquiry_id] = inquiry
         deciding.add_done_callback(partial(self._on_decided, inquiry))
@@ -156,7 +149,7 @@ class Inquiries(ABC, Generic[A, V, R]):
 
     def _on_expired(self, inquiry: Inquiry[A, R], timer: asyncio.Task[None]) -> None:
         if not timer.cancelled():
-            late = f"nobody answered within {self._limit:g} s"
+            late = f"nobody answered within {self.limit:g} s"
             self._close(inquiry, self._ended("expired", "timeout", late))
 
     def _on_withdrawn(self, inquiry: Inquiry[A, R], answer: asyncio.Future[R]) -> None:
@@ -186,8 +179,8 @@ class Inquiries(ABC, Generic[A, V, R]):
         inquiry.timer.cancel()
         verdict = self._withdrawn() if inquiry.answer.cancelled() else verdict
         recorded, response = self._told(inquiry.id, inquiry.asked, verdict)
-        receipt = self._record(recorded)
-        self._changed()
+        receipt = self.record(recorded)
+        self.changed()
         if not inquiry.answer.done():
             telling = asyncio.create_task(_tell(inquiry.answer, receipt, response))
             self._telling.add(telling)
@@ -215,39 +208,29 @@ PREPARE_LIMIT = 15.0  # seconds to find out what rule an action meets: the disk'
 _OUTCOMES = frozenset(get_args(Outcome))
 
 
+@dataclass(kw_only=True, eq=False)
 class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
-    def __init__(
-        self,
-        *,
-        approver: Approver,
-        record: Callable[[Payload], Receipt | None],
-        reserve: Callable[[PermissionAsked], Callable[[PermissionAsked], None]],
-        clock: Clock,
-        limit: float,
-        changed: Callable[[], None],
-        decided: Callable[[Ask, Decision], None],
-    ) -> None:
-        super().__init__(record=record, clock=clock, limit=limit, changed=changed)
-        self._approver = approver
-        self._reserve = reserve
-        self._untold: dict[str, Callable[[PermissionAsked], None]] = {}  # whose end is being found out
-        self._tell_decided = decided
+    approver: Approver
+    reserve: Callable[[PermissionAsked], Callable[[PermissionAsked], None]]
+    tell_decided: Callable[[Ask, Decision], None]
+    # Whose end is being found out.
+    _untold: dict[str, Callable[[PermissionAsked], None]] = field(default_factory=dict, init=False)
 
     def ask(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
-        if not isinstance(self._approver, Timekeeper):
+        if not isinstance(self.approver, Timekeeper):
             ask = self._timed(ask, None)
-            self._record(PermissionAsked.from_ask(ask))
+            self.record(PermissionAsked.from_ask(ask))
             return self._begin(ask.id, ask, self._decide(ask))
-        self._untold[ask.id] = self._reserve(PermissionAsked.from_ask(ask))
-        return self._begin(ask.id, ask, self._decide_in_time(self._approver, ask))
+        self._untold[ask.id] = self.reserve(PermissionAsked.from_ask(ask))
+        return self._begin(ask.id, ask, self._decide_in_time(self.approver, ask))
 
     def _timed(self, ask: Ask, told: int | None) -> Ask:
         """With the end that it really has: that of whoever decides, unless the host's own time is over before."""
-        own = ask.asked_at + int(self._limit * 1000)
+        own = ask.asked_at + int(self.limit * 1000)
         return replace(ask, expires_at=own if told is None else min(own, told))
 
     async def _decide(self, ask: Ask) -> object:
-        return await self._approver.decide(ask)
+        return await self.approver.decide(ask)
 
     async def _decide_in_time(self, timekeeper: Timekeeper, ask: Ask) -> object:
         """What finds out when it ends also decides it, by the same facts: nothing else would be sure to be true."""
@@ -285,7 +268,7 @@ class Permissions(Inquiries[Ask, Decision, RequestPermissionResponse]):
     ) -> tuple[Payload, RequestPermissionResponse]:
         self._tell_asked(asked)  # it ended before anybody knew when it would
         decision = _possible(asked, verdict)
-        self._tell_decided(asked, decision)
+        self.tell_decided(asked, decision)
         outcome = permission_outcome(asked.options, decision)
         told = outcome.option_id if isinstance(outcome, Selected) else None
         recorded = PermissionAnswered.from_decision(inquiry_id, decision, told)
@@ -330,26 +313,17 @@ class Reply:
     content: Mapping[str, ElicitationValue] | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class Questions(Inquiries[CreateElicitationRequest, Reply, CreateElicitationResponse]):
-    def __init__(
-        self,
-        *,
-        handler: QuestionHandler,
-        record: Callable[[Payload], Receipt | None],
-        clock: Clock,
-        limit: float,
-        changed: Callable[[], None],
-    ) -> None:
-        super().__init__(record=record, clock=clock, limit=limit, changed=changed)
-        self._handler = handler
+    handler: QuestionHandler
 
     def ask(
         self, request: CreateElicitationRequest, turn: str | None = None
     ) -> asyncio.Future[CreateElicitationResponse]:
         """Recorded at once, in its place among the updates. Cancelling the answer takes the question back."""
-        if request.mode not in question_modes(self._handler):
+        if request.mode not in question_modes(self.handler):
             raise RpcFault(ErrorCode.INVALID_PARAMS, "this mode of elicitation is not offered")
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         asked = QuestionAsked(
             id=new_id("qst", now_ms=now),
             message=request.message,
@@ -359,9 +333,9 @@ class Questions(Inquiries[CreateElicitationRequest, Reply, CreateElicitationResp
             elicitation_id=request.elicitation_id,
             tool_call_id=request.tool_call_id,
             turn=turn,
-            expires_at=now + int(self._limit * 1000),
+            expires_at=now + int(self.limit * 1000),
         )
-        self._record(asked)
+        self.record(asked)
         return self._begin(asked.id, request, self._ask(request))
 
     def respond(self, question_id: str, answer: CreateElicitationResponse, by: str) -> bool:
@@ -372,10 +346,10 @@ class Questions(Inquiries[CreateElicitationRequest, Reply, CreateElicitationResp
         verdict = self._verdict(asked, answer)
         if verdict.by != HANDLER:
             raise InvalidParams(f"cannot answer question {question_id}: {verdict.reason}; correct the answer")
-        return self.settle(question_id, changed(verdict, by=by))
+        return self.settle(question_id, dataclasses.replace(verdict, by=by))
 
     async def _ask(self, request: CreateElicitationRequest) -> object:
-        return await self._handler.ask(request)  # here it may fail as it likes
+        return await self.handler.ask(request)  # here it may fail as it likes
 
     def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> Reply:
         return Reply(how, by, why)

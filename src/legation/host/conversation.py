@@ -89,7 +89,7 @@ class Conversation:
             clock=around.clock,
             limit=around.limits.permission,
             changed=self._go_on,
-            decided=self._decided.settle,
+            tell_decided=self._decided.settle,
         )
         self.questions: Questions | None = None  # where the agent may ask none
         if around.questions is not None:
