@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -233,9 +233,13 @@ class Door:
             self._habits.most_pending,
             self._habits.grants,
         )
-        now = self.inbox.clock.now_ms()
-        approval_id = request.approval_id or new_approval_id(now)
-        with self._room(judged), self.inbox.waiting(approval_id) as wait:
+        now, approval_id, expires_at = self.inbox.clock.now_ms(), "", 0
+        with ExitStack() as stack:
+            if judged.is_asked:  # only then does anybody wait
+                stack.enter_context(self._room(judged))
+                approval_id = request.approval_id or new_approval_id(now)
+                wait = stack.enter_context(self.inbox.waiting(approval_id))
+                expires_at = self.expires_at(judged, now)
             if (settled := passage.settled(judged)) is not None:
                 await self.inbox.ledger.append(judged.request.principal.workspace, settled.steps, now)
                 return settled.ruling
@@ -244,7 +248,7 @@ class Door:
                 passage.enter,
                 judged,
                 approval_id,
-                self.expires_at(judged, now),
+                expires_at,
                 now,
             )
             if isinstance(entered, Ruling):
@@ -387,9 +391,6 @@ class Door:
     @contextmanager
     def _room(self, judged: Judged) -> Iterator[None]:
         """For one more that may have to wait; a flood is refused before it is on record."""
-        if not judged.is_asked:
-            yield
-            return
         who = judged.request.principal
         key = (who.workspace, *who.asker)
         if self._waiting[key] >= self._habits.most_waiting:

@@ -42,7 +42,7 @@ class Loops:
         self, key: tuple[str, ...], digest: str, limits: Covering, *, note: bool = True
     ) -> LimitHit | None:
         """Notes the call, unless it is only asked what would happen."""
-        now = _milliseconds(self._clock.monotonic())
+        now = round(self._clock.monotonic() * 1000)
         # Each once, with the first policy that has it: two policies with the same loop must not note a call twice.
         loops: dict[Loop, str] = {}
         for policy, each in limits:
@@ -54,7 +54,7 @@ class Loops:
         self, key: tuple[str, ...], digest: str, policy: str, loop: Loop, now: int, *, note: bool
     ) -> LimitHit | None:
         agent, call = _name(*key), _name(digest, f"{loop.same} {loop.within}")
-        span = max(1, _milliseconds(loop.within))
+        span = max(1, round(loop.within * 1000))
         before = self._agents.get(agent, {}).get(call, Window(now)).now(now, span)
         after = before.counted(loop.same, span).last(loop.same)
         if note:
@@ -86,7 +86,3 @@ class Loops:
 def _name(*parts: str) -> bytes:
     """Short, however long the names are that agents give themselves."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)

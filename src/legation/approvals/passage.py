@@ -99,11 +99,13 @@ class Passage:
     def enter(
         self, judged: Judged, approval_id: str, expires_at: int, now_ms: int
     ) -> Transaction[Ruling | Approval]:
-        """Decided at once, or an approval to wait for."""
+        """Decided at once, or an approval to wait for: the one of that id, and until then."""
         if (settled := self.settled(judged)) is not None:
             return (yield from self._record(judged, settled, now_ms))
-        grant = yield from lifting(judged, now_ms)
-        hit = None if grant else (yield from self._too_many(judged, now_ms))
+        grant: Grant | None = None
+        hit: LimitHit | None = None
+        if judged.is_asked and (grant := (yield from covering(judged, now_ms))) is None:
+            hit = yield from self._too_many(judged, now_ms)
         hit = hit or (
             yield from limits.take(
                 judged.request.principal.workspace,
@@ -129,8 +131,6 @@ class Passage:
 
     def _too_many(self, judged: Judged, now_ms: int) -> Transaction[LimitHit | None]:
         """Where as many wait as may: an agent that asks without end is not to bury people in questions."""
-        if not judged.is_asked:
-            return None
         request, (kind, requester) = judged.request, judged.request.principal.asker
         workspace, agent, session = (
             judged.request.principal.workspace,
@@ -164,7 +164,8 @@ class Passage:
         NoGrant where the agent would be told `always` and nobody granted that."""
         # The policies that hold when it is consumed, not those that held when it was answered.
         judged = replace(judged, policies=self.policies.current)
-        yield from self._grant_always(judged, approval, now_ms)
+        if judged.request.only_always:
+            yield from self._grant_always(judged, approval, now_ms)
         version = judged.policies.version
         consumed = yield from self.life.consume(
             judged.request.principal.workspace,
@@ -270,7 +271,7 @@ class Passage:
     def _grant_always(self, judged: Judged, approval: Approval, now_ms: int) -> Transaction[None]:
         """The agent offers only `always`: a person who approves grants the tool for the session, unless it is granted.
         Nobody else's word is taken for more than the one call."""
-        if not judged.request.only_always or (yield from covering(judged, now_ms)) is not None:
+        if (yield from covering(judged, now_ms)) is not None:
             return
         session, by = judged.request.granted_session, _person(approval)
         if (

@@ -25,7 +25,7 @@ from legation.gateway.tool import Failed
 from legation.gateway.traceparent import traceparent
 from legation.redact import Redactor
 from legation.secret import Secret
-from legation.wire.action import Action, Sort
+from legation.wire.action import Action
 
 CONNECT: Final = 10.0  # seconds: the network's time, and the tool's machine's
 # Below what servers and proxies give an idle connection (5 to 75): a call must not meet the moment they close it.
@@ -45,25 +45,11 @@ class Unfit(Exception):
 
 class HttpTool:
     def __init__(self, spec: HttpSpec, transport: httpx2.AsyncBaseTransport, redactor: Redactor) -> None:
+        self.name, self.kind = spec.name, spec.kind
+        self.folder, self.arguments = spec.folder, spec.arguments
         self._spec = spec
         self._transport = transport
         self._answers = AnswerReader(spec.max_answer, redactor)
-
-    @property
-    def name(self) -> str:
-        return self._spec.name
-
-    @property
-    def kind(self) -> str:
-        return self._spec.kind
-
-    @property
-    def folder(self) -> str | None:
-        return self._spec.folder
-
-    @property
-    def arguments(self) -> Mapping[str, Sort]:
-        return self._spec.arguments
 
     async def call(self, action: Action, token: Token) -> Returned:
         try:
@@ -72,7 +58,12 @@ class HttpTool:
             return Failed(status_code=502, error=f"{error}; nothing was sent")
         try:
             async with asyncio.timeout(self._spec.timeout):
-                return await self._exchange(request)
+                response = await self._transport.handle_async_request(request)
+                response.request = request
+                try:
+                    return await self._answers.read(response)
+                finally:
+                    await response.aclose()
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol):
             return Failed(status_code=502, error="it cannot be reached; nothing was sent")
         except (TimeoutError, httpx2.TimeoutException):
@@ -84,14 +75,6 @@ class HttpTool:
             return Failed(
                 status_code=502, error="the connection broke off; whether it has done its work is not known"
             )
-
-    async def _exchange(self, request: httpx2.Request) -> Returned:
-        response = await self._transport.handle_async_request(request)
-        response.request = request
-        try:
-            return await self._answers.read(response)
-        finally:
-            await response.aclose()
 
     def _request(self, params: Mapping[str, object], token: Token) -> httpx2.Request:
         spec = self._spec

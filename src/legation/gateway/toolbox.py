@@ -68,7 +68,7 @@ class Toolbox:
         return self._tools.get(name)
 
     def find(self, name: str) -> Tool:
-        if (tool := self.get(name)) is None:
+        if (tool := self._tools.get(name)) is None:
             raise NotFound(
                 "cannot find the tool; check its name, or add it to the file of the setting `tools`"
             )

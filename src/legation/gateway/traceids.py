@@ -34,7 +34,7 @@ class TraceIds:
                 "leave it out",
                 {"path": "header.X-Trace-Id"},
             )
-        wanted = own or trace_id_of(parent)
+        wanted = own or (trace_id_of(parent) if parent else None)
         if wanted is None:
             return new_trace_id()
         is_new = self._remember(

@@ -161,19 +161,23 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 f"cannot judge a tool call of {agent} whose tool has a name of more than {MAX_TOOL} characters: refuse it"
             )
         found = _Arguments(agent, cwd, declared or {}, tool)
-        for path in _located_paths(call):
-            found.path(path)
+        for location in call.locations or ():
+            found.path(location.path)
+        for item in call.content or ():
+            if isinstance(item, Diff):
+                found.path(item.path)
         if call.raw_input is not UNSET and call.raw_input is not None:  # else `params` are only what is shown
             found.mapping(params, None, "")
         commands = tuple(dict.fromkeys(found.commands))
+        places = (place for path in found.paths for place in _places(path, cwd=cwd, home=home))
         return cls(
             agent=agent,
             tool=tool,
             kind=kind_of(call),
             params=params,
-            paths=_unique(place for path in found.paths for place in _places(path, cwd=cwd, home=home)),
+            paths=tuple(dict.fromkeys(places)),
             command=commands[0] if commands else None,
-            urls=_unique(iter(found.urls)),
+            urls=tuple(dict.fromkeys(found.urls)),
             other_commands=commands[1:],
             unclear=tuple(found.unclear),
         )
@@ -284,11 +288,6 @@ def _params(call: AnyToolCall) -> Mapping[str, object]:
     return built
 
 
-def _located_paths(call: AnyToolCall) -> Iterator[str]:
-    yield from (location.path for location in call.locations or ())
-    yield from (item.path for item in call.content or () if isinstance(item, Diff))
-
-
 class _Arguments:
     """The arguments of one call, gone through once. Every recognised name counts, at any depth; a value that holds
     several counts with all of them, and what stands in it under a name that says nothing is what the value is."""
@@ -306,6 +305,8 @@ class _Arguments:
     def mapping(self, value: Mapping[str, object], above: Sort | None, at: str, keyed: bool = False) -> None:
         self._name(1 + len(value))
         runs = any(sort_of(key) == "command" and isinstance(value[key], str | list) for key in value)
+        # A pattern is one of file names, as far as anybody knows.
+        filters = FILTERS if self._searches_text else (*FILTERS, "pattern")
         words = " ".join(line for key in value if _plain(key) in _ARGUMENTS and (line := _words(value[key])))
         for key, inner in value.items():
             name, plain = f"{at}.{key}"[-MAX_PATH:] if at else key, _plain(key)
@@ -316,9 +317,7 @@ class _Arguments:
                 self.path(key)
             if sort is None and plain in _FOLDERS and self._is_here(inner):
                 continue
-            if sort is None and (
-                plain in FILTERS or plain.removesuffix("s") in FILTERS or self._names(plain)
-            ):
+            if sort is None and (plain in filters or plain.removesuffix("s") in filters):
                 self._filter(inner, name)
             elif sort is None and plain in _ARGUMENTS and not isinstance(inner, Mapping) and runs:
                 self._further_words(inner, name)
@@ -442,10 +441,6 @@ class _Arguments:
             return None
         return looks_like(text)
 
-    def _names(self, plain: str) -> bool:
-        """Whether its pattern is one of file names, as far as anybody knows."""
-        return not self._searches_text and plain in ("pattern", "patterns")
-
     def _is_here(self, value: object) -> bool:
         """The folder where the agent works anyway."""
         return isinstance(value, str) and posixpath.normpath(value) == posixpath.normpath(self._cwd)
@@ -494,7 +489,3 @@ def _words(value: object) -> str | None:
 
 def _is_file_name(key: str) -> bool:
     return bool(re.search(r"[/.~\\]", key)) and "\n" not in key and len(key) <= MAX_PATH
-
-
-def _unique(values: Iterator[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))

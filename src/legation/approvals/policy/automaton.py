@@ -46,14 +46,12 @@ class PatternTooLarge(Exception):
     pass
 
 
+@dataclass(slots=True, eq=False)
 class Budget:
     """The steps of one decision: of all rules, values and paths together. One step is some 0.07 µs."""
 
-    __slots__ = ("by", "left")
-
-    def __init__(self, steps: int = MAX_STEPS) -> None:
-        self.left = steps
-        self.by: str | None = None  # the rule that used it up
+    left: int = MAX_STEPS
+    by: str | None = None  # the rule that used it up
 
     @property
     def is_spent(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from legation.approvals.policy.condition import Condition
 from legation.approvals.policy.fields import PLACES
@@ -19,19 +19,17 @@ class Rule:
     kinds: frozenset[str]
     when: Condition | None
     place: str  # file:line
+    sees_command: bool = field(init=False)
+    sees_places: bool = field(init=False)  # whether it looks at what an unclear call may hide
+
+    def __post_init__(self) -> None:
+        seen = frozenset(() if self.when is None else self.when.fields)
+        object.__setattr__(self, "sees_command", "command" in seen)
+        object.__setattr__(self, "sees_places", not PLACES.isdisjoint(seen))
 
     @property
     def id(self) -> str:
         return self.verdict.rule
-
-    @property
-    def sees_command(self) -> bool:
-        return self.when is not None and "command" in self.when.fields
-
-    @property
-    def sees_places(self) -> bool:
-        """Whether it looks at what an unclear call may hide."""
-        return self.when is not None and not PLACES.isdisjoint(self.when.fields)
 
     def names(self, tool: str, kind: str) -> bool:
         """Whether tool and kind fit, whatever the condition."""
