@@ -20,13 +20,8 @@ _last = (0, 0)  # (millisecond, chance) of the id made last
 
 def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], bytes] = os.urandom) -> str:
     """Within one millisecond of one process later ids sort later; no id tells how many were made before it."""
-    ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    number = ms << _CHANCE_BITS | _chance(ms, random)
-    return f"{prefix}_{''.join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])}"
-
-
-def _chance(ms: int, random: Callable[[int], bytes]) -> int:
     global _last
+    ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     with _lock:
         if ms == _last[0]:
             # A step by chance, not by one: forked processes share `_last` and must not make the same ids.
@@ -34,4 +29,5 @@ def _chance(ms: int, random: Callable[[int], bytes]) -> int:
         else:
             chance = int.from_bytes(random(_CHANCE_BYTES)) >> 1  # the upper half is room for steps
         _last = (ms, chance)
-    return chance
+    number = ms << _CHANCE_BITS | chance
+    return f"{prefix}_{''.join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])}"

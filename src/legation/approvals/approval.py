@@ -235,10 +235,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         for words in (self.reasoning, self.message, self.claim):
             must_be_words(words)
 
-    @property
-    def change(self) -> Change:
-        return Change.APPROVE if self.approve else Change.DENY
-
 
 def must_be_confidence(value: object) -> None:
     if value is None:

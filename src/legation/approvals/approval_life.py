@@ -173,14 +173,15 @@ class Approvals(Endings):
         self, principal: Principal, approval_id: str, answer: Answer, now_ms: int
     ) -> Transaction[Approval]:
         """The first answer stands; every other one is `AlreadyAnswered`."""
-        former = yield from self._decidable(principal, approval_id, answer.change, now_ms)
+        change = Change.APPROVE if answer.approve else Change.DENY
+        former = yield from self._decidable(principal, approval_id, change, now_ms)
         must_be_free(former, principal, now_ms)
         usable = max(former.expires_at, now_ms + MIN_USE_MS) if answer.approve else former.expires_at
         confidence = None if answer.confidence is None else float(answer.confidence)
         rows = yield _SQL.resolve(
             workspace=principal.workspace,
             id=former.id,
-            status=moved(former, answer.change, now_ms),
+            status=moved(former, change, now_ms),
             now=now_ms,
             expires_at=usable,
             confidence=confidence,

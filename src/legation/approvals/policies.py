@@ -46,8 +46,10 @@ async def judged_by(policies: PolicySet, action: Action, facts: Facts) -> tuple[
 
 def _judge(policies: PolicySet, action: Action, seen: Facts) -> Verdict:
     verdict = policies.decide(action, seen)
-    if verdict.action in ("supervisor", "human_approval"):
-        seen.look_up(action.paths)
+    if verdict.action in ("supervisor", "human_approval"):  # grants ask for it, and the loop must not look
+        if seen.workspace is not None:
+            seen.root("$WORKSPACE")
+        seen.places(action.paths)
     return verdict
 
 

@@ -78,10 +78,14 @@ def _file(environ: Mapping[str, str], problems: list[str]) -> _Layer:
     values: Mapping[str, object] = {}
     if path.is_absolute():
         try:
-            values = _parsed(path)
+            values = _parsed(path.read_text("utf-8"))
         except FileNotFoundError:
             if chosen:
                 problems.append(f"{path} does not exist: create it or correct {CONFIG_VARIABLE}")
+        except OSError as error:
+            problems.append(f"{path} cannot be read ({error.strerror}): correct or remove it")
+        except UnicodeDecodeError:
+            problems.append(f"{path} is not UTF-8: save it as such")
         except Unusable as fault:
             problems.append(f"{path} {fault}")
     elif chosen:
@@ -89,19 +93,13 @@ def _file(environ: Mapping[str, str], problems: list[str]) -> _Layer:
     return _Layer(values, f"{path}:", str)
 
 
-def _parsed(path: Path) -> Mapping[str, object]:
+def _parsed(text: str) -> Mapping[str, object]:
     import tomllib  # most have no file
 
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise Unusable(f"cannot be read ({error.strerror}): correct or remove it") from error
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:  # tells line and column
         raise Unusable(f"is not TOML ({error}): correct it") from error
-    except UnicodeDecodeError as error:
-        raise Unusable("is not UTF-8: save it as such") from error
 
 
 def default_data_folder(environ: Mapping[str, str]) -> Path:

@@ -104,14 +104,16 @@ def decode(event: Event | Draft) -> Known | Unrecognized:
     if event.type in _ACP_TYPES:
         return decode_update(event.brief)
     decoder = _decoders.get(event.type)
-    return Unrecognized(event.raw, _value(event.raw)) if decoder is None else _decode_own(decoder, event.raw)
-
-
-def _decode_own(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payload | Unrecognized:
+    if decoder is None:
+        return Unrecognized(event.raw, _value(event.raw))
     try:
-        return decoder.decode(raw)
+        return decoder.decode(event.raw)
     except jsontext.READ_ERRORS:
-        value = _value(raw)
+        return _salvaged(decoder, event.raw)
+
+
+def _salvaged(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payload | Unrecognized:
+    value = _value(raw)
     for candidate in (value, salvaged(value)):
         try:
             return msgspec.convert(candidate, decoder.type)

@@ -87,18 +87,10 @@ class Facts:
 
     def once(self) -> Facts:
         """For one decision. Each path is resolved once, so that rules and grants see the same place; and what was
-        resolved in a thread (`look_up`) costs the loop no look at the disk."""
+        resolved in a thread costs the loop no look at the disk."""
         copy = replace(self, resolve=Resolved(self.resolve))
         object.__setattr__(copy, "_roots", self._roots)  # folders are the session's, and stay what they were
         return copy
-
-    def look_up(self, paths: Iterable[str]) -> None:
-        """Resolve what grants ask about. Blocks."""
-        if self.workspace is not None:
-            self.root("$WORKSPACE")
-        for path in paths:
-            if (place := self.absolute(path)) is not None:
-                self.resolve(place)
 
     def root(self, text: str) -> Root | None:
         if text not in self._roots:

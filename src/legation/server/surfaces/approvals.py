@@ -93,15 +93,16 @@ async def approve(call: Call, approval: str, body: Approve = _NO_APPROVE) -> App
     With `params` the call goes on with these arguments instead, where the approval is `editable`: the answer is then
     the new approval that stands in its place. Who is shown stand-ins for content gives them back as they are, each in its
     place: there the content stays; anything else is a 400. What needs a person is refused to a supervisor (403)."""
-    if body.params is None:
-        return await _resolve(call, approval, body, approves=True)
     services, answer = call.services, _answer(body, approves=True)
-    policies = services.policies.current
-    isolated = is_isolated(call.principal, services.settings)
-    edited = approve_edited(
-        services.inbox, policies, call.principal, approval, body.params, answer, isolated=isolated
-    )
-    return await _view(call, await _first(call, approval, "approve", edited))
+    if body.params is None:
+        work = services.inbox.resolve(call.principal, approval, answer)
+    else:
+        policies = services.policies.current
+        isolated = is_isolated(call.principal, services.settings)
+        work = approve_edited(
+            services.inbox, policies, call.principal, approval, body.params, answer, isolated=isolated
+        )
+    return await _view(call, await _first(call, approval, "approve", work))
 
 
 @routes.post(
@@ -109,7 +110,8 @@ async def approve(call: Call, approval: str, body: Approve = _NO_APPROVE) -> App
 )
 async def deny(call: Call, approval: str, body: Resolution = _NO_RESOLUTION) -> ApprovalView:
     """Deny: the agent is refused, and is told `message`, or else `reasoning`. Otherwise as approve."""
-    return await _resolve(call, approval, body, approves=False)
+    work = call.services.inbox.resolve(call.principal, approval, _answer(body, approves=False))
+    return await _view(call, await _first(call, approval, "deny", work))
 
 
 @routes.post(
@@ -148,12 +150,6 @@ async def approve_group(call: Call, group: str, body: Resolution = _NO_RESOLUTIO
 async def deny_group(call: Call, group: str, body: Resolution = _NO_RESOLUTION) -> GroupAnswered:
     """Deny all pending ones that ask for the very same; as approving a group."""
     return await _answer_group(call, group, body, approves=False)
-
-
-async def _resolve(call: Call, approval: str, body: Resolution, *, approves: bool) -> ApprovalView:
-    answer = _answer(body, approves=approves)
-    work = call.services.inbox.resolve(call.principal, approval, answer)
-    return await _view(call, await _first(call, approval, str(answer.change), work))
 
 
 async def _answer_group(call: Call, group: str, body: Resolution, *, approves: bool) -> GroupAnswered:
