@@ -20,7 +20,7 @@ from legation.approvals.grants import page as grants_page
 from legation.approvals.policy.shell.split import split
 from legation.errors import AlreadyAnswered, Conflict, Forbidden
 from legation.host.agent import Where
-from legation.host.door_approver import DoorApprover
+from legation.host.door_approver import Decide, DoorApprover
 from legation.host.options import Limits
 from legation.host.session import Session
 from legation.testing.clock import FakeClock
@@ -377,8 +377,8 @@ async def test_a_link_that_is_swapped_after_it_was_told_leads_to_no_other_rule(t
     link.symlink_to("elsewhere")
 
     class Swapped(DoorApprover):
-        async def prepare(self, ask: Ask) -> Prepared:
-            prepared = await super().prepare(ask)
+        async def prepare(self, ask: Ask, decide: Decide | None = None) -> Prepared:
+            prepared = await super().prepare(ask, decide)
             link.unlink()
             link.mkdir()
             return prepared
@@ -404,8 +404,8 @@ async def test_rules_that_are_edited_while_the_end_is_found_out_decide(tmp_path:
     """What passed under rules that hold no more passes by the new ones, or not at all."""
 
     class Edited(DoorApprover):
-        async def prepare(self, ask: Ask) -> Prepared:
-            prepared = await super().prepare(ask)
+        async def prepare(self, ask: Ask, decide: Decide | None = None) -> Prepared:
+            prepared = await super().prepare(ask, decide)
             door.edit("{name: p, agent: '*', loop: off, rules: [{id: shut, action: deny}]}")
             return prepared
 

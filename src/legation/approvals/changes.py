@@ -16,6 +16,7 @@ from legation.approvals.approval import Approval
 from legation.approvals.trace import StepKind
 from legation.errors import LegationError
 from legation.store.log import EventLog
+from legation.store.stream import Stream
 from legation.wire.approvalstream import ApprovalChanged
 from legation.wire.codec import draft
 
@@ -31,6 +32,7 @@ class Changes:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._queue: asyncio.Queue[tuple[Approval, StepKind]] = asyncio.Queue()
+        self._streams: dict[str, Stream] = {}  # held: the log would look for it on the disk each time
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._append(), name="legation-approval-changes")
@@ -58,7 +60,9 @@ class Changes:
         while True:
             approval, happened = await self._queue.get()
             try:
-                stream = await self._log.stream(NAME, approval.workspace_id)
+                if (stream := self._streams.get(approval.workspace_id)) is None:
+                    stream = await self._log.stream(NAME, approval.workspace_id)
+                    self._streams[approval.workspace_id] = stream
                 stream.append([draft(changed(approval, happened))])
             except LegationError as error:
                 logger.warning("a change of an approval did not reach its stream: %s", error.code)

@@ -54,8 +54,8 @@ class ApprovalWait:
     supervisor_wait_ms: int
     ruling: Ruling | None = field(default=None, init=False)
     _grants: int = field(default=0, init=False)  # that were looked at
-    _person_since: int | None = field(default=None, init=False)
-    _reminded: bool = field(default=False, init=False)
+    _told: bool = field(default=False, init=False)  # people were
+    _remind_at: int | None = field(default=None, init=False)  # since then, until they are told again
     _why: Why = field(default="policy", init=False)
 
     async def run(self, approval: Approval) -> Approval | None:
@@ -110,14 +110,15 @@ class ApprovalWait:
         return "no-supervisor" if now - absent_since >= self.supervisor_wait_ms else None
 
     def _tell_people(self, approval: Approval, now: int) -> None:
-        if self._person_since is None:
-            self._person_since = now
+        if not self._told:
+            self._told = True
+            self._remind_at = approval.expires_at - min(REMIND_MS, (approval.expires_at - now) // 4)
             if self._why == "policy" and approval.escalated_at is not None:
                 self._why = "escalated"
             if self.notify is not None:
                 self.notify(approval, "asked", self._why)
-        elif not self._reminded and now >= self._remind_at(approval):
-            self._reminded = True
+        elif self._remind_at is not None and now >= self._remind_at:
+            self._remind_at = None
             if self.notify is not None:
                 self.notify(approval, "reminder", self._why)
 
@@ -127,13 +128,9 @@ class ApprovalWait:
         if approval.needs == "supervisor":
             first = approval.created_at + self.supervisor_wait_ms
             moments += [self._half(approval), first if now < first else now + LOOK_MS]
-        elif self._person_since is not None and not self._reminded:
-            moments.append(self._remind_at(approval))
+        elif self._remind_at is not None:
+            moments.append(self._remind_at)
         return max(0, min(moments) - now)
-
-    def _remind_at(self, approval: Approval) -> int:
-        since = self._person_since or approval.created_at
-        return approval.expires_at - min(REMIND_MS, (approval.expires_at - since) // 4)
 
     def _half(self, approval: Approval) -> int:
         """The other half is a person's; but a supervisor has its time in any case."""

@@ -12,7 +12,7 @@ from typing import TextIO
 from legation.cli.terminal import Terminal, line, paint_diff, plain
 from legation.wire.acp.toolcall import Diff
 from legation.wire.action import Action
-from legation.wire.ask import Ask, Decision
+from legation.wire.ask import Ask, Decision, offers_only_always
 
 ANSWERS = "[y]es [n]o [c]ancel the turn: "
 QUESTION = f"Allow it, once? {ANSWERS}"
@@ -45,7 +45,7 @@ class TerminalApprover:
             try:
                 self._show(ask)
                 termios.tcflush(self._tty.fileno(), termios.TCIFLUSH)
-                return await self._answer(ALWAYS if ask.only_always else QUESTION)
+                return await self._answer(ALWAYS if offers_only_always(ask.options) else QUESTION)
             except (OSError, termios.error):
                 return Decision("denied", _person(), GONE)
             except asyncio.CancelledError:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -175,8 +174,7 @@ class RulesFirst:
         self._cancel_turn = cancel_turn
 
     async def prepare(self, ask: Ask) -> Prepared:
-        judged = await self._rules.judge(ask)
-        return Prepared(self._rules.expires_at(ask, judged), partial(self.decide, judged=judged))
+        return await self._rules.prepare(ask, self.decide)
 
     async def decide(self, ask: Ask, judged: Judged | None = None) -> Decision:
         question = self._here.begin(ask)

@@ -33,7 +33,9 @@ class Terminal:
 
     def __init__(self, out: TextIO | None = None, colour: bool | None = None) -> None:
         self._out = out or sys.stdout
-        self.colour = _wants_colour(self._out) if colour is None else colour
+        if colour is None:
+            colour = self._out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        self.colour = colour
 
     def write(self, text: str, style: Style | None = None) -> None:
         """Safe text only: what an agent said goes through `plain` first."""
@@ -46,10 +48,6 @@ class Terminal:
 
     def paint(self, text: str, style: Style | None) -> str:
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style and self.colour and text else text
-
-
-def _wants_colour(out: TextIO) -> bool:
-    return out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def paint_diff(terminal: Terminal, diff: str) -> None:

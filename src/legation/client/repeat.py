@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final, TypeAlias
 
@@ -26,22 +27,23 @@ def zero_to_one() -> float:
     return random()  # noqa: S311 - spreads load, keeps no secret
 
 
+@dataclass(slots=True)
 class Tries:
     """Of one call that is answered and done."""
 
-    def __init__(self, method: Method, repeats: int, chance: Callable[[], float] = zero_to_one) -> None:
-        self._left = repeats if method in REPEATABLE else 0
-        self._pause = FIRST_PAUSE
-        self._chance = chance
+    method: Method
+    left: int
+    chance: Callable[[], float] = zero_to_one
+    pause: float = FIRST_PAUSE
 
     def pause_after(self, failure: Failure) -> float:
         """Seconds to wait before the next try; raises the error when there is none."""
         wait = failure.retry_after or 0.0
-        if not failure.passing or self._left <= 0 or wait > MOST_PAUSE:
+        if not failure.passing or self.method not in REPEATABLE or self.left <= 0 or wait > MOST_PAUSE:
             raise failure.error
-        self._left -= 1
-        pause = max(wait, self._pause * _jitter(self._chance))
-        self._pause *= 2
+        self.left -= 1
+        pause = max(wait, self.pause * _jitter(self.chance))
+        self.pause *= 2
         return pause
 
 

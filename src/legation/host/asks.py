@@ -42,7 +42,16 @@ from legation.wire.acp.permission import (
 )
 from legation.wire.acp.rpc import ErrorCode
 from legation.wire.acp.shape import Meta
-from legation.wire.ask import Approver, Ask, Decision, Outcome, Timekeeper, choose_option, permission_outcome
+from legation.wire.ask import (
+    Approver,
+    Ask,
+    Decision,
+    Outcome,
+    Timekeeper,
+    choose_option,
+    offers_only_always,
+    permission_outcome,
+)
 from legation.wire.diagnostic import DiagnosticCode
 from legation.wire.lifecycle import (
     PermissionAnswered,
@@ -286,7 +295,7 @@ def _possible(ask: Ask, decision: Decision) -> Decision:
     granted = decision.grant is not None
     if decision.outcome == "approved" and choose_option(ask.options, "approved", granted=granted) is None:
         reason = f"{decision.by} approved it, but the agent offers no way to allow it once"
-        if ask.only_always:
+        if offers_only_always(ask.options):
             reason += ": only always, which takes a grant for the tool; see `legation grants`"
         return Decision("denied", "legation", reason)
     if decision.params is not None and not ask.editable:

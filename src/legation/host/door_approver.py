@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from legation.approvals.policy.verdict import UnaskedWord
 from legation.approvals.request import Request, Ruling
 from legation.errors import Forbidden, InvalidParams, LegationError, NotFound
 from legation.host.agent import Where
-from legation.wire.ask import Ask, Decision, Prepared, Unasked
+from legation.wire.ask import Ask, Decision, Prepared, Unasked, offers_only_always
 from legation.wire.principal import Principal
 
 KEPT: Final = 1_000  # sessions whose folders are remembered as they were when it first asked
@@ -31,6 +32,10 @@ KEPT: Final = 1_000  # sessions whose folders are remembered as they were when i
 _ASKED: Final = ("supervisor", "human_approval")
 
 logger = logging.getLogger("legation.host")
+
+
+class Decide(Protocol):
+    async def __call__(self, ask: Ask, judged: Judged | None = None) -> Decision: ...
 
 
 class DoorApprover:
@@ -61,24 +66,21 @@ class DoorApprover:
 
     async def decide(self, ask: Ask, judged: Judged | None = None) -> Decision:
         try:
-            return _decision(ask, await self.rule(ask, judged))
+            ruling = await self.rule(ask, judged)
         except LegationError as error:
             return refusal(error)
+        if not ruling.passed or ruling.action.params == ask.action.params:
+            return ruling.decision
+        return replace(ruling.decision, params=ruling.action.params)  # somebody changed them
 
-    async def prepare(self, ask: Ask) -> Prepared:
-        """With the time of the approval that the door would make of it: the rule's own, not the host's."""
-        judged = await self.judge(ask)
-        return Prepared(self.expires_at(ask, judged), partial(self.decide, judged=judged))
-
-    async def judge(self, ask: Ask) -> Judged | None:
-        """As it is decided right after; None where it cannot be, which deciding it says."""
-        try:
-            return await self._door.judge(self._request(ask))
-        except LegationError:
-            return None
-
-    def expires_at(self, ask: Ask, judged: Judged | None) -> int | None:
-        return None if judged is None else self._door.expires_at(judged, ask.asked_at)
+    async def prepare(self, ask: Ask, decide: Decide | None = None) -> Prepared:
+        """Judge it as it is decided right after, by `decide` or here, with the time of the approval that the door would
+        make of it: the rule's own, not the host's."""
+        judged, ends = None, None
+        with suppress(LegationError):  # what cannot be judged has no time; deciding it says so
+            judged = await self._door.judge(self._request(ask))
+            ends = self._door.expires_at(judged, ask.asked_at)
+        return Prepared(ends, partial(decide or self.decide, judged=judged))
 
     async def rule(self, ask: Ask, judged: Judged | None = None) -> Ruling:
         """Cancelling it takes the question back (INV-A3)."""
@@ -113,7 +115,7 @@ class DoorApprover:
             editable=ask.editable,
             timeout=self._timeout,
             expires_at=ask.expires_at,
-            only_always=ask.only_always,
+            only_always=offers_only_always(ask.options),
         )
 
     def _facts_of(self, session_id: str) -> Facts:
@@ -127,13 +129,6 @@ class DoorApprover:
         if len(self._facts) > KEPT:
             del self._facts[next(iter(self._facts))]
         return facts
-
-
-def _decision(ask: Ask, ruling: Ruling) -> Decision:
-    """With the arguments that were approved, where somebody changed them."""
-    if not ruling.passed or ruling.action.params == ask.action.params:
-        return ruling.decision
-    return replace(ruling.decision, params=ruling.action.params)
 
 
 def refusal(error: LegationError) -> Decision:

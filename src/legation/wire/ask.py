@@ -42,10 +42,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     diffs: tuple[Diff, ...] = ()  # what the agent says it would change
     editable: bool = False  # it would act on other arguments, if it is answered with some
 
-    @property
-    def only_always(self) -> bool:
-        return offers_only_always(self.options)
-
 
 class Decision(msgspec.Struct, frozen=True):
     """`by` is who decided, `reason` why, `message` what the agent is told where its protocol can carry it.
