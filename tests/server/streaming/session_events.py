@@ -51,14 +51,19 @@ class Desk:
     sessions: dict[tuple[str, str], SessionFacts] = field(default_factory=lambda: {("local", SESSION): FACTS})
     on_send: Callable[[NewMessage], Awaitable[asyncio.Future[int] | None]] | None = None
 
-    def facts(self, workspace: str, session_id: str) -> SessionFacts:
+    @property
+    def records(self) -> Desk:
+        return self
+
+    def get(self, workspace: str, session_id: str) -> SimpleNamespace:
+        """Its record, as far as it is asked."""
         try:
-            return self.sessions[workspace, session_id]
+            facts = self.sessions[workspace, session_id]
         except KeyError:
             raise NotFound(f"cannot find session {session_id}; check its id") from None
+        return SimpleNamespace(facts=lambda: facts)
 
-    async def send(self, workspace: str, session_id: str, message: NewMessage) -> asyncio.Future[int] | None:
-        self.facts(workspace, session_id)
+    async def send(self, _record: object, message: NewMessage) -> asyncio.Future[int] | None:
         assert self.on_send is not None
         return await self.on_send(message)
 
