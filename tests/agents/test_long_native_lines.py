@@ -24,7 +24,7 @@ from legation.agents.native import read_lines
 from legation.agents.opencode import messages as opencode_messages
 from legation.agents.opencode.server import event_of
 from legation.agents.rpc import SLICE_LINES
-from legation.client.eventline import read_event
+from legation.client.decode import read_event
 from legation.host.options import AgentDefinition
 from legation.host.session import Session
 from legation.proc import Child

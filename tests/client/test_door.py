@@ -13,9 +13,9 @@ from tests.client.drivers import TOKEN, Driver, both
 from tests.client.faults import Asked, answer, html, in_turn, ok, problem, serving
 
 from legation.client import Legation, Timeouts
-from legation.client.door_operations import call_tool
-from legation.client.operation import Answered, Operation, as_linked
-from legation.client.timeouts import TOOL_READ
+from legation.client.operations import call_tool
+from legation.client.request import Answered, Operation, as_linked
+from legation.client.target import TOOL_READ
 from legation.errors import (
     AlreadyAnswered,
     Conflict,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.client.eventline import read_event, read_page, read_tagged
+from legation.client.decode import read_event, read_page, read_tagged
 from legation.wire.events import Event
 
 RAWS = [

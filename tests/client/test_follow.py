@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.faults import BYE, END, HELLO, event, notice, tagged
 
-from legation.client.failure import Failure
-from legation.client.follow import MAX_BROKEN, Follow
-from legation.client.repeat import LONG_ENOUGH, MOST_PAUSE, Reconnects
-from legation.client.source import ManyStreams, OneStream
+from legation.client.follow import MAX_BROKEN, Follow, ManyStreams, OneStream
+from legation.client.request import LONG_ENOUGH, MOST_PAUSE, Failure, Reconnects
 from legation.errors import Conflict, InternalError, InvalidParams, NotFound, Unavailable
 from legation.wire.events import Event
 

@@ -26,10 +26,9 @@ from tests.client.faults import (
 )
 
 from legation.client import AsyncLegation, Legation, Timeouts
-from legation.client.session import Session
 from legation.client.session_event import SessionEvent, Unknown, read_event_page, read_session_event
-from legation.client.session_operations import create_session
-from legation.client.timeouts import INSTALL_READ
+from legation.client.sessions import Session, create_session
+from legation.client.target import INSTALL_READ
 from legation.errors import (
     AgentError,
     Conflict,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.client.sse import Frame, Parser
+from legation.client.decode import Frame, Parser
 from legation.errors import InternalError
 
 

@@ -19,7 +19,7 @@ import pytest
 from tests.client.faults import in_turn, ok, serving
 
 from legation.client import AsyncLegation, Legation, Spawn
-from legation.client.spawn import choose_port, command, environment, make_token
+from legation.client.child import choose_port, command, environment, make_token
 from legation.errors import ConfigInvalid, Conflict, StorageFailed, TimedOut, Unavailable
 from legation.secret import Secret
 from legation.store.lock import FolderLock

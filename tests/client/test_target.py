@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from legation.client import AsyncLegation, Legation
-from legation.client.failure import Failure
-from legation.client.find import find
-from legation.client.target import Located, Target, segment, target
+from legation.client.request import Failure
+from legation.client.target import Located, Target, find, segment, target
 from legation.errors import InvalidParams, LegationError, NotFound, Unauthenticated, Unavailable
 from legation.store.lock import FolderLock
 from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile

@@ -24,11 +24,10 @@ from legation.agents.messages import Message, id_key, read_message
 from legation.cli.acp_lines import LONGEST, InputLines, TooLong, write_line
 from legation.cli.acp_reach import Reach
 from legation.cli.connection import outage
-from legation.client.repeat import zero_to_one
-from legation.client.sse import Parser
-from legation.client.target import Target
-from legation.client.timeouts import DEFAULT_TIMEOUTS
-from legation.client.transport import TRANSPORT_ERRORS, options
+from legation.client.decode import Parser
+from legation.client.http import TRANSPORT_ERRORS, options
+from legation.client.request import zero_to_one
+from legation.client.target import DEFAULT_TIMEOUTS, Target
 from legation.errors import LegationError, Unavailable
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError

@@ -6,8 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from legation.client.find import find
-from legation.client.target import Target, target
+from legation.client.target import Target, find, target
 from legation.errors import ConfigInvalid, LegationError, Unavailable
 from legation.settings import Settings, variable
 
@@ -66,7 +65,7 @@ class Reach:
 
     def _start(self) -> Target:
         from legation.client.child import ServerChild
-        from legation.client.spawn import Spawn
+        from legation.client.target import Spawn
 
         self._stop()
         print("legation: no Legation runs here; one is started, and ends with this", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from legation.cli.approvals_dialog import Answer
 from legation.cli.terminal import line
-from legation.client.approval_changes import STREAM
+from legation.client.surface import STREAM
 from legation.errors import LegationError, NotFound, Unavailable
 from legation.wire.api.approvals import ApprovalView
 

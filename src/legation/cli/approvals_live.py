@@ -22,13 +22,13 @@ from legation.cli.approvals_keys import Key, Keys, every_key, is_typed, read_typ
 from legation.cli.approvals_screen import Frame, Size, frame
 from legation.cli.connection import outage
 from legation.cli.terminal import Terminal
-from legation.client.approval_changes import Change
+from legation.client.surface import Change
 from legation.errors import LegationError
 from legation.wire.api.approvals import ApprovalDetail
 
 if TYPE_CHECKING:
     from legation.client import AsyncLegation
-    from legation.client.repeat import Outages
+    from legation.client.request import Outages
 
 SETTLE: Final = 0.4  # seconds: a person's time to see that another question is asked
 GONE: Final = 128 + signal.SIGHUP  # exit code: the terminal was closed

@@ -20,7 +20,7 @@ from legation.errors import InvalidParams, NotFound
 
 if TYPE_CHECKING:
     from legation.client import Legation
-    from legation.client.approval_changes import Change
+    from legation.client.surface import Change
 
 NO_STREAM_PAUSE: Final = 2.0  # seconds: an agent's time to ask for the first thing
 
@@ -82,7 +82,7 @@ def _changes(server: Legation, after: int) -> Iterator[Change]:
 
 
 def head(server: Legation) -> int:
-    from legation.client.approval_changes import STREAM
+    from legation.client.surface import STREAM
 
     return next((each.head for each in server.streams.list(STREAM) if each.name == STREAM), 0)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from legation.client import AsyncLegation, Legation
-    from legation.client.repeat import Outages
+    from legation.client.request import Outages
     from legation.secret import Secret
 
 

@@ -20,8 +20,8 @@ from legation.wire.api.sessions import PermissionMode, SessionInfo
 
 if TYPE_CHECKING:
     from legation.client import Legation
-    from legation.client.caller import Caller
-    from legation.client.session import Session
+    from legation.client.http import Caller
+    from legation.client.sessions import Session
 
 app = App(
     name="sessions",

@@ -27,8 +27,8 @@ from legation.wire.universal.questions import Field, fields_of
 
 if TYPE_CHECKING:
     from legation.client import AsyncLegation
-    from legation.client.async_caller import AsyncCaller
-    from legation.client.session import Session
+    from legation.client.async_http import AsyncCaller
+    from legation.client.sessions import Session
 
 ONLY_ALWAYS: Final = (
     "The agent offers no single yes. Allow this tool for all of this session? [y]es [n]o [c]ancel the turn: "

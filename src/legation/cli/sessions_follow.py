@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from legation.client import AsyncLegation
-    from legation.client.async_caller import AsyncCaller
-    from legation.client.session import Session
+    from legation.client.async_http import AsyncCaller
+    from legation.client.sessions import Session
 
 _GONE = ("closed", "deleted")
 # How the host ends what it says of a session that cannot be taken up.

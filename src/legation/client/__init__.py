@@ -1,8 +1,6 @@
 """The client of Legation's HTTP API, sync and async. Nothing heavy is imported before a connection is made."""
 
-from legation.client.async_connection import AsyncLegation
-from legation.client.connection import Legation
-from legation.client.spawn import Spawn
-from legation.client.timeouts import Timeouts
+from legation.client.connection import AsyncLegation, Legation
+from legation.client.target import Spawn, Timeouts
 
 __all__ = ["AsyncLegation", "Legation", "Spawn", "Timeouts"]

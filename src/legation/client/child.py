@@ -16,13 +16,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
-from legation.client import spawn as spawning
-from legation.client.spawn import Spawn
-from legation.client.tail import Tail
-from legation.errors import Cancelled, ConfigInvalid, StorageFailed, TimedOut, Unavailable
+from legation.client.target import Spawn
+from legation.errors import Cancelled, ConfigInvalid, Conflict, StorageFailed, TimedOut, Unavailable
 from legation.secret import Secret
 
 POLL: Final = 0.2  # between two looks at a server that starts
@@ -35,10 +35,10 @@ EXIT_LOOK: Final = 0.02
 class ServerChild:
     def __init__(self, spawn: Spawn) -> None:
         """Decides on address and token; nothing runs yet."""
-        self.token: Secret = spawning.make_token(spawn.token)
+        self.token: Secret = make_token(spawn.token)
         self._spawn = spawn
-        self._port = spawning.choose_port(spawn)
-        self.url = spawning.url(spawn, self._port)
+        self._port = choose_port(spawn)
+        self.url = url(spawn, self._port)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -90,14 +90,14 @@ class ServerChild:
         self._tail = Tail(self._process.stdout, sink, self.token)
 
     def _run(self, folder: Path) -> subprocess.Popen[bytes]:
-        argv = spawning.command(self._spawn, self._port)
+        argv = command(self._spawn, self._port)
         try:
             return subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=spawning.environment(self._spawn, self.token, folder, os.environ),
+                env=environment(self._spawn, self.token, folder, os.environ),
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -196,3 +196,120 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+# How a server of one's own is started: the options, its command line and its environment.
+
+TOKEN_BYTES: Final = 24
+BINARY_VARIABLE: Final = "LEGATION_BIN"
+TOKEN_VARIABLE: Final = "LEGATION_TOKEN"  # noqa: S105 - the name of it
+DATA_DIR_VARIABLE: Final = "LEGATION_DATA_DIR"
+
+# Where programs are, how text looks, where files go. No keys, no proxies: what else it needs goes in `env`.
+INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "XDG_CONFIG_HOME"})
+INHERITED_PREFIXES: Final = ("LC_", "LEGATION_")
+
+
+def make_token(given: str | Secret | None) -> Secret:
+    if isinstance(given, Secret):
+        return given
+    import secrets
+
+    return Secret(secrets.token_urlsafe(TOKEN_BYTES) if given is None else given, "token")
+
+
+def command(spawn: Spawn, port: int) -> list[str]:
+    return [*_program(spawn), "server", "--host", spawn.host, "--port", str(port), "--exit-with-parent"]
+
+
+def environment(spawn: Spawn, token: Secret, data_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The token goes here, not on the command line, which every user of the machine can read."""
+    inherited = {name: value for name, value in base.items() if _is_inherited(name)}
+    inherited.setdefault("PATH", os.defpath)
+    return {**inherited, **spawn.env, TOKEN_VARIABLE: token.reveal(), DATA_DIR_VARIABLE: str(data_dir)}
+
+
+def choose_port(spawn: Spawn) -> int:
+    """A port that nobody listens on now: else the stranger there would be taken for our server, and get its token."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in spawn.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((spawn.host, spawn.port or 0))
+        except OSError as error:
+            where = f"{spawn.host}:{spawn.port}" if spawn.port else spawn.host
+            raise Conflict(
+                f"cannot start a server on {where}: {error.strerror}; choose another port or let one be found"
+            ) from error
+        chosen: int = probe.getsockname()[1]
+    return chosen
+
+
+def url(spawn: Spawn, port: int) -> str:
+    """Where to reach it from here; one that listens everywhere is reached on loopback too."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(spawn.host, spawn.host)  # noqa: S104 - read, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _program(spawn: Spawn) -> list[str]:
+    if isinstance(spawn.binary, str):
+        return [spawn.binary]
+    if spawn.binary is not None:
+        return [*spawn.binary]
+    if chosen := os.environ.get(BINARY_VARIABLE):
+        return [chosen]
+    if not sys.executable:
+        raise ConfigInvalid(f"cannot find the legation command: set {BINARY_VARIABLE} to its path")
+    return [sys.executable, "-P", "-m", "legation"]  # -P: the current folder must not replace our modules
+
+
+def _is_inherited(name: str) -> bool:
+    return name != BINARY_VARIABLE and (name in INHERITED or name.startswith(INHERITED_PREFIXES))
+
+
+# The last words of a child: its output is always drained, copied to where it is wanted, and its end kept.
+
+KEPT: Final = 8 * 1024
+CHUNK: Final = 64 * 1024
+# The pipe's time to give what an ended child wrote; a grandchild may hold it open for ever.
+DRAIN_LIMIT: Final = 1.0
+
+
+class Tail:
+    def __init__(self, pipe: IO[bytes], sink: int | None, secret: Secret) -> None:
+        """Takes over the pipe and the sink, and closes both when the pipe ends."""
+        self._pipe = pipe
+        self._sink = sink
+        self._secret = secret
+        self._kept = b""
+        self._thread = threading.Thread(target=self._drain, name="legation-server-log", daemon=True)
+        self._thread.start()
+
+    def read(self) -> str:
+        """Of a child that ended: all of it that is kept, without the secret."""
+        self._thread.join(DRAIN_LIMIT)
+        text = self._kept[-KEPT:].decode("utf-8", "replace").strip()
+        return text.replace(self._secret.reveal(), repr(self._secret))
+
+    def close(self) -> None:
+        self._thread.join(DRAIN_LIMIT)
+
+    def _drain(self) -> None:
+        try:
+            while chunk := os.read(self._pipe.fileno(), CHUNK):
+                self._kept = (self._kept + chunk)[-2 * KEPT :]
+                self._copy(chunk)
+        finally:
+            self._pipe.close()
+            if self._sink is not None:
+                os.close(self._sink)
+
+    def _copy(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        if self._sink is None:
+            return
+        with suppress(OSError):  # a full disk must not stop the server
+            while view:
+                view = view[os.write(self._sink, view) :]

@@ -1,4 +1,4 @@
-"""What users hold: a connection to one server. Its twin is async_connection.py."""
+"""A connection to one server: what users hold."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from legation.client import operations
-from legation.client.find import data_folder, find
 from legation.client.part_file import Filter, Unchanged
-from legation.client.repeat import REPEATS, Outages
-from legation.client.spawn import Spawn
+from legation.client.request import REPEATS, Outages
 from legation.client.surface import Surface
-from legation.client.target import Target, target
-from legation.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from legation.client.target import DEFAULT_TIMEOUTS, Spawn, Target, Timeouts, data_folder, find, target
 from legation.secret import Secret
 
 if TYPE_CHECKING:
-    from legation.client.caller import Caller
+    from legation.client.async_http import AsyncCaller
     from legation.client.child import ServerChild
+    from legation.client.http import Caller
 
+
+if TYPE_CHECKING:
     _Surface = Surface[Caller]
 else:
     _Surface = Surface
@@ -50,7 +50,7 @@ class Legation(_Surface):
         repeats: int = REPEATS,
         outages: Outages | None = None,
     ) -> None:
-        from legation.client.caller import Caller  # brings httpx2 with it
+        from legation.client.http import Caller  # brings httpx2 with it
 
         at = target(url, token, workspace, certificate)
         super().__init__(Caller(at, timeouts, repeats, outages))
@@ -119,3 +119,110 @@ class Legation(_Surface):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self.url}>"
+
+
+if TYPE_CHECKING:
+    _AsyncSurface = Surface[AsyncCaller]
+else:
+    _AsyncSurface = Surface
+
+
+class AsyncLegation(_AsyncSurface):
+    """Make one with `connect`, `find` or `start`; close it, or use it in an `async with`."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | Secret,
+        *,
+        workspace: str | None = None,
+        certificate: str | None = None,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        repeats: int = REPEATS,
+        outages: Outages | None = None,
+    ) -> None:
+        from legation.client.async_http import AsyncCaller  # brings httpx2 and asyncio with it
+
+        at = target(url, token, workspace, certificate)
+        super().__init__(AsyncCaller(at, timeouts, repeats, outages))
+        self._child: ServerChild | None = None
+
+    @classmethod
+    def connect(cls, url: str, token: str | Secret, **how: Unpack[How]) -> Self:
+        """To a server that runs. Makes no call: the first operation finds out whether it is there."""
+        return cls(url, token, **how)
+
+    @classmethod
+    def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
+        """To the `legation up` of this machine, and after a restart to the next one: at another port, if need be."""
+        folder, own = data_folder(data_dir), "certificate" in how
+        found = find(folder)
+        how.setdefault("certificate", found.certificate)
+        made = cls(found.url, found.token, **how)
+
+        def again() -> Target:
+            found = find(folder)
+            certificate = how.get("certificate") if own else found.certificate
+            return target(found.url, found.token, how.get("workspace"), certificate)
+
+        made.caller.located.again = again
+        return made
+
+    @classmethod
+    def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
+        """To a server of one's own; with `spawn=False` as `find`.
+
+        It starts when the `async with` is entered, and is healthy then; leaving stops it.
+        """
+        if spawn is False:
+            return cls.find(**how)
+        from legation.client.child import ServerChild
+
+        child = ServerChild(Spawn() if spawn is True else spawn)
+        made = cls(child.url, child.token, **how)
+        made._child = child
+        return made
+
+    @property
+    def url(self) -> str:
+        return self.caller.located.now.base
+
+    async def backup(
+        self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged
+    ) -> None:
+        """A copy of everything the server keeps, as one file readable by its owner alone. It takes the scope `backup`.
+
+        Prompts and what agents said can be read in it; the vault's secrets only with `keys`, or with those of the
+        server. `through` makes what the bytes go through on their way into the file.
+        """
+        await self.caller.download(operations.backup(keys), Path(path), through)
+
+    async def close(self) -> None:
+        await self.caller.close()
+        if self._child is not None:
+            await _in_thread(self._child.stop)
+
+    async def __aenter__(self) -> Self:
+        child = self._child
+        if child is not None:
+            try:
+                await _in_thread(child.start)
+            except BaseException:  # also when this task is cancelled: the thread then gives up by itself
+                child.give_up()
+                await self.caller.close()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.url}>"
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    import asyncio
+
+    await asyncio.to_thread(work)

@@ -16,15 +16,13 @@ problem that came too late for a status: it is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from legation.client.cursor import Broken
-from legation.client.failure import Failure, refused, told
-from legation.client.operation import Method, Query
-from legation.client.repeat import Reconnects
-from legation.client.source import Source
-from legation.client.sse import Frame, Parser
-from legation.errors import InternalError, LegationError, Unauthenticated, Unavailable
+from legation.client.decode import Frame, Parser, read_event, read_stream_name, read_tagged
+from legation.client.request import Failure, Method, Query, Reconnects, refused, told
+from legation.client.target import segment
+from legation.errors import InternalError, InvalidParams, LegationError, Unauthenticated, Unavailable
+from legation.wire.events import Event
 
 T = TypeVar("T")
 
@@ -161,3 +159,136 @@ def _unsure(failure: Failure) -> LegationError:
     return Unavailable(
         f"{why}; whether it got there is not known: read the session's events before you send it again"
     )
+
+
+# How far each followed stream was read.
+#
+# INV-C4  A number is given at most once and in order. Within one connection numbers are dense: a number that was
+# given is dropped, a jump means that something was lost on the way, and the connection with it. Only the first
+# number of a connection may lie further on than asked: what was between was replaced (`first_seq` moved).
+
+
+class Broken(Exception):
+    """What came over this connection cannot be right; what came before it can. Connect again."""
+
+
+class Cursors:
+    def __init__(self, after: Mapping[str, int]) -> None:
+        self._after = dict(after)
+        self._expected: dict[str, int] = {}  # the next number of this connection, once its first was seen
+
+    def __getitem__(self, stream: str) -> int:
+        return self._after[stream]
+
+    def connect(self) -> None:
+        self._expected.clear()
+
+    def take(self, stream: str, seq: int) -> bool:
+        """Whether this event is new; raises Broken when one before it is missing."""
+        if stream not in self._after:
+            raise Broken(f"an event of stream {stream!r}, which was not asked for")
+        expected = self._expected.get(stream, seq)
+        if seq > expected:
+            raise Broken(f"event {seq} of {stream!r} where {expected} was next")
+        self._expected[stream] = max(expected, seq + 1)
+        if seq <= self._after[stream]:
+            return False
+        self._after[stream] = seq
+        return True
+
+
+# What is followed: one stream, or several over one connection. How it is asked for, how its frames are read.
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Source(Protocol[T_co]):
+    """`read` gives nothing for what was given before, and raises Broken on what cannot be right.
+
+    The attributes hold for the connection that `connect` was called for last."""
+
+    path: str
+    body: bytes | None  # sent by POST, which is never done twice; None: a GET
+    over: bool  # what was read last is the end of it, whatever the stream goes on to say
+
+    def connect(self) -> tuple[Query, dict[str, str]]:
+        """The query and headers that ask for what is not here yet."""
+
+    def read(self, frame: Frame) -> tuple[T_co, ...]: ...
+
+    def ends(self, frame: Frame) -> bool:
+        """Whether an `end` frame leaves nothing more to come."""
+
+
+class OneStream:
+    body: bytes | None = None
+    over = False
+
+    def __init__(self, stream: str, after: int, generation: int | Literal["all"] | None = None) -> None:
+        self.path = f"/v1/streams/{segment(stream)}/sse"
+        self._generation = generation
+        self._stream = stream
+        self._cursors = Cursors({stream: _checked(after)})
+        self._connected_before = False
+
+    def connect(self) -> tuple[Query, dict[str, str]]:
+        self._cursors.connect()
+        after = str(self._cursors[self._stream])
+        headers = {"Last-Event-ID": after} if self._connected_before else {}
+        self._connected_before = True
+        chosen = () if self._generation is None else (("generation", str(self._generation)),)
+        return (("after", after), *chosen), headers
+
+    def read(self, frame: Frame) -> tuple[Event, ...]:
+        try:
+            event = read_event(frame.data)
+        except ValueError as error:
+            raise Broken(f"what is no event: {error}") from error
+        return (event,) if self._cursors.take(self._stream, event.seq) else ()
+
+    def ends(self, frame: Frame) -> bool:  # noqa: ARG002 - whatever it says, it is about this one
+        return True
+
+
+class ManyStreams:
+    path = "/v1/stream"
+    body: bytes | None = None
+    over = False
+
+    def __init__(self, after: Mapping[str, int]) -> None:
+        if not after:
+            raise InvalidParams("cannot follow no streams: name at least one")
+        self._cursors = Cursors({name: _checked(seq) for name, seq in after.items()})
+        self._open = dict.fromkeys(after)
+        self._connected_before = False
+
+    def connect(self) -> tuple[Query, dict[str, str]]:
+        """With a `Last-Event-ID` the server knows that we come again: one that was deleted since ends alone."""
+        self._cursors.connect()
+        positions = [str(self._cursors[name]) for name in self._open]
+        wanted = [f"{segment(name)}@{seq}" for name, seq in zip(self._open, positions, strict=True)]
+        headers = {"Last-Event-ID": ".".join(positions)} if self._connected_before else {}
+        self._connected_before = True
+        return (("streams", ",".join(wanted)),), headers
+
+    def read(self, frame: Frame) -> tuple[tuple[str, Event], ...]:
+        try:
+            stream, event = read_tagged(frame.data)
+        except ValueError as error:
+            raise Broken(f"what is no event: {error}") from error
+        return ((stream, event),) if self._cursors.take(stream, event.seq) else ()
+
+    def ends(self, frame: Frame) -> bool:
+        """One of them, where it is named; else all."""
+        ended = read_stream_name(frame.data)
+        if ended is None:
+            self._open.clear()
+        else:
+            self._open.pop(ended, None)
+        return not self._open
+
+
+def _checked(after: int) -> int:
+    if after < 0:
+        raise InvalidParams("cannot follow a stream from a negative number: 0 is its beginning")
+    return after

@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
-from legation.client.eventline import read_page
-from legation.client.operation import AsJson, Operation, get, nothing, of_body, query_of, sending
-from legation.client.target import segment
+from legation.client.decode import read_page
+from legation.client.request import AsJson, Operation, get, get_linked, nothing, of_body, query_of, sending
+from legation.client.target import ASK_AGENT_READ, INSTALL_READ, LONG_READ, TOOL_READ, segment
+from legation.errors import InvalidParams
+from legation.wire.api.agents import (
+    AgentInfo,
+    AgentInstall,
+    AgentInstalled,
+    AgentList,
+    ModeInfo,
+    ModeList,
+    ModelList,
+)
+from legation.wire.api.approvals import (
+    ApprovalDetail,
+    ApprovalStatus,
+    ApprovalView,
+    Approve,
+    ChainHead,
+    ChainReport,
+    ClaimBody,
+    Considered,
+    DecideBody,
+    Escalation,
+    Explained,
+    GrantView,
+    GroupAnswered,
+    NewGrant,
+    PolicyInfo,
+    Replay,
+    ReplayBody,
+    Resolution,
+    RuleHits,
+    ToolCallBody,
+    ToolReturned,
+    TraceDetail,
+    TraceEntry,
+)
 from legation.wire.api.identity import (
     AuditEntry,
     Me,
@@ -28,6 +64,7 @@ from legation.wire.api.identity import (
 from legation.wire.api.server import Health, KeysRotated, Readiness, ServerInfo
 from legation.wire.api.shape import Page
 from legation.wire.api.streams import StreamSummary
+from legation.wire.api.trust import NewTrust, TrustView
 from legation.wire.events import Event
 from legation.wire.principal import Role, Scope
 
@@ -176,3 +213,301 @@ def backup(keys: bool) -> Operation[None]:
 
 def _member(workspace: str, user: str) -> str:
     return f"/v1/workspaces/{segment(workspace)}/members/{segment(user)}"
+
+
+# Operations on the agents of a server.
+
+
+def list_agents() -> Operation[list[AgentInfo]]:
+    """Those that the server knows, here or not."""
+    return Operation("GET", "/v1/agents", lambda answered: _agents(answered).agents)
+
+
+def install_agent(agent: str, *, reinstall: bool = False) -> Operation[AgentInstalled]:
+    """Returns when it is there. What is there already stays, unless it is to be installed anew."""
+    path, body = f"{_agent(agent)}/install", AgentInstall(reinstall=reinstall)
+    return replace(sending("POST", path, body, AgentInstalled), wait=INSTALL_READ)
+
+
+def agent_modes(agent: str) -> Operation[list[ModeInfo]]:
+    """What `agent_mode` may be."""
+    return Operation(
+        "GET", f"{_agent(agent)}/modes", lambda answered: _modes(answered).modes, wait=ASK_AGENT_READ
+    )
+
+
+def agent_models(agent: str) -> Operation[ModelList]:
+    """What `model` may be, and `variant` with it."""
+    return replace(get(f"{_agent(agent)}/models", ModelList), wait=ASK_AGENT_READ)
+
+
+def _agent(agent: str) -> str:
+    return f"/v1/agents/{segment(agent)}"
+
+
+_agents = AsJson(AgentList)
+_modes = AsJson(ModeList)
+
+
+# Operations on approvals and grants.
+
+
+def list_approvals(
+    status: ApprovalStatus | None = None,
+    *,
+    tool: str | None = None,
+    agent: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> Operation[Page[ApprovalView]]:
+    """Of every status unless one is named; pending ones oldest first, else newest first. `tool` is a pattern."""
+    query = {"status": status, "tool": tool, "agent": agent, "after": after, "limit": limit}
+    return get_linked("/approvals", ApprovalView, query)
+
+
+def read_approval(approval: str) -> Operation[ApprovalDetail]:
+    """With what its agent did lately, and the grants that it has."""
+    return get(f"/approvals/{segment(approval)}", ApprovalDetail)
+
+
+def approve(
+    approval: str,
+    *,
+    reasoning: str | None = None,
+    message: str | None = None,
+    confidence: float | None = None,
+    params: Mapping[str, object] | None = None,
+    resolved_by: str | None = None,
+) -> Operation[ApprovalView]:
+    """With `params`: these arguments instead, where the approval is `editable`. `message` is for the agent."""
+    body = Approve(
+        reasoning=reasoning, message=message, confidence=confidence, params=params, resolved_by=resolved_by
+    )
+    return sending("POST", f"/approvals/{segment(approval)}/approve", body, ApprovalView)
+
+
+def deny(
+    approval: str,
+    *,
+    reasoning: str | None = None,
+    message: str | None = None,
+    confidence: float | None = None,
+    resolved_by: str | None = None,
+) -> Operation[ApprovalView]:
+    """`message` is what the agent is told; `reasoning` is kept in the trace."""
+    body = Resolution(reasoning=reasoning, message=message, confidence=confidence, resolved_by=resolved_by)
+    return sending("POST", f"/approvals/{segment(approval)}/deny", body, ApprovalView)
+
+
+def escalate(approval: str, *, reasoning: str | None = None) -> Operation[ApprovalView]:
+    """From then on only a person may answer it."""
+    return sending(
+        "POST", f"/approvals/{segment(approval)}/escalate", Escalation(reasoning=reasoning), ApprovalView
+    )
+
+
+def claim(approval: str, *, lease_seconds: int = 60) -> Operation[ApprovalView]:
+    """Other supervisors keep off it for so long."""
+    return sending(
+        "POST", f"/approvals/{segment(approval)}/claim", ClaimBody(lease_seconds=lease_seconds), ApprovalView
+    )
+
+
+def answer_group(
+    group: str,
+    answer: Literal["approve", "deny"],
+    *,
+    reasoning: str | None = None,
+    message: str | None = None,
+    confidence: float | None = None,
+    resolved_by: str | None = None,
+) -> Operation[GroupAnswered]:
+    """All pending ones that ask for the very same; `group` is a member of each of them."""
+    body = Resolution(reasoning=reasoning, message=message, confidence=confidence, resolved_by=resolved_by)
+    return sending("POST", f"/approvals/groups/{segment(group)}/{segment(answer)}", body, GroupAnswered)
+
+
+def list_grants(*, after: str | None = None, limit: int | None = None) -> Operation[Page[GrantView]]:
+    return get_linked("/grants", GrantView, {"after": after, "limit": limit})
+
+
+def give_grant(
+    agent: str,
+    tools: str,
+    duration: int | str,
+    *,
+    kinds: Iterable[str] | None = None,
+    reason: str | None = None,
+) -> Operation[GrantView]:
+    """Agents (a pattern) may use tools (a pattern) unasked, for seconds or as Go writes it: `1h30m`."""
+    wanted = None if kinds is None else [*kinds]
+    body = NewGrant(agent=agent, tools=tools, duration=duration, kinds=wanted, reason=reason)
+    return sending("POST", "/grants", body, GrantView)
+
+
+def read_grant(grant: str) -> Operation[GrantView]:
+    return get(f"/grants/{segment(grant)}", GrantView)
+
+
+def revoke_grant(grant: str) -> Operation[None]:
+    """It lets nothing pass from then on."""
+    return Operation("DELETE", f"/grants/{segment(grant)}", nothing)
+
+
+# Operations that ask the door: a tool's call, what would be decided, the policy in force, and what was traced.
+
+
+def call_tool(
+    name: str,
+    params: Mapping[str, object],
+    *,
+    agent: str | None = None,
+    session_id: str | None = None,
+    timeout: float | None = None,
+) -> Operation[ToolReturned]:
+    """Runs the tool, once it is allowed: that may take as long as a person takes to answer.
+
+    A refusal is an error: `Forbidden` with the message for the agent, `TimedOut` where nobody answered in time,
+    `RateLimited` where a limit stopped it. After `timeout` seconds the caller goes away, which cancels what waits;
+    whether a tool that had begun has done its work is then unknown. Never repeated."""
+    body = ToolCallBody(params=_arguments(params), agent=agent, session_id=session_id)
+    operation = sending("POST", f"/tool/{segment(name)}", body, ToolReturned)
+    return replace(operation, wait=_seconds(timeout))
+
+
+def decide(
+    tool: str,
+    params: Mapping[str, object],
+    *,
+    agent: str | None = None,
+    session_id: str | None = None,
+    kind: str | None = None,
+    cwd: str | None = None,
+) -> Operation[Considered]:
+    """What would happen to the call now. Nothing is run, counted or recorded."""
+    return sending("POST", "/decide", _question(tool, params, agent, session_id, kind, cwd), Considered)
+
+
+def policy_info() -> Operation[PolicyInfo]:
+    """What is in force, and why the newest edit is not, where it is not."""
+    return get("/v1/policy", PolicyInfo)
+
+
+def explain(
+    tool: str,
+    params: Mapping[str, object],
+    *,
+    agent: str | None = None,
+    session_id: str | None = None,
+    kind: str | None = None,
+    cwd: str | None = None,
+) -> Operation[Explained]:
+    """As `decide`, and why, rule by rule."""
+    body = _question(tool, params, agent, session_id, kind, cwd)
+    return sending("POST", "/v1/policy/explain", body, Explained)
+
+
+def replay(
+    policy: str,
+    *,
+    since: str | None = None,
+    agent: str | None = None,
+    tool: str | None = None,
+    limit: int | None = None,
+) -> Operation[Replay]:
+    """What a changed policy, given as YAML, would have decided on the recorded calls. `since`: a time, or `24h`."""
+    body = ReplayBody(policy=policy, since=since, agent=agent, tool=tool)
+    if limit is not None:
+        body = ReplayBody(policy=policy, since=since, agent=agent, tool=tool, limit=limit)
+    return replace(sending("POST", "/v1/policy/replay", body, Replay), wait=LONG_READ)
+
+
+def rule_hits(*, since: str | None = None) -> Operation[list[RuleHits]]:
+    """How often each rule decided."""
+    return get("/v1/policy/hits", list[RuleHits], {"since": since})
+
+
+def list_traces(
+    *,
+    agent: str | None = None,
+    tool: str | None = None,
+    session: str | None = None,
+    since: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> Operation[Page[TraceEntry]]:
+    """Calls and what became of them, the newest first."""
+    query = {"agent": agent, "tool": tool, "session": session, "since": since, "after": after, "limit": limit}
+    return get_linked("/traces", TraceEntry, query)
+
+
+def read_trace(trace: str) -> Operation[TraceDetail]:
+    """One call with every step of it."""
+    return get(f"/traces/{segment(trace)}", TraceDetail)
+
+
+def verify_traces(heads: Iterable[ChainHead] = ()) -> Operation[list[ChainReport]]:
+    """Whether every chain of the workspace is as it was written.
+
+    `heads` are those that an earlier answer named: only they show that no end was cut off since."""
+    known = tuple(("head", f"{head.server}:{head.seq}:{head.hash}") for head in heads)
+    return Operation("GET", "/v1/trace/verify", AsJson(list[ChainReport]), known, wait=LONG_READ)
+
+
+def export_traces(server: str | None = None, *, after: int | None = None) -> Operation[None]:
+    """Every step, each as one line of JSON: of all chains, or of a server's above the number `after`."""
+    query = query_of({"server": server, "after": after})
+    return Operation("GET", "/v1/trace/export", nothing, query, wait=LONG_READ)
+
+
+def _question(
+    tool: str,
+    params: Mapping[str, object],
+    agent: str | None,
+    session_id: str | None,
+    kind: str | None,
+    cwd: str | None,
+) -> DecideBody:
+    return DecideBody(
+        tool=tool, params=_arguments(params), agent=agent, session_id=session_id, kind=kind, cwd=cwd
+    )
+
+
+def _arguments(params: Mapping[str, object]) -> dict[str, object]:
+    """As they are, or not at all: msgspec would send NaN as null, and somebody would approve that."""
+    import json
+
+    try:
+        json.dumps(given := dict(params), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidParams(
+            "cannot send the arguments: give a mapping of values that JSON can hold as they are"
+        ) from None
+    return given
+
+
+def _seconds(timeout: float | None) -> float:
+    if timeout is None:
+        return TOOL_READ
+    if timeout <= 0:
+        raise InvalidParams("cannot wait for a tool for no time at all: give `timeout` in seconds, above 0")
+    return timeout
+
+
+# Operations on trusted folders: where what a repository says to agents counts.
+
+
+def list_trusted() -> Operation[Page[TrustView]]:
+    """Folders of the server's machine that the workspace trusts, by path."""
+    return get("/v1/trust", Page[TrustView])
+
+
+def trust_folder(folder: str) -> Operation[TrustView]:
+    """The configuration for agents in it counts: hooks, allow rules, MCP servers. An absolute path of the server's
+    machine. It takes a person."""
+    return sending("POST", "/v1/trust", NewTrust(folder=folder), TrustView)
+
+
+def untrust_folder(trust: str) -> Operation[None]:
+    """By its id. Agents that run keep what they have read."""
+    return Operation("DELETE", f"/v1/trust/{segment(trust)}", nothing)

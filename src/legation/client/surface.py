@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
-from legation.client import agent_operations as agents
-from legation.client import approval_operations as approvals
-from legation.client import door_operations as door
+import msgspec
+
 from legation.client import operations
-from legation.client import trust_operations as trust
-from legation.client.approval_changes import follow_approvals
-from legation.client.follow import Follow
+from legation.client.decode import Frame
+from legation.client.follow import Follow, ManyStreams, OneStream
 from legation.client.group import ByLine, C, Call, Followed, Group, Listed
-from legation.client.repeat import PATIENCE, Reconnects
-from legation.client.session import Sessions
-from legation.client.source import ManyStreams, OneStream
+from legation.client.request import PATIENCE, Query, Reconnects
+from legation.client.sessions import Sessions
+from legation.wire.approvalstream import ApprovalChanged
 from legation.wire.events import Event
 
 
@@ -39,6 +37,58 @@ def follow_many(after: Mapping[str, int], *, patience: float = PATIENCE) -> Foll
     return Follow(ManyStreams(after), Reconnects(patience))
 
 
+# The changes of a workspace's approvals, followed: the stream `approvals`, read as what it holds.
+
+STREAM: Final = "approvals"
+
+_decode: Final = msgspec.json.Decoder(ApprovalChanged).decode
+
+
+class Change(NamedTuple):
+    """What an approval is after something happened to it. Keep `seq` to go on from there."""
+
+    seq: int
+    at: int  # epoch milliseconds, by the server's clock
+    approval: ApprovalChanged
+
+
+class Changes:
+    """A source of changes. What this version cannot read is passed over: a newer server may say more."""
+
+    body: bytes | None = None
+    over = False
+
+    def __init__(self, after: int) -> None:
+        self._stream = OneStream(STREAM, after)
+        self.path = self._stream.path
+
+    def connect(self) -> tuple[Query, dict[str, str]]:
+        return self._stream.connect()
+
+    def read(self, frame: Frame) -> tuple[Change, ...]:
+        return tuple(change for event in self._stream.read(frame) if (change := _change(event)) is not None)
+
+    def ends(self, frame: Frame) -> bool:
+        return self._stream.ends(frame)
+
+
+def follow_approvals(after: int = 0, *, patience: float = PATIENCE) -> Follow[Change]:
+    """Every change above the number `after`, then all to come, over as many connections as it takes.
+
+    For what is pending and what then changes, without a gap: take the head of the stream `approvals`, list what is
+    pending, and follow from that head."""
+    return Follow(Changes(after), Reconnects(patience))
+
+
+def _change(event: Event) -> Change | None:
+    if event.type != ApprovalChanged.event_type():
+        return None
+    try:
+        return Change(event.seq, event.at, _decode(event.raw))
+    except ValueError:
+        return None
+
+
 class Streams(Group[C]):
     list = Listed(operations.list_streams)
     events = Listed(operations.list_events)
@@ -47,48 +97,48 @@ class Streams(Group[C]):
 
 
 class Agents(Group[C]):
-    list = Call(agents.list_agents)
-    install = Call(agents.install_agent)
-    modes = Call(agents.agent_modes)
-    models = Call(agents.agent_models)
+    list = Call(operations.list_agents)
+    install = Call(operations.install_agent)
+    modes = Call(operations.agent_modes)
+    models = Call(operations.agent_models)
 
 
 class Approvals(Group[C]):
-    list = Listed(approvals.list_approvals)
-    get = Call(approvals.read_approval)
-    approve = Call(approvals.approve)
-    deny = Call(approvals.deny)
-    escalate = Call(approvals.escalate)
-    claim = Call(approvals.claim)
-    answer_group = Call(approvals.answer_group)
+    list = Listed(operations.list_approvals)
+    get = Call(operations.read_approval)
+    approve = Call(operations.approve)
+    deny = Call(operations.deny)
+    escalate = Call(operations.escalate)
+    claim = Call(operations.claim)
+    answer_group = Call(operations.answer_group)
     follow = Followed(follow_approvals)
 
 
 class Grants(Group[C]):
-    list = Listed(approvals.list_grants)
-    give = Call(approvals.give_grant)
-    get = Call(approvals.read_grant)
-    revoke = Call(approvals.revoke_grant)
+    list = Listed(operations.list_grants)
+    give = Call(operations.give_grant)
+    get = Call(operations.read_grant)
+    revoke = Call(operations.revoke_grant)
 
 
 class Traces(Group[C]):
-    list = Listed(door.list_traces)
-    get = Call(door.read_trace)
-    verify = Call(door.verify_traces)
-    export = ByLine(door.export_traces)
+    list = Listed(operations.list_traces)
+    get = Call(operations.read_trace)
+    verify = Call(operations.verify_traces)
+    export = ByLine(operations.export_traces)
 
 
 class Policy(Group[C]):
-    info = Call(door.policy_info)
-    explain = Call(door.explain)
-    replay = Call(door.replay)
-    hits = Call(door.rule_hits)
+    info = Call(operations.policy_info)
+    explain = Call(operations.explain)
+    replay = Call(operations.replay)
+    hits = Call(operations.rule_hits)
 
 
 class Trust(Group[C]):
-    list = Listed(trust.list_trusted)
-    give = Call(trust.trust_folder)
-    withdraw = Call(trust.untrust_folder)
+    list = Listed(operations.list_trusted)
+    give = Call(operations.trust_folder)
+    withdraw = Call(operations.untrust_folder)
 
 
 class Tokens(Group[C]):
@@ -122,8 +172,8 @@ class Surface(Group[C]):
     me = Call(operations.me)
     sign_in_link = Call(operations.sign_in_link)
     audit = Listed(operations.list_audit)
-    call_tool = Call(door.call_tool)
-    decide = Call(door.decide)
+    call_tool = Call(operations.call_tool)
+    decide = Call(operations.decide)
 
     def __init__(self, caller: C) -> None:
         super().__init__(caller)

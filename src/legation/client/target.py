@@ -1,18 +1,27 @@
-"""Where a client talks to and as whom. The token is never part of the address, and never in a repr."""
+"""The server that a client talks to: its address, its file on this machine, the options of one's own, the times it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
-from legation.client.failure import Failure
-from legation.errors import InvalidParams, LegationError, Unauthenticated
+import msgspec
+
+from legation import settings
+from legation.client.request import Failure
+from legation.errors import InvalidParams, LegationError, StorageFailed, Unauthenticated, Unavailable
 from legation.secret import Secret
+from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile
 
 if TYPE_CHECKING:
     from httpx2 import Request
+
+
+# Where a client talks to and as whom. The token is never part of the address, and never in a repr.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +119,97 @@ def _is_local(host: str) -> bool:
 
 def _fits_a_header(value: str) -> bool:
     return value != "" and all("!" <= char <= "~" for char in value)
+
+
+# How long the client waits, in seconds.
+
+# The server's time to copy its database before the first byte of a backup comes.
+BACKUP_READ: Final = 300.0
+# A person's time to answer an approval, an hour at most unless the owner says otherwise, and the tool's after it.
+TOOL_READ: Final = 3600.0 + 300.0
+# The server's time to read and verify whole chains, or to decide every recorded call once more.
+LONG_READ: Final = 300.0
+# The registry's time to give an agent that is not here yet, and the agent's to start.
+INSTALL_READ: Final = 900.0
+# An agent's time to start and to say what it offers.
+ASK_AGENT_READ: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawn:
+    """A server for this program alone; it ends with it."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None  # None: a free one
+    token: str | Secret | None = field(default=None, repr=False)  # None: a new one of 24 random bytes
+    binary: str | Sequence[str] | None = None  # None: $LEGATION_BIN, else this Python's own legation
+    data_dir: Path | None = None  # None: a private folder, removed afterwards
+    log: Literal["inherit", "silent"] | Path = (
+        "inherit"  # where its messages go: to our stderr, nowhere, a file
+    )
+    wait: float = 15.0  # seconds for it to become healthy
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    connect: float = 5.0  # the network's time to open a connection
+    read: float = 30.0  # the server's time between two parts of an answer
+    stream: float = 45.0  # silence on a stream: three keep-alives missed
+
+
+DEFAULT_TIMEOUTS: Final = Timeouts()
+
+
+# The server of this machine, by the file that `legation up` leaves in its data folder.
+
+
+def data_folder(data_dir: Path | None = None) -> Path:
+    """The one that is named, else that of the settings; absolute, for whoever looks there again later."""
+    if data_dir is None:
+        data_dir = settings.load({}, os.environ).data_dir
+    return data_dir.expanduser().absolute()
+
+
+def find(folder: Path) -> ServerFile:
+    """The server that runs on a data folder now. Each has a token of its own: after a restart, look again."""
+    path = folder / SERVER_FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=ServerFile)
+    except FileNotFoundError:
+        raise Unavailable(
+            f"cannot find a running Legation in {folder}: start one with `legation up`"
+        ) from None
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot read {path}: {error.strerror}; run as the user who started it"
+        ) from error
+    except ValueError:  # not chained: the decoder's words may hold a piece of the token
+        raise Unavailable(f"cannot read {path}: it is damaged; restart with `legation up`") from None
+    owner = _owner(folder)
+    if owner is None:
+        raise Unavailable(
+            f"cannot reach the Legation of {folder}: its process {found.pid} is gone; start it with `legation up`"
+        )
+    if owner not in ("", str(found.pid)):  # what is written there is of one that was killed
+        raise Unavailable(f"cannot reach the Legation of {folder} yet: process {owner} starts; try again")
+    return found
+
+
+def _owner(folder: Path) -> str | None:
+    """The pid of the server there, empty where that could not be written; None: none runs.
+
+    A pid may have been given to somebody else; the lock that a server holds ends with it."""
+    import fcntl
+
+    try:
+        fd = os.open(folder / OWNER_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(fd, 32).decode(errors="replace").strip()
+    finally:
+        os.close(fd)
+    return None

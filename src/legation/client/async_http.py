@@ -1,4 +1,4 @@
-"""The async side of the HTTP core, line for line as caller.py has it."""
+"""The async side of the HTTP core. It brings asyncio, which whoever calls without it need not load."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from typing import Generic, Self, TypeVar
 
 import httpx2
 
-from legation.client.failure import Failure, received, refused
+from legation.client.decode import Lines
 from legation.client.follow import Follow
-from legation.client.lines import Lines
-from legation.client.operation import Operation
-from legation.client.pages import AsyncPages
-from legation.client.part_file import Filter, PartFile, Unchanged
-from legation.client.repeat import Outages, Tries
-from legation.client.target import Located, Target
-from legation.client.timeouts import BACKUP_READ, Timeouts
-from legation.client.transport import (
+from legation.client.group import AsyncPages
+from legation.client.http import (
     CHUNK,
     TRANSPORT_ERRORS,
     broke_off,
@@ -32,8 +26,13 @@ from legation.client.transport import (
     options,
     read_timeout,
 )
+from legation.client.part_file import Filter, PartFile, Unchanged
+from legation.client.request import Failure, Operation, Outages, Tries, received, refused
+from legation.client.target import BACKUP_READ, Located, Target, Timeouts
 from legation.errors import LegationError
 from legation.wire.api.shape import Page
+
+# The async side of the HTTP core, line for line as caller.py has it.
 
 T = TypeVar("T")
 R = TypeVar("R")
