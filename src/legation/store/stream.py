@@ -105,6 +105,7 @@ class Stream:
         self._tail: list[Event] = []
         self._tail_bytes = 0
         self._before_tail = info.head  # the number just below the first event of the tail
+        self._acks: list[tuple[int, asyncio.Future[None]]] = []
         self._ahead: list[Event] = []  # on the way to the disk: those above `visible`
         self._line: deque[Place | Op] = deque()  # from the first place that is not filled on
         self.news = asyncio.Event()
@@ -302,10 +303,12 @@ class Stream:
 
     async def durable(self, seq: int) -> None:
         """Returns when every event up to that number is on the disk."""
-        while self._lost is None and self._saved < seq:
-            await self.news.wait()
         if self._lost:
             raise self._lost
+        if self._saved < seq:
+            saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._acks.append((seq, saved))
+            await saved
 
     # What the log tells.
 
@@ -315,6 +318,8 @@ class Stream:
             case Append():
                 self._saved = op.events[-1].seq
                 self.show(op.events, op.size)
+                if self._acks:
+                    self._acknowledge()
             case Replace():
                 self._restart(op.events)
             case SetState():
@@ -329,18 +334,22 @@ class Stream:
     def refuse(self, op: Op, error: StorageFailed) -> None:
         if isinstance(op, Append):
             self._lost = error
-            self._wake()
+            acks, self._acks = self._acks, []
+            for _, saved in acks:
+                if not saved.done():
+                    saved.set_exception(error)
         if isinstance(op, Replace | SetMeta) and op.meta is not None:
             self._metas_given.remove(op.meta)  # what was given on top of it stays: it is on its way
         if isinstance(op, Replace | SetState):
             self._changing = False
 
     def show(self, events: Sequence[Event], size: int) -> None:
-        if events[-1].seq > self.visible:  # else they were shown from memory, while the disk failed
-            self.visible = events[-1].seq
-            del self._ahead[: len(events)]
-            self._tail += events
-            self._tail_bytes += size
+        if events[-1].seq <= self.visible:
+            return  # shown from memory while the disk failed
+        self.visible = events[-1].seq
+        del self._ahead[: len(events)]
+        self._tail += events
+        self._tail_bytes += size
         self._wake()
         if len(self._tail) > TAIL_EVENTS or self._tail_bytes > TAIL_BYTES:
             self._trim_soon()
@@ -350,6 +359,13 @@ class Stream:
         self.ended = True
         self._wake()
 
+    def _acknowledge(self) -> None:
+        ready = [saved for wanted, saved in self._acks if wanted <= self._saved]
+        self._acks = [ack for ack in self._acks if ack[0] > self._saved]
+        for saved in ready:
+            if not saved.done():
+                saved.set_result(None)
+
     def _restart(self, events: Sequence[Event]) -> None:
         self._state = "open"
         if not events:
@@ -357,6 +373,7 @@ class Stream:
             return
         self._earlier = self.info().begun_at(events[0].seq)
         self.floor, self.head, self._saved = events[0].seq, events[-1].seq, events[-1].seq
+        self._acknowledge()
         self.show(events, size_of(events))
 
     def _set_state(self, state: State) -> None:
