@@ -47,7 +47,7 @@ CANARY = "canary-5f1e"
 WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "host/meta.py": ({"SessionMeta.wanted", "real_folder"}, ("session's folder",)),
     "host/skills.py": (
-        {"_beneath", "_clone", "_copy", "_copy_file", "_made", "_opened", "_skills_in", "_tree"},
+        {"_beneath", "_clone", "_copy", "_copy_file", "_made", "_opened", "_folders_in", "_tree"},
         ("fs folder", "skill"),
     ),
     "host/services.py": (
@@ -55,9 +55,9 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
             "DefaultTerminals._start",
             "SessionFiles._locate",
             "SessionFiles._open",
+            "SessionFiles.read",
             "SessionFiles.write",
             "_confined",
-            "_read_all",
             "_step",
         },
         ("reverse read", "reverse write", "terminal"),

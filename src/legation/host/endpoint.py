@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, dataclass_transform
+from typing import Any, Final, dataclass_transform
 
 import msgspec
 
@@ -22,7 +22,9 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import Code, ConfigInvalid, LegationError, TransportClosed
 from legation.host.host import AcpHost
 from legation.host.stream import HOST_STREAM
+from legation.host.turn import PromptResult
 from legation.wire import codec, jsontext
+from legation.wire.acp.config import ConfigOption
 from legation.wire.acp.content import Audio, EmbeddedResource, Image, ResourceLink, Text, Unread
 from legation.wire.acp.mcp import McpServer
 from legation.wire.acp.permission import Cancelled, Selected
@@ -31,19 +33,14 @@ from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
 from legation.wire.hoststream import PermissionUpdated
 from legation.wire.normalize import normalize_session_update
 
-if TYPE_CHECKING:
-    pass
-
-
-Given = Mapping[str, object]
-
 SHOWN = 40  # characters of a name that the caller made up, in a message
 
 
 # Type checkers do not let options of a Struct pass to its children, as msgspec does.
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Params(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """camelCase on the wire. Names that start with `_` are the caller's own and not looked at."""
+    """Parameters of the host's method of the same name, camelCase on the wire. Names that start with `_` are the
+    caller's own and not looked at."""
 
 
 class SpawnParams(Params):
@@ -62,22 +59,10 @@ class BothParams(AgentParams):
     session_id: str
 
 
-class Place(TypedDict):
-    cwd: str | None
-    mcp_servers: tuple[McpServer, ...]
-    additional_directories: tuple[str, ...]
-
-
 class CreateParams(AgentParams):
     cwd: str | None = None
     mcp_servers: tuple[McpServer, ...] = ()
     additional_directories: tuple[str, ...] = ()
-
-    @property
-    def place(self) -> Place:
-        return Place(
-            cwd=self.cwd, mcp_servers=self.mcp_servers, additional_directories=self.additional_directories
-        )
 
 
 class TakeUpParams(CreateParams, kw_only=True):
@@ -102,63 +87,50 @@ class ConfigParams(SessionParams):
     value: str | bool
 
 
-P = TypeVar("P", bound=Params)
+def _unchanged(result: object) -> object:
+    return result
 
 
-@dataclass(frozen=True, slots=True)
-class Method(Generic[P]):
-    params: type[P]
-    call: Callable[[AcpHost, P], object]
-
-    async def __call__(self, host: AcpHost, given: object) -> object:
-        """The result as plain data."""
-        result = self.call(host, read(self.params, given))
-        return plain(await result if isawaitable(result) else result)
-
-
-async def _prompt(host: AcpHost, given: PromptParams) -> object:
-    result = await host.prompt(given.session_id, given.prompt)
+def _turn_end(result: PromptResult) -> object:
     members = {"stopReason": result.stop_reason, "error": result.error, "usage": result.usage}
     return {name: value for name, value in members.items() if value is not None}
 
 
-async def _set_config_option(host: AcpHost, given: ConfigParams) -> object:
-    options = await host.set_config_option(given.session_id, given.config_id, given.value)
+def _options(options: Sequence[ConfigOption]) -> object:
     return [option.value if isinstance(option, Unread) else option for option in options]
 
 
-HOST_RPC_METHODS: Final[Mapping[str, Method[Any]]] = MappingProxyType(
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One of the host's own, by its name there."""
+
+    params: type[Params]
+    name: str
+    told: Callable[[Any], object] = _unchanged  # what is told of its result
+
+    async def __call__(self, host: AcpHost, given: object) -> object:
+        """The result as plain data."""
+        result = getattr(host, self.name)(**read(self.params, given))
+        return plain(self.told(await result if isawaitable(result) else result))
+
+
+HOST_RPC_METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {
-        "agents/spawn": Method(SpawnParams, lambda host, given: host.spawn_agent(given.definition)),
-        "agents/list": Method(Params, lambda host, _: host.get_agents()),
-        "agents/dispose": Method(AgentParams, lambda host, given: host.dispose_agent(given.agent_id)),
-        "sessions/create": Method(
-            CreateParams, lambda host, given: host.create_session(given.agent_id, **given.place)
-        ),
-        "sessions/load": Method(
-            TakeUpParams,
-            lambda host, given: host.load_session(given.agent_id, given.session_id, **given.place),
-        ),
-        "sessions/list": Method(
-            ListParams,
-            lambda host, given: host.list_sessions(given.agent_id, cursor=given.cursor, cwd=given.cwd),
-        ),
-        "sessions/resume": Method(
-            TakeUpParams,
-            lambda host, given: host.resume_session(given.agent_id, given.session_id, **given.place),
-        ),
-        "sessions/delete": Method(
-            BothParams, lambda host, given: host.delete_session(given.agent_id, given.session_id)
-        ),
-        "sessions/prompt": Method(PromptParams, _prompt),
-        "sessions/cancel": Method(SessionParams, lambda host, given: host.cancel(given.session_id)),
-        "sessions/close": Method(SessionParams, lambda host, given: host.close_session(given.session_id)),
-        "sessions/setMode": Method(
-            ModeParams, lambda host, given: host.set_mode(given.session_id, given.mode_id)
-        ),
-        "sessions/setConfigOption": Method(ConfigParams, _set_config_option),
-        "sessions/getAll": Method(Params, lambda host, _: host.get_sessions()),
-        "sessions/restore": Method(Params, lambda host, _: host.restore_sessions()),
+        "agents/spawn": Method(SpawnParams, "spawn_agent"),
+        "agents/list": Method(Params, "get_agents"),
+        "agents/dispose": Method(AgentParams, "dispose_agent"),
+        "sessions/create": Method(CreateParams, "create_session"),
+        "sessions/load": Method(TakeUpParams, "load_session"),
+        "sessions/list": Method(ListParams, "list_sessions"),
+        "sessions/resume": Method(TakeUpParams, "resume_session"),
+        "sessions/delete": Method(BothParams, "delete_session"),
+        "sessions/prompt": Method(PromptParams, "prompt", _turn_end),
+        "sessions/cancel": Method(SessionParams, "cancel"),
+        "sessions/close": Method(SessionParams, "close_session"),
+        "sessions/setMode": Method(ModeParams, "set_mode"),
+        "sessions/setConfigOption": Method(ConfigParams, "set_config_option", _options),
+        "sessions/getAll": Method(Params, "get_sessions"),
+        "sessions/restore": Method(Params, "restore_sessions"),
     }
 )
 
@@ -166,38 +138,30 @@ HOST_RPC_METHODS: Final[Mapping[str, Method[Any]]] = MappingProxyType(
 # Reading.
 
 
-def read(kind: type[P], given: object) -> P:
-    """All that is wrong with them is in one `ConfigInvalid`."""
+def read(kind: type[Params], given: object) -> dict[str, object]:
+    """Those that were given, by our names. All that is wrong with them is in one `ConfigInvalid`."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
         raise ConfigInvalid("cannot use the parameters: they are no object; give their names and values")
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, object] = {}
-    problems = [*_fill(kind, given, values), *_unknown(kind, given)]
+    problems: list[str] = []
+    for name, field in fields.items():
+        value = given.get(name)
+        if value is not None:
+            try:
+                values[field.name] = msgspec.convert(value, field.type)
+            except msgspec.ValidationError as error:
+                problems.append(f"{name}: {what_is_wrong(error)}")
+        elif field.required:  # null is the same as absent
+            problems.append(f"{name} is missing")
+    # A name that is misspelt must not pass for one left out.
+    unknown = [str(name) for name in given if name not in fields and not str(name).startswith("_")]
+    problems += [f"{name[:SHOWN]!r} is no parameter of it" for name in unknown]
     if problems:
         raise ConfigInvalid(f"cannot use the parameters: {'; '.join(problems)}; correct the call")
-    return kind(**values)
-
-
-def _fill(kind: type[Params], given: Given, values: dict[str, object]) -> Iterator[str]:
-    for field in msgspec.structs.fields(kind):
-        value = given.get(field.encode_name)
-        if value is None:  # null is the same as absent
-            if field.required:
-                yield f"{field.encode_name} is missing"
-            continue
-        try:
-            values[field.name] = msgspec.convert(value, field.type)
-        except msgspec.ValidationError as error:
-            yield f"{field.encode_name}: {what_is_wrong(error)}"
-
-
-def _unknown(kind: type[Params], given: Given) -> Iterator[str]:
-    """A name that is misspelt must not pass for one left out."""
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    for name in given:
-        if name not in known and not str(name).startswith("_"):
-            yield f"{str(name)[:SHOWN]!r} is no parameter of it"
+    return values
 
 
 def what_is_wrong(error: msgspec.ValidationError) -> str:
@@ -231,7 +195,8 @@ def _listed(value: object) -> object:
     return value
 
 
-InboundHandler = Callable[[dict[str, object]], None]
+Handler = Callable[[dict[str, object]], None]
+Unsubscribe = Callable[[], None]
 
 CLOSE_LIMIT = 5.0  # seconds that a reader of the host's stream has to stop: the loop's time
 
@@ -247,7 +212,7 @@ class Inbound:
         self._host = host
         self._events = host.events()
         self._outstanding: dict[str, PermissionUpdated] = {}
-        self._handlers: dict[object, InboundHandler] = {}
+        self._handlers: dict[object, Handler] = {}
         self._caught_up = False  # until then what was settled long ago is not told
         self._watching = asyncio.create_task(self._watch(), name="legation-inbound")
 
@@ -256,7 +221,7 @@ class Inbound:
         """What waits for an answer, in the order in which it was asked."""
         return [_message(each) for each in self._outstanding.values()] if self._caught_up else []
 
-    def add(self, handler: InboundHandler) -> Callable[[], None]:
+    def add(self, handler: Handler) -> Unsubscribe:
         """Before this returns, `handler` has been told of what waits already."""
         token = object()
         self._handlers[token] = handler
@@ -336,9 +301,6 @@ def _message(projection: PermissionUpdated) -> dict[str, object]:
 
 __all__ = ["HOST_RPC_METHODS", "HostEndpoint", "create_host_endpoint", "project_event"]
 
-EventHandler = Callable[[dict[str, object]], None]
-Unsubscribe = Callable[[], None]
-
 _ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 _NOT_PLAIN = (TypeError, ValueError, RecursionError)
 
@@ -374,7 +336,7 @@ class HostEndpoint:
             raise ConfigInvalid(f"cannot call {name[:SHOWN]!r}: there is no such method; known are: {known}")
         return await method(self._host, request.get("params"))
 
-    def subscribe(self, session_id: str | None, from_seq: int, handler: EventHandler) -> Unsubscribe:
+    def subscribe(self, session_id: str | None, from_seq: int, handler: Handler) -> Unsubscribe:
         """`handler` gets every event above `from_seq` of a session, or of the host, as `project_event` has
         it; nothing more once the returned function was called."""
         self._must_be_open("subscribe")
@@ -400,7 +362,7 @@ class HostEndpoint:
         """The inbound requests that wait for an answer."""
         return self._inbound.outstanding
 
-    def on_inbound(self, handler: InboundHandler) -> Unsubscribe:
+    def on_inbound(self, handler: Handler) -> Unsubscribe:
         """`handler` gets `{"id", "kind": "permission", "payload"}` for each permission that waits, those that
         wait already before this returns; and the same `id` with `settled` for `payload` when it no longer
         does. Both are what `permission-updated` carries."""
@@ -415,9 +377,8 @@ class HostEndpoint:
             asked = msgspec.convert(request_id, str)
             answer = msgspec.convert(outcome, Selected | Cancelled)
         except msgspec.ValidationError as error:
-            raise ConfigInvalid(
-                f"cannot answer like that: {what_is_wrong(error)}; correct the call"
-            ) from None
+            what = f"cannot answer like that: {what_is_wrong(error)}; correct the call"
+            raise ConfigInvalid(what) from None
         self._host.respond_permission(asked, answer)
 
     async def close(self) -> None:
@@ -437,19 +398,15 @@ create_host_endpoint = HostEndpoint
 
 def project_event(event: Event) -> dict[str, object]:
     """`{seq, at, type, payload, extensions?}`. Text that cannot be read is a payload as it stands."""
-    numbered: dict[str, object] = {"seq": event.seq, "at": event.at}
-    if event.type not in _ACP_TYPES:
-        return {**numbered, "type": event.type, "payload": _value(event.raw)}
-    update = normalize_session_update(event.brief)
-    projected = {**numbered, "type": update.type, "payload": update.payload}
-    return {**projected, "extensions": update.extensions} if update.extensions else projected
-
-
-def _value(raw: bytes) -> object:
+    projected: dict[str, object] = {"seq": event.seq, "at": event.at, "type": event.type}
+    if event.type in _ACP_TYPES:
+        update = normalize_session_update(event.brief)
+        projected |= {"type": update.type, "payload": update.payload}
+        return projected | {"extensions": update.extensions} if update.extensions else projected
     try:
-        return jsontext.read(raw)
+        return {**projected, "payload": jsontext.read(event.raw)}
     except jsontext.READ_ERRORS:
-        return raw.decode("utf-8", "replace")
+        return {**projected, "payload": event.raw.decode("utf-8", "replace")}
 
 
 def _check_subscription(session_id: object, from_seq: object) -> None:

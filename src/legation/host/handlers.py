@@ -109,13 +109,14 @@ _EMPTY: Final = frozenset(
 def derive_client_capabilities(
     fs: object | None, terminal: object | None, questions: object | None = None
 ) -> ClientCapabilities:
+    modes = {mode: Supported() for mode in question_modes(questions)}
     return ClientCapabilities(
         fs=FileSystemCapabilities(
             read_text_file=read_method(fs) is not None, write_text_file=write_method(fs) is not None
         ),
         # A handler that serves only some agents says so, and whoever starts one of those offers it.
         terminal=is_complete_terminal(terminal) and getattr(terminal, "offered", True),
-        elicitation=_elicitation(question_modes(questions)),
+        elicitation=ElicitationCapabilities(form=modes.get("form"), url=modes.get("url")) if modes else None,
         # The log keeps whatever an agent says, so we can always take these.
         session=ClientSessionCapabilities(
             compaction=Supported(),
@@ -144,14 +145,6 @@ def question_modes(questions: object | None) -> frozenset[str]:
     return frozenset(ELICITATION_MODES).intersection(getattr(questions, "modes", None) or ())
 
 
-def _elicitation(modes: frozenset[str]) -> ElicitationCapabilities | None:
-    if not modes:
-        return None
-    return ElicitationCapabilities(
-        form=Supported() if "form" in modes else None, url=Supported() if "url" in modes else None
-    )
-
-
 def _method(handler: object | None, name: str) -> Callable[..., Any] | None:
     method: Callable[..., Any] | None = getattr(handler, name, None)
     if not callable(method) or getattr(method, "__func__", None) in _EMPTY:
@@ -177,30 +170,28 @@ class OwnedTerminals:
         return terminal_id
 
     async def output(self, session_id: str, terminal_id: str) -> TerminalOutputResponse:
-        self._must_own(session_id, terminal_id)
-        return await self._handler.output(session_id, terminal_id)
+        return await self._handler_of(session_id, terminal_id).output(session_id, terminal_id)
 
     async def wait_for_exit(self, session_id: str, terminal_id: str) -> TerminalExitStatus:
-        self._must_own(session_id, terminal_id)
-        return await self._handler.wait_for_exit(session_id, terminal_id)
+        return await self._handler_of(session_id, terminal_id).wait_for_exit(session_id, terminal_id)
 
     async def kill(self, session_id: str, terminal_id: str) -> None:
-        self._must_own(session_id, terminal_id)
-        await self._handler.kill(session_id, terminal_id)
+        await self._handler_of(session_id, terminal_id).kill(session_id, terminal_id)
 
     async def release(self, session_id: str, terminal_id: str) -> None:
-        self._must_own(session_id, terminal_id)
+        handler = self._handler_of(session_id, terminal_id)
         self._owned[session_id].remove(terminal_id)
-        await self._handler.release(session_id, terminal_id)
+        await handler.release(session_id, terminal_id)
 
     async def cleanup_session(self, session_id: str) -> None:
         self._owned.pop(session_id, None)
         await self._handler.cleanup_session(session_id)
 
-    def _must_own(self, session_id: str, terminal_id: str) -> None:
+    def _handler_of(self, session_id: str, terminal_id: str) -> TerminalHandler:
         # The same words for another's and for none: its existence is nobody else's business.
         if terminal_id not in self._owned.get(session_id, ()):
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the session has no such terminal")
+        return self._handler
 
 
 SHOWN_TEXT = 64 * 1024  # characters of a file that whoever is asked about it is shown
@@ -234,10 +225,9 @@ class Reverse:
         self.questions = questions if self.capabilities.elicitation else None
         self.terminal = OwnedTerminals(terminal) if is_complete_terminal(terminal) else None
         self._methods: dict[str, Serve] = {}
-        read, write = read_method(fs), write_method(fs)
-        if read is not None:
+        if (read := read_method(fs)) is not None:
             self._methods[ClientMethod.READ_TEXT_FILE] = _with(ReadTextFileRequest, read)
-        if write is not None:
+        if (write := write_method(fs)) is not None:
             self._methods[ClientMethod.WRITE_TEXT_FILE] = _with(WriteTextFileRequest, write)
         if self.terminal is not None:
             self._offer_terminals(self.terminal)
@@ -277,12 +267,13 @@ def _with(shape: type[Any], call: Callable[[Any], Awaitable[object]]) -> Serve:
 
 def _writing(params: bytes) -> Service:
     request = decode(params, WriteTextFileRequest)
-    path, text = request.path, request.content
-    told: dict[str, object] = {"path": path, "content": text}
-    if len(text) > SHOWN_TEXT:  # the digest stands in: an approval is bound to what is written all the same
+    path, text, diff = request.path, request.content, None
+    if len(text) <= SHOWN_TEXT:
+        told: dict[str, object] = {"path": path, "content": text}
+        diff = Diff(path=path, new_text=text)
+    else:  # the digest stands in: an approval is bound to what is written all the same
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
         told = {"path": path, "characters": len(text), "sha256": digest}
-    diff = Diff(path=path, new_text=text) if len(text) <= SHOWN_TEXT else None
     return Service(tool="write_text_file", kind="edit", verb="write", params=told, path=path, diff=diff)
 
 

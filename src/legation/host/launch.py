@@ -123,7 +123,12 @@ class AgentLauncher:
         start = await self._start(entry)
         launch = await asyncio.to_thread(self._launch, workspace, entry, start, cwd)
         if version is not None:
-            await self._must_be_version(entry, version)
+            found = await asyncio.to_thread(self.catalogue.version_of, entry.name)
+            if found != version:
+                here = f"the one here is {found or 'unknown'}"
+                raise InvalidParams(
+                    f"cannot use that version of {entry.name}: {here}; leave agentVersion out"
+                )
         hide(launch.keys, self._redactor)
         return launch
 
@@ -158,10 +163,3 @@ class AgentLauncher:
             await asyncio.to_thread(self.catalogue.install, name, version, progress=progress, again=again)
         finally:
             gone = True
-
-    async def _must_be_version(self, entry: Entry, version: str) -> None:
-        found = await asyncio.to_thread(self.catalogue.version_of, entry.name)
-        if found != version:
-            raise InvalidParams(
-                f"cannot use that version of {entry.name}: the one here is {found or 'unknown'}; leave agentVersion out"
-            )

@@ -173,19 +173,16 @@ def _definition_problems(given: dict[str, Any]) -> Iterator[str]:
             yield f"{name} is not a text"
     if not isinstance(given["args"], list | tuple) or not all(isinstance(arg, str) for arg in given["args"]):
         yield "args is not a list of texts"
-    env = given["env"]
-    if not isinstance(env, Mapping) or not all(
-        isinstance(each, str) for pair in env.items() for each in pair
-    ):
+    env = given["env"].items() if isinstance(given["env"], Mapping) else ((None, None),)
+    if not all(isinstance(each, str) for pair in env for each in pair):
         yield "env is not a mapping of texts"
     if not isinstance(given["meta"], Mapping):
         yield "meta is not a mapping"
     if given["cwd"] is not None and not isinstance(given["cwd"], str | Path):
         yield "cwd is not a path"
-    if not isinstance(given["beginning"], Beginning):
-        yield "beginning is no Beginning"
-    if not isinstance(given["modes"], AskingModes):
-        yield "modes is no AskingModes"
+    for name, kind in (("beginning", Beginning), ("modes", AskingModes)):
+        if not isinstance(given[name], kind):
+            yield f"{name} is no {kind.__name__}"
     if given["driver"] not in get_args(DriverName):
         yield f"driver is {given['driver']!r}, not one of {', '.join(get_args(DriverName))}"
 

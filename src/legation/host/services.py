@@ -61,8 +61,9 @@ class SessionFiles:
         self._forbidden = forbidden.of_session(self._folders)
 
     def read(self, request: ReadTextFileRequest) -> ReadTextFileResponse:
-        with _told_to_agent(request.path), self._open(request.path, _READ) as fd:
-            data = _read_all(fd)
+        told, opened = _told_to_agent(request.path), self._open(request.path, _READ)
+        with told, opened as fd, os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(READ_LIMIT + 1)  # not by the size it had, for it may be growing
         if len(data) > READ_LIMIT:
             raise RpcFault(ErrorCode.INVALID_PARAMS, f"{request.path} is larger than {READ_LIMIT} bytes")
         with _told_to_agent(request.path):
@@ -117,12 +118,6 @@ def _must_be(at: int, folder: Path) -> None:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the session's folder has been moved or replaced")
 
 
-def _read_all(fd: int) -> bytes:
-    """Up to one byte more than allowed; not by the size it had, for it may be growing."""
-    with os.fdopen(fd, "rb", closefd=False) as file:
-        return file.read(READ_LIMIT + 1)
-
-
 def _step(at: int, part: str, *, make: bool) -> int:
     """Down into one folder; the descriptor of the one above is closed only when that worked."""
     try:
@@ -139,18 +134,17 @@ def _step(at: int, part: str, *, make: bool) -> int:
 
 @contextmanager
 def _told_to_agent(path: str) -> Iterator[None]:
+    code = ErrorCode.INVALID_PARAMS
     try:
         yield
     except Forbidden:
-        what = f"{path} is not for agents: it is Legation's own or the system's"
-        raise RpcFault(ErrorCode.INVALID_PARAMS, what) from None
+        raise RpcFault(code, f"{path} is not for agents: it is Legation's own or the system's") from None
     except FileNotFoundError:
         raise RpcFault(ErrorCode.RESOURCE_NOT_FOUND, f"{path} does not exist") from None
     except UnicodeError:
-        what = f"{path!r}: the path or the text is not UTF-8"
-        raise RpcFault(ErrorCode.INVALID_PARAMS, what) from None
+        raise RpcFault(code, f"{path!r}: the path or the text is not UTF-8") from None
     except OSError as error:
-        raise RpcFault(ErrorCode.INVALID_PARAMS, f"{path}: {error.strerror}") from None
+        raise RpcFault(code, f"{path}: {error.strerror}") from None
 
 
 def _excerpt(text: str, line: int | None, limit: int | None) -> str:
@@ -214,6 +208,11 @@ class OutputTail:
             del self._kept[:excess]
             self._cut = True
 
+    def take(self, data: bytes) -> bytes:
+        """Add it, and leave nothing to whoever read it."""
+        self.add(data)
+        return b""
+
     def text(self, *, ended: bool) -> tuple[str, bool]:
         """The text, and whether anything is missing before it. Until the end a character that is not complete
         yet is left out; what is no UTF-8 becomes U+FFFD, which takes room too."""
@@ -243,8 +242,10 @@ class Terminal:
 
     @classmethod
     async def start(cls, launcher: Launcher, command: Command, output_limit: int) -> Self:
+        """Lines would not do: a terminal shows a line before it is finished, however long it is. What is redacted to
+        nothing in stderr's buffer is handed over once, as it came."""
         tail = OutputTail(output_limit)
-        child = await launcher.spawn(command, _raw(tail))
+        child = await launcher.spawn(command, Pipes(redact=tail.take))
         child.close_stdin()
         ended = asyncio.create_task(child.wait(), name=f"legation-terminal-{child.pid}")
         return cls(child, tail, ended)
@@ -267,28 +268,13 @@ class Terminal:
             await asyncio.shield(self.ended)
 
 
-def _raw(tail: OutputTail) -> Pipes:
-    """Lines would not do: a terminal shows a line before it is finished, however long it is. What is redacted
-    to nothing in stderr's buffer is handed over once, as it came."""
-
-    def take(data: bytes) -> bytes:
-        tail.add(data)
-        return b""
-
-    return Pipes(redact=take)
-
-
 def _status(found: Exit) -> TerminalExitStatus:
     if found.signal is None:
         return TerminalExitStatus(exit_code=found.code)
-    return TerminalExitStatus(signal=_signal_name(found.signal))
-
-
-def _signal_name(number: int) -> str:
     try:
-        return signal.Signals(number).name
+        return TerminalExitStatus(signal=signal.Signals(found.signal).name)
     except ValueError:  # a real-time signal other than the first and the last
-        return f"SIG{number}"
+        return TerminalExitStatus(signal=f"SIG{found.signal}")
 
 
 T = TypeVar("T")
@@ -373,7 +359,13 @@ class DefaultTerminals:
         shelf = self._shelf(request.session_id)
         try:
             with shelf.moving():
-                return await self._create(request, shelf)
+                terminal = await self._start(request)
+                if shelf.closed:
+                    await self._put_away(request.session_id, shelf, terminal)
+                    raise RpcFault(ErrorCode.INVALID_PARAMS, "the session was closed")
+                terminal_id = new_id("term")
+                shelf.things[terminal_id] = terminal
+                return terminal_id
         finally:
             self._tidy(request.session_id)
 
@@ -384,7 +376,8 @@ class DefaultTerminals:
         return await self._terminal(session_id, terminal_id).wait()
 
     async def kill(self, session_id: str, terminal_id: str) -> None:
-        await _stop(self._terminal(session_id, terminal_id))
+        with _errors_told():
+            await self._terminal(session_id, terminal_id).stop()
 
     async def release(self, session_id: str, terminal_id: str) -> None:
         terminal, shelf = self._terminal(session_id, terminal_id), self._shelves[session_id]
@@ -426,40 +419,30 @@ class DefaultTerminals:
         with ExitStack() as moves:
             moves.callback(self._tidy, session_id)
             moves.enter_context(shelf.moving())
-            ending = asyncio.create_task(_stop(terminal))
+            ending = asyncio.create_task(terminal.stop())
             ended = moves.pop_all()
         ending.add_done_callback(lambda _: ended.close())
-        await asyncio.shield(ending)
+        with _errors_told():
+            await asyncio.shield(ending)
 
     def _tidy(self, session_id: str) -> None:
         shelf = self._shelves.get(session_id)
         if shelf is not None and not len(shelf):
             del self._shelves[session_id]
 
-    async def _create(self, request: CreateTerminalRequest, shelf: Shelf[Terminal]) -> str:
-        terminal = await self._start(request)
-        if shelf.closed:
-            await self._put_away(request.session_id, shelf, terminal)
-            raise RpcFault(ErrorCode.INVALID_PARAMS, "the session was closed")
-        terminal_id = new_id("term")
-        shelf.things[terminal_id] = terminal
-        return terminal_id
-
     async def _start(self, request: CreateTerminalRequest) -> Terminal:
+        given = self._environment
         command = Command(
             argv=_argv(request),
             cwd=await self._place(request),
-            env={**self._base(request.session_id), **_packed(request)},
+            env={
+                **(given if isinstance(given, Mapping) else given(request.session_id)),
+                **_packed(request),
+            },
             name="terminal",
         )
-        try:
+        with _errors_told():
             return await Terminal.start(self._launcher, command, _output_limit(request.output_byte_limit))
-        except LegationError as error:
-            raise _fault(error) from error
-
-    def _base(self, session_id: str) -> Mapping[str, str]:
-        given = self._environment
-        return given if isinstance(given, Mapping) else given(session_id)
 
     async def _place(self, request: CreateTerminalRequest) -> Path:
         folders = session_folders(self._folders_of, request.session_id) if self._folders_of else None
@@ -487,10 +470,8 @@ def _argv(request: CreateTerminalRequest) -> tuple[str, ...]:
 def _packed(request: CreateTerminalRequest) -> dict[str, str]:
     for each in request.env:
         if not _VARIABLE.fullmatch(each.name):
-            what = (
-                "the name of a variable must be letters, digits and underscores, and not begin with LEGATION_"
-            )
-            raise RpcFault(ErrorCode.INVALID_PARAMS, what)
+            rule = "must be letters, digits and underscores, and not begin with LEGATION_"
+            raise RpcFault(ErrorCode.INVALID_PARAMS, f"the name of a variable {rule}")
     return {f"{_PACKED}{n}": f"{each.name}={each.value}" for n, each in enumerate(request.env)}
 
 
@@ -518,13 +499,11 @@ def _confined(cwd: str, folders: Sequence[Path] | None, forbidden: ForbiddenPlac
     return place
 
 
-async def _stop(terminal: Terminal) -> None:
+@contextmanager
+def _errors_told() -> Iterator[None]:
     try:
-        await terminal.stop()
+        yield
     except LegationError as error:
-        raise _fault(error) from error
-
-
-def _fault(error: LegationError) -> RpcFault:
-    mistaken = isinstance(error, InvalidParams | ConfigInvalid)
-    return RpcFault(ErrorCode.INVALID_PARAMS if mistaken else ErrorCode.INTERNAL_ERROR, error.message)
+        mistaken = isinstance(error, InvalidParams | ConfigInvalid)
+        code = ErrorCode.INVALID_PARAMS if mistaken else ErrorCode.INTERNAL_ERROR
+        raise RpcFault(code, error.message) from error

@@ -21,7 +21,6 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -48,12 +47,6 @@ Folder: TypeAlias = Callable[[str], Awaitable[Path]]
 """A path that somebody named, if it is a folder that is served."""
 
 
-@dataclass(frozen=True, slots=True)
-class Skill:
-    name: str
-    folder: Path
-
-
 async def put_in_place(
     given: Skills | None, work: Path, folder: Folder, forbidden: ForbiddenPlaces
 ) -> tuple[str, ...]:
@@ -67,7 +60,7 @@ async def put_in_place(
         async with _opened(source, folder) as root:
             found = await asyncio.to_thread(find, root, source.subpath, source.skills)
             for skill in found if source.type == "local" else ():
-                await folder(str(skill.folder))  # a subpath may lead to what is not served
+                await folder(str(skill))  # a subpath may lead to what is not served
             await asyncio.to_thread(place, found, work, forbidden)
         names += [skill.name for skill in found]
     return tuple(dict.fromkeys(names))
@@ -101,22 +94,10 @@ def _clone(url: str, ref: str | None, place: Path) -> Path:
     git = shutil.which("git")
     if git is None:
         raise InvalidParams("cannot take skills from a repository: there is no git here; use a local source")
-    branch = ("--branch", ref) if ref else ()
     target = place / (url.rstrip("/").rpartition("/")[2].removesuffix(".git") or "skills")
-    argv = [
-        git,
-        "clone",
-        "--quiet",
-        "--depth=1",
-        "--no-tags",
-        "--single-branch",
-        *branch,
-        "--",
-        url,
-        str(target),
-    ]
+    shallow = ("--quiet", "--depth=1", "--no-tags", "--single-branch", *(("--branch", ref) if ref else ()))
     process = subprocess.Popen(
-        argv,
+        [git, "clone", *shallow, "--", url, str(target)],
         cwd=place,
         env=_environment(place),
         stdin=subprocess.DEVNULL,
@@ -134,9 +115,8 @@ def _clone(url: str, ref: str | None, place: Path) -> Path:
         process.wait()
     if code != 0:
         why = f"it took more than {FETCH_LIMIT:g} s" if code is None else f"git ended with {code}"
-        raise Unavailable(
-            f"cannot fetch the repository of skills: {why}; check its address, or use a local source"
-        )
+        advice = "check its address, or use a local source"
+        raise Unavailable(f"cannot fetch the repository of skills: {why}; {advice}")
     return target
 
 
@@ -153,10 +133,9 @@ def _environment(home: Path) -> dict[str, str]:
     }
 
 
-def find(source: Path, subpath: str | None, names: Sequence[str] | None) -> list[Skill]:
+def find(source: Path, subpath: str | None, names: Sequence[str] | None) -> list[Path]:
     """The source itself, or the folders right in it, or in its folder `skills`."""
-    root = _beneath(source, subpath)
-    found = {each.name: each for each in _skills_in(root)}
+    found = {_checked(folder.name): folder for folder in _folders_in(_beneath(source, subpath))}
     wanted = list(found) if names is None else list(names)
     missing = [name for name in wanted if name not in found]
     if missing or not found:
@@ -176,18 +155,16 @@ def _beneath(source: Path, subpath: str | None) -> Path:
     return root
 
 
-def _skills_in(root: Path) -> Iterator[Skill]:
+def _folders_in(root: Path) -> Iterator[Path]:
     if _is_skill(root):
-        yield _named(root)
+        yield root
         return
     for place in (root, root / "skills"):
-        try:
-            children = sorted(place.iterdir()) if place == root or not place.is_symlink() else []
-        except OSError:
-            children = []
-        for child in children:
-            if not child.is_symlink() and _is_skill(child):
-                yield _named(child)
+        children: list[Path] = []
+        if place == root or not place.is_symlink():
+            with suppress(OSError):
+                children = sorted(place.iterdir())
+        yield from (child for child in children if not child.is_symlink() and _is_skill(child))
 
 
 def _is_skill(folder: Path) -> bool:
@@ -197,20 +174,19 @@ def _is_skill(folder: Path) -> bool:
         return False
 
 
-def _named(folder: Path) -> Skill:
-    name = folder.name
+def _checked(name: str) -> str:
     if not _NAME.fullmatch(name) or not name.strip("."):
         raise InvalidParams("cannot use a skill of such a name: use letters, digits, `_`, `.` and `-`")
-    return Skill(name, folder)
+    return name
 
 
-def place(skills: Sequence[Skill], work: Path, forbidden: ForbiddenPlaces) -> None:
+def place(skills: Sequence[Path], work: Path, forbidden: ForbiddenPlaces) -> None:
     """Into the session's folder. What is too much, or must not be read, is found before anything is copied."""
     try:
         _must_fit(skills, work, forbidden)
         for where in PLACES:
             for skill in skills:
-                _copy(skill.folder, _made(work, where) / skill.name, forbidden)
+                _copy(skill, _made(work, where) / skill.name, forbidden)
     except OSError as error:
         raise StorageFailed(f"cannot put the skills in place: {error.strerror}; mend that") from error
 
@@ -251,10 +227,10 @@ def _copy_file(source: Path, target: Path, forbidden: ForbiddenPlaces) -> None:
             shutil.copyfileobj(file, copy)
 
 
-def _must_fit(skills: Sequence[Skill], work: Path, forbidden: ForbiddenPlaces) -> None:
+def _must_fit(skills: Sequence[Path], work: Path, forbidden: ForbiddenPlaces) -> None:
     files, size, looked = 0, 0, forbidden.look()
     for skill in skills:
-        for folder, found in _tree(skill.folder):
+        for folder, found in _tree(skill):
             looked.check(folder.stat())
             if folder.samefile(work):
                 raise InvalidParams(
