@@ -1,4 +1,4 @@
-"""Files and terminals of the client that is connected, for the agents of its sessions.
+"""What agents ask of whoever is connected: files, terminals, extensions and questions.
 
 INV-H1  What a client offers it serves, with its own idea of what may be read; where none does, the host serves it.
 """
@@ -6,15 +6,17 @@ INV-H1  What a client offers it serves, with its own idea of what may be read; w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from legation.agents.rpc import RpcFault
 from legation.errors import TransportClosed
 from legation.host.services import DefaultFs
-from legation.server.sessions.clients import Answered, Following, SessionClients
+from legation.server.sessions.clients import Answered, SessionClient, SessionClients
+from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.reverse import (
     CreateTerminalRequest,
     CreateTerminalResponse,
@@ -32,9 +34,10 @@ from legation.wire.members import one_line, renamed
 ANSWER_LIMIT: Final = 60.0  # seconds for a file, or a word of a terminal: the client's time
 
 T = TypeVar("T")
+Key: TypeAlias = tuple[str, str]  # a session and a terminal of its
 
 
-async def ask(client: Following, method: str, request: Shape, shape: type[T], limit: float | None) -> T:
+async def ask(client: SessionClient, method: str, request: Shape, shape: type[T], limit: float | None) -> T:
     """What it answers, an error as the agent is to see it."""
     try:
         async with asyncio.timeout(limit):
@@ -51,56 +54,54 @@ async def ask(client: Following, method: str, request: Shape, shape: type[T], li
         raise RpcFault(ErrorCode.INTERNAL_ERROR, "the client's answer cannot be read") from None
 
 
+@dataclass(slots=True)
 class ClientFiles:
     """The files of one workspace's sessions; `default` are those that the host serves."""
 
-    def __init__(self, clients: SessionClients, workspace: str, default: DefaultFs) -> None:
-        self._clients = clients
-        self._workspace = workspace
-        self._default = default
+    clients: SessionClients
+    workspace: str
+    default: DefaultFs
 
     async def read_text_file(self, request: ReadTextFileRequest) -> ReadTextFileResponse:
-        client = self._clients.offering(self._workspace, request.session_id, "fs", "readTextFile")
+        client = self.clients.offering(self.workspace, request.session_id, "fs", "readTextFile")
         if client is None:
-            return await self._default.read_text_file(request)
+            return await self.default.read_text_file(request)
         return await ask(client, ClientMethod.READ_TEXT_FILE, request, ReadTextFileResponse, ANSWER_LIMIT)
 
     async def write_text_file(self, request: WriteTextFileRequest) -> None:
-        client = self._clients.offering(self._workspace, request.session_id, "fs", "writeTextFile")
+        client = self.clients.offering(self.workspace, request.session_id, "fs", "writeTextFile")
         if client is None:
-            await self._default.write_text_file(request)
+            await self.default.write_text_file(request)
         else:
             await ask(client, ClientMethod.WRITE_TEXT_FILE, request, dict[str, object], ANSWER_LIMIT)
 
 
+@dataclass(slots=True)
 class ClientExtensions:
     """Requests of agents that no protocol names, put to every client that follows. INV-H2  The first answer counts, and
     whoever was slower is told that nothing is asked any more; that a client does not know the method is no answer, unless
     none does."""
 
-    def __init__(self, clients: SessionClients, workspace: str) -> None:
-        self._clients = clients
-        self._workspace = workspace
+    clients: SessionClients
+    workspace: str
 
     async def request(self, session_ids: Sequence[str], method: str, params: bytes) -> object:
-        asked: dict[asyncio.Task[Answered], None] = {}
-        known: list[Following] = []
+        asked: dict[SessionClient, asyncio.Task[Answered]] = {}
         for session_id in session_ids:
             told = msgspec.Raw(renamed(params, session_id))
-            for client in self._clients.of(self._workspace, session_id):
-                if client not in known:
-                    known.append(client)
-                    asked[asyncio.ensure_future(client.calls.ask(method, told))] = None
+            for client in self.clients.of(self.workspace, session_id):
+                if client not in asked:
+                    asked[client] = asyncio.create_task(client.calls.ask(method, told))
         try:
-            return _result(await _first(list(asked)), method)
+            return _result(await _first(asked.values()), method)
         finally:
-            for each in asked:
+            for each in asked.values():
                 each.cancel()
             if asked:
-                await asyncio.wait(asked)
+                await asyncio.wait(asked.values())
 
 
-async def _first(asked: list[asyncio.Task[Answered]]) -> Answered | None:
+async def _first(asked: Iterable[asyncio.Task[Answered]]) -> Answered | None:
     waiting, unknown = set(asked), None
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -124,18 +125,18 @@ def _result(answered: Answered | None, method: str) -> object:
     return msgspec.Raw(one_line(answered.result))
 
 
+@dataclass(slots=True)
 class ClientTerminals:
     """Terminals of clients alone: the host has none, so agents are offered them only where their client has."""
 
-    offered: Final = False
+    offered: ClassVar[bool] = False
 
-    def __init__(self, clients: SessionClients, workspace: str) -> None:
-        self._clients = clients
-        self._workspace = workspace
-        self._at: dict[tuple[str, str], Following] = {}  # session and terminal: whose it is
+    clients: SessionClients
+    workspace: str
+    _at: dict[Key, SessionClient] = field(default_factory=dict)  # whose it is
 
     async def create(self, request: CreateTerminalRequest) -> str:
-        client = self._clients.offering(self._workspace, request.session_id, "terminal")
+        client = self.clients.offering(self.workspace, request.session_id, "terminal")
         if client is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, "no client that has terminals is connected")
         made = await ask(client, ClientMethod.TERMINAL_CREATE, request, CreateTerminalResponse, ANSWER_LIMIT)
@@ -143,40 +144,44 @@ class ClientTerminals:
         return made.terminal_id
 
     async def output(self, session_id: str, terminal_id: str) -> TerminalOutputResponse:
-        return await self._ask(ClientMethod.TERMINAL_OUTPUT, session_id, terminal_id, TerminalOutputResponse)
+        key = session_id, terminal_id
+        return await self._ask(ClientMethod.TERMINAL_OUTPUT, key, TerminalOutputResponse)
 
     async def wait_for_exit(self, session_id: str, terminal_id: str) -> TerminalExitStatus:
         """As long as the command takes."""
-        method = ClientMethod.TERMINAL_WAIT_FOR_EXIT
-        return await self._ask(method, session_id, terminal_id, TerminalExitStatus, None)
+        key = session_id, terminal_id
+        return await self._ask(ClientMethod.TERMINAL_WAIT_FOR_EXIT, key, TerminalExitStatus, None)
 
     async def kill(self, session_id: str, terminal_id: str) -> None:
-        await self._ask(ClientMethod.TERMINAL_KILL, session_id, terminal_id, dict[str, object])
+        await self._ask(ClientMethod.TERMINAL_KILL, (session_id, terminal_id), dict[str, object])
 
     async def release(self, session_id: str, terminal_id: str) -> None:
         try:
-            await self._ask(ClientMethod.TERMINAL_RELEASE, session_id, terminal_id, dict[str, object])
+            await self._ask(ClientMethod.TERMINAL_RELEASE, (session_id, terminal_id), dict[str, object])
         finally:
             self._at.pop((session_id, terminal_id), None)
 
     async def cleanup_session(self, session_id: str) -> None:
         """Told, not waited for: the client has gone, perhaps, and its terminals with it."""
-        for session, terminal_id in [key for key in self._at if key[0] == session_id]:
-            client = self._at.pop((session, terminal_id))
-            client.calls.tell(
-                ClientMethod.TERMINAL_RELEASE, TerminalRequest(session_id=session, terminal_id=terminal_id)
-            )
+        for key in [key for key in self._at if key[0] == session_id]:
+            self._at.pop(key).calls.tell(ClientMethod.TERMINAL_RELEASE, _request(key))
 
-    async def _ask(
-        self,
-        method: str,
-        session_id: str,
-        terminal_id: str,
-        shape: type[T],
-        limit: float | None = ANSWER_LIMIT,
-    ) -> T:
-        client = self._at.get((session_id, terminal_id))
+    async def _ask(self, method: str, key: Key, shape: type[T], limit: float | None = ANSWER_LIMIT) -> T:
+        client = self._at.get(key)
         if client is None:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the session has no such terminal")
-        request = TerminalRequest(session_id=session_id, terminal_id=terminal_id)
-        return await ask(client, method, request, shape, limit)
+        return await ask(client, method, _request(key), shape, limit)
+
+
+def _request(key: Key) -> TerminalRequest:
+    return TerminalRequest(session_id=key[0], terminal_id=key[1])
+
+
+class WaitingQuestions:
+    """A handler that never answers: whoever replies to the session does, or the time is over."""
+
+    modes: Final = frozenset(("form", "url"))
+
+    async def ask(self, _request: CreateElicitationRequest) -> CreateElicitationResponse:
+        never: asyncio.Future[CreateElicitationResponse] = asyncio.get_running_loop().create_future()
+        return await never

@@ -37,7 +37,7 @@ class Calls(Protocol):
         """Ask, and not wait for the answer."""
 
 
-class Following(Protocol):
+class SessionClient(Protocol):
     """A connection, as others see it."""
 
     @property
@@ -53,26 +53,26 @@ class SessionClients:
     """Of a server. Empty until the first client comes."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, str], list[Following]] = {}
+        self._of: dict[tuple[str, str], list[SessionClient]] = {}
 
-    def add(self, workspace: str, session_id: str, client: Following) -> None:
+    def add(self, workspace: str, session_id: str, client: SessionClient) -> None:
         """The last one to come is the first to be asked."""
         following = self._of.setdefault((workspace, session_id), [])
         if client in following:
             following.remove(client)
         following.insert(0, client)
 
-    def remove(self, workspace: str, session_id: str, client: Following) -> None:
+    def remove(self, workspace: str, session_id: str, client: SessionClient) -> None:
         following = self._of.get((workspace, session_id), [])
         if client in following:
             following.remove(client)
         if not following:
             self._of.pop((workspace, session_id), None)
 
-    def of(self, workspace: str, session_id: str) -> list[Following]:
+    def of(self, workspace: str, session_id: str) -> list[SessionClient]:
         return list(self._of.get((workspace, session_id), ()))
 
-    def offering(self, workspace: str, session_id: str, *capability: str) -> Following | None:
+    def offering(self, workspace: str, session_id: str, *capability: str) -> SessionClient | None:
         """One that follows the session and has this, such as `fs`, `readTextFile`."""
         following = self._of.get((workspace, session_id), ())
         return next((each for each in following if offers(each.client, *capability)), None)

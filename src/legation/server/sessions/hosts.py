@@ -128,8 +128,12 @@ class WorkspaceHosts:
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
         from legation.host.services import create_default_fs_handler
-        from legation.server.sessions.client_handlers import ClientExtensions, ClientFiles, ClientTerminals
-        from legation.server.sessions.questions import WaitingQuestions
+        from legation.server.sessions.client_handlers import (
+            ClientExtensions,
+            ClientFiles,
+            ClientTerminals,
+            WaitingQuestions,
+        )
 
         settings, forbidden = self._settings, self._forbidden.in_workspace(workspace)
         # Not the credential of whoever started a session: that one may answer what its agent asks.

@@ -37,7 +37,8 @@ PLAN: Final = "plan"
 BUILD: Final = "build"
 # How agents call planning, the closest first: codex-acp has no such mode, and in "read-only" it asks for every change.
 _PLANS: Final = ("plan", "read-only")
-_MODELS: Final = ("model",)
+# By which categories an agent's option is known, the closest first.
+_CATEGORIES: Final = {"model": ("model",), "variant": VARIANT_CATEGORIES}
 
 logger = logging.getLogger("legation.sessions")
 
@@ -108,23 +109,22 @@ async def choose(session: Setting, wanted: Wanted) -> None:
     if wanted.mode is not None:
         _mode_of(session.offers, wanted.mode, wanted.first_mode)
     if wanted.variant is not None and wanted.model is None:
-        _value_of(session.offers, wanted.variant, "variant", VARIANT_CATEGORIES)
-    if wanted.model is not None:
-        await _choose(session, wanted.model, "model", _MODELS)
-    if wanted.variant is not None:
-        await _choose(session, wanted.variant, "variant", VARIANT_CATEGORIES)
+        _value_of(session.offers, wanted.variant, "variant")
+    for what, name in (("model", wanted.model), ("variant", wanted.variant)):
+        if name is not None:
+            option, value = _value_of(session.offers, name, what)
+            if value != option.current_value:
+                await session.set_option(option.id, value)
     if wanted.mode is not None:
         await _choose_mode(session, wanted.mode, wanted.first_mode)
 
 
-async def _choose(session: Setting, name: str, what: str, categories: tuple[str, ...]) -> None:
-    option, value = _value_of(session.offers, name, what, categories)
-    if value != option.current_value:
-        await session.set_option(option.id, value)
+def _option_of(offers: Offers, what: str) -> SelectOption | None:
+    return next(filter(None, map(offers.choice, _CATEGORIES[what])), None)
 
 
-def _value_of(offers: Offers, name: str, what: str, categories: tuple[str, ...]) -> tuple[SelectOption, str]:
-    option = next(filter(None, map(offers.choice, categories)), None)
+def _value_of(offers: Offers, name: str, what: str) -> tuple[SelectOption, str]:
+    option = _option_of(offers, what)
     if option is None:
         raise CapabilityUnsupported(
             f"cannot choose the {what}: the agent offers none; leave it out", {"type": "invalid_request"}
@@ -175,10 +175,10 @@ def left_in(details: Details, offers: Offers) -> Details:
 def chosen_in(details: Details, offers: Offers, option_id: str) -> Details:
     """With what a client of ACP has chosen, as far as it is the model or the variant: it is chosen again of an agent that is
     started anew."""
-    for member, categories in (("model", _MODELS), ("variant", VARIANT_CATEGORIES)):
-        option = next(filter(None, map(offers.choice, categories)), None)
+    for what in _CATEGORIES:
+        option = _option_of(offers, what)
         if option is not None and option.id == option_id:
-            details = replace(details, **{member: option.current_value})
+            details = replace(details, **{what: option.current_value})
     return left_in(details, offers)
 
 
