@@ -119,7 +119,6 @@ OWN = {
     "agents/outlines.py": "starts the reader of long lines, which gets each as a file in memory",
     "agents/pool.py": "starts agents with the folder that the host chose for them",
     "agents/rehearsal": "an agent, in a process of its own",
-    "agents/schemas": "a developer's tool, which no server runs",
     "approvals/notify/command.py": "the program that the owner set for notices",
     "host/turn.py": "resolves the name of a path that was asked about, and opens nothing of it",
     "approvals/policy/facts.py": "resolves the name of a path, and opens nothing of it (O_PATH)",

@@ -32,6 +32,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "legation/approvals/policy/starters/careful.yaml" in names
     assert "legation/agents/rehearsal/__main__.py" in names
     assert "legation/agents/install/lock.json" in names
+    # What only those run who work on Legation stays in `tools/`.
+    assert not [name for name in names if "schemas" in name or "make_" in name or "reference" in name]
     assert {name.split("/")[0] for name in names} == {
         "legation",
         f"legation-{legation.__version__}.dist-info",

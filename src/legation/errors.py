@@ -280,27 +280,5 @@ def leaves(root: type[LegationError] = LegationError) -> dict[Code, type[Legatio
     return found
 
 
-def reference() -> str:
-    """The page docs/reference/errors.md; a test keeps the two equal."""
-    kinds = leaves()
-    rows = [
-        f"| `{code}` | `{kinds[code].__name__}` | {status.http} | {status.exit} | {kinds[code].__doc__} |"
-        for code, status in STATUS.items()
-    ]
-    return "\n".join([_PAGE_HEAD, *rows, ""])
-
-
 def _short(code: Code) -> str:
     return code.removeprefix("legation/")
-
-
-_PAGE_HEAD: Final = """\
-# Errors
-
-Every error has one code out of this closed set. In Python it is a class of `legation.errors`, all below
-`LegationError`, with `code`, `message` and `data`; over HTTP it is a problem (RFC 9457,
-`application/problem+json`) with the code as `code`; a command ends with the exit code. Exit code 0 means
-success, and a number never changes its meaning.
-
-| code | class | HTTP | exit | meaning |
-|---|---|---|---|---|"""

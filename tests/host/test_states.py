@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,14 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, Conflict
 from legation.host import session as session_module
 from legation.host.session import TABLE, Act, State
+from tools import pages
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_of_the_states_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
     written = (ROOT / "docs" / "reference" / "session-states.md").read_text()
-    assert written == generate.session_states(), "run `./dev check --fix`"
+    assert written == pages.session_states(), "run `./dev check --fix`"
 
 
 def test_the_table_knows_every_state_and_every_way_ends() -> None:

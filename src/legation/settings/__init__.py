@@ -7,7 +7,6 @@ INV-3  Either every value is good, or one error lists all that is wrong, each wi
 
 from legation.settings.fields import FIELDS, Field, flag, variable
 from legation.settings.loading import BIN_VARIABLE, CONFIG_VARIABLE, config_file, default_data_folder, load
-from legation.settings.page import reference
 from legation.settings.readers import LogLevel
 from legation.settings.values import Settings
 
@@ -22,6 +21,5 @@ __all__ = [
     "default_data_folder",
     "flag",
     "load",
-    "reference",
     "variable",
 ]

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from tests.agents.amp.standin import HELP
 
-from legation.agents import schemas
 from legation.agents.amp import options as flags
 from legation.agents.amp.launch import refuse_untrusted, write_settings
 from legation.agents.amp.options import read_flags, refused_option
@@ -17,6 +16,7 @@ from legation.errors import AgentError, Forbidden, Unavailable
 from legation.wire.acp.content import Text
 from legation.wire.acp.toolcall import Content, Diff
 from legation.wire.action import Action
+from tools import schemas
 
 PATCH = """*** Begin Patch
 *** Add File: new.txt

@@ -9,7 +9,7 @@ from legation.agents.claude import options as offers
 from legation.agents.claude import permissions as asking
 from legation.agents.claude.messages import SILENT
 from legation.agents.claude.permissions import Asked
-from legation.agents.schemas import Published, committed, fit
+from tools.schemas import Published, committed, fit
 
 PUBLISHED = committed("claude")
 PAIRS: tuple[tuple[type, str], ...] = (

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests import real_agents
-
-from legation.agents.schemas.codex import PROGRAM
+from tools.schemas.codex import PROGRAM
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from tests.agents.codex import mcp_server
 from tests.agents.codex.codex_desk import IMPATIENT, Desk, add_file, ask, desk, open_with, patch, run
 from tests.agents.codex.person import BLUE, QUESTION, Person
 from tests.host.rig import NO, YES
+from tools.schemas.codex import PROGRAM
 
-from legation.agents.schemas.codex import PROGRAM
 from legation.host.session import Session
 from legation.proc import ProcessLauncher
 from legation.testing.model import ScriptedModel, Text, Thinking, ToolCall

@@ -10,7 +10,7 @@ from legation.agents.codex import messages
 from legation.agents.codex.messages import Sent
 from legation.agents.codex.permissions import ANSWERS, SHAPES
 from legation.agents.codex.translate import READERS, SILENT
-from legation.agents.schemas import Published, committed, fit
+from tools.schemas import Published, committed, fit
 
 STABLE = committed("codex")
 ALL = replace(STABLE, definitions={**STABLE.definitions, **committed("codex-experimental").definitions})

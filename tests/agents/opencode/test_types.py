@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from legation.agents.opencode import messages
-from legation.agents.schemas import Published, committed, fit
+from tools.schemas import Published, committed, fit
 
 PUBLISHED = committed("opencode")
 # We read these and never write them: what we leave out is left out on purpose.

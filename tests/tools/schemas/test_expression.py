@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from legation.agents.schemas.expression import List, Literal, Map, Name, Type, both, parse, union
+from tools.schemas.expression import List, Literal, Map, Name, Type, both, parse, union
 
 _LEAVES = st.one_of(
     st.sampled_from(["string", "integer", "null", "ToolCall", "Parent.field#", "Parent<turn/start>"]).map(

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import pytest
-
-from legation.agents.schemas.inventory import definitions
-from legation.agents.schemas.typescript import types_of
+from tools.schemas.inventory import definitions
+from tools.schemas.typescript import types_of
 
 DECLARED = """
 import type { Usage as Usage_2 } from 'elsewhere';

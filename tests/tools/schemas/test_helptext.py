@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from legation.agents.schemas.amp import help_types
-from legation.agents.schemas.inventory import definitions
+from tools.schemas.amp import help_types
+from tools.schemas.inventory import definitions
 
 HELP = """Thing CLI
 

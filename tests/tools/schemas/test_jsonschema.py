@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from legation.agents.schemas.inventory import definitions
-from legation.agents.schemas.jsonschema import types_of
+from tools.schemas.inventory import definitions
+from tools.schemas.jsonschema import types_of
 
 
 def _read(**schemas: Any) -> dict[str, Any]:

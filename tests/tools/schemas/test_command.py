@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.schemas.__main__ import main
+from tools.schemas.acp import PACKAGE
 
-from legation.agents.schemas import EXTRACTORS, committed
-from legation.agents.schemas.__main__ import main
-from legation.agents.schemas.acp import PACKAGE
+from tools.schemas import EXTRACTORS, committed
 
 NOBODY = {"HOME": "/nonexistent", "PATH": "/nonexistent"}
 TYPE = {"type": "object", "properties": {"sessionId": {"type": "string"}}, "x-side": "agent", "x-method": "m"}

@@ -17,7 +17,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from legation.agents.schemas.expression import (
+from legation.errors import InvalidParams, NotFound
+from tools.schemas.expression import (
     Both,
     Field,
     List,
@@ -30,7 +31,6 @@ from legation.agents.schemas.expression import (
     both,
     parse,
 )
-from legation.errors import InvalidParams, NotFound
 
 # Definitions: every object inside another gets a name of its own, so that a change has an address.
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from legation.agents.schemas import Inventory, changes
-from legation.agents.schemas.inventory import Definition
+from tools.schemas.inventory import Definition
+
+from tools.schemas import Inventory, changes
 
 
 def _said(before: dict[str, Definition], after: dict[str, Definition]) -> list[str]:

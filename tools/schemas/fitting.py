@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import inspect
 
-from legation.agents.schemas.expression import (
+from tools.schemas.expression import (
     PRIMITIVES,
     Both,
     Field,
@@ -29,7 +29,7 @@ from legation.agents.schemas.expression import (
     parse,
     union,
 )
-from legation.agents.schemas.inventory import BESIDES, OTHERS, Inventory
+from tools.schemas.inventory import BESIDES, OTHERS, Inventory
 
 # What a published type can be on the wire, followed through its definitions.
 

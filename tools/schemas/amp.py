@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from legation.agents.schemas.expression import Field, Literal, Name, Object, Type, union
-from legation.agents.schemas.inventory import Inventory, inventory
-from legation.agents.schemas.places import Places, asked_program
 from legation.errors import AgentError
+from tools.schemas.expression import Field, Literal, Name, Object, Type, union
+from tools.schemas.inventory import Inventory, inventory
+from tools.schemas.places import Places, asked_program
 
 PROGRAM: Final = "@ampcode/cli-linux-*/amp"
 _EMPTY: Final = {"object", "never"}  # a part of the help in which nothing was found

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from legation.agents.schemas.expression import Type, reached
-from legation.agents.schemas.inventory import Inventory, inventory
-from legation.agents.schemas.places import Places, package_of
-from legation.agents.schemas.typescript import types_of
 from legation.errors import AgentError
+from tools.schemas.expression import Type, reached
+from tools.schemas.inventory import Inventory, inventory
+from tools.schemas.places import Places, package_of
+from tools.schemas.typescript import types_of
 
 PACKAGE: Final = "@anthropic-ai/claude-agent-sdk"
 _MESSAGES: Final = "sdk.d.ts"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests import real_agents
 
-from legation.agents.schemas import EXTRACTORS, Places, changes, committed
+from tools.schemas import EXTRACTORS, Places, changes, committed
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 
@@ -42,5 +42,5 @@ async def test_the_program_publishes_what_is_committed(name: str, folder: Callab
         pytest.skip(f"cannot check {name}: {extractor.package} is not made for this machine")
     found, before = await extractor.extract(program), committed(name)
     drift = [str(each) for each in changes(before, found)]
-    assert drift == [], f"renew it: python -m legation.agents.schemas extract {name} --in <folder>"
+    assert drift == [], f"renew it: python -m tools.schemas extract {name} --in <folder>"
     assert found == before

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from importlib.resources import files
 
 import pytest
+from tools.schemas.expression import PRIMITIVES, names
+from tools.schemas.expression import parse as parsed
+from tools.schemas.fitting import Published
+from tools.schemas.inventory import FOLDER, Definition
 
-from legation.agents import schemas
 from legation.agents.install import shipped
-from legation.agents.schemas import EXTRACTORS, Inventory, committed, read, written
-from legation.agents.schemas.expression import PRIMITIVES, names
-from legation.agents.schemas.expression import parse as parsed
-from legation.agents.schemas.fitting import Published
-from legation.agents.schemas.inventory import FOLDER, Definition
 from legation.errors import InvalidParams, NotFound
+from tools import schemas
+from tools.schemas import EXTRACTORS, Inventory, committed, read, written
 
 PUBLISHED = files(schemas) / FOLDER
 MOST = 100_000  # bytes of one: it is read by people when it changes
@@ -28,7 +28,7 @@ def test_there_is_one_for_every_extractor_and_no_other() -> None:
 def test_a_committed_inventory_is_in_its_one_form_and_names_its_version(name: str) -> None:
     raw = (PUBLISHED / f"{name}.json").read_bytes()
     found = read(raw)
-    assert written(found) == raw, f"renew it: python -m legation.agents.schemas extract {name}"
+    assert written(found) == raw, f"renew it: python -m tools.schemas extract {name}"
     assert found.agent == name
     assert found.version[0].isdigit()
     assert EXTRACTORS[name].package in found.source

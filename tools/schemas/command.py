@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from legation.agents.schemas import acp, amp, claude, codex, opencode
-from legation.agents.schemas.fitting import Fitted, Published, fit
-from legation.agents.schemas.inventory import Inventory, changes, committed, written
-from legation.agents.schemas.places import Places
 from legation.errors import InvalidParams, NotFound
 from legation.wire.acp import capabilities, elicitation, permission, reverse, rpc, sessions, updates
+from tools.schemas import acp, amp, claude, codex, opencode
+from tools.schemas.fitting import Fitted, Published, fit
+from tools.schemas.inventory import Inventory, changes, committed, written
+from tools.schemas.places import Places
 
 # The publishers that are watched: where each is found, how it is read, and what to do where it is absent.
 

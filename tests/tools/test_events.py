@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from legation.wire import reference
 from legation.wire.events import VERSION
+from tools import events as reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 CONTRACT = Path(__file__).with_name("contract.json")
@@ -13,7 +13,7 @@ CONTRACT = Path(__file__).with_name("contract.json")
 def test_the_committed_page_is_the_generated_one() -> None:
     assert PAGE.read_text() == reference.page(), (
         "docs/reference/events.md is out of date: run "
-        "`python -m legation.wire.reference page > docs/reference/events.md`"
+        "`python -m tools.events page > docs/reference/events.md`"
     )
 
 
@@ -24,7 +24,7 @@ def test_the_public_contract_changes_only_with_its_version() -> None:
     first = "" if committed["version"] != VERSION else "raise VERSION in src/legation/wire/events.py, then "
     pytest.fail(
         "event types or fields differ from the public contract that readers rely on. If that is meant: "
-        f"{first}run `python -m legation.wire.reference contract > tests/wire/contract.json` and the same with "
+        f"{first}run `python -m tools.events contract > tests/tools/contract.json` and the same with "
         "`page > docs/reference/events.md`, and say in CHANGELOG.md what readers must do."
     )
 

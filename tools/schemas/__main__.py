@@ -1,4 +1,4 @@
-"""`python -m legation.agents.schemas extract|check [agent]`: for whoever changes Legation.
+"""`python -m tools.schemas extract|check [agent]`: for whoever changes Legation.
 
 `extract` writes the inventories anew from the programs that are here, `check` says what has changed since.
 Ends with 0 where nothing has, with 1 where something has.
@@ -13,11 +13,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from legation.agents.schemas.command import EXTRACTORS, check, extract
-from legation.agents.schemas.inventory import FOLDER
-from legation.agents.schemas.places import Places
 from legation.errors import LegationError
 from legation.settings import load
+from tools.schemas.command import EXTRACTORS, check, extract
+from tools.schemas.inventory import FOLDER
+from tools.schemas.places import Places
 
 
 def main(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -39,7 +39,7 @@ def main(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m legation.agents.schemas", description="What agents publish about their protocols."
+        prog="python -m tools.schemas", description="What agents publish about their protocols."
     )
     parser.add_argument("do", choices=["extract", "check"])
     parser.add_argument("agent", nargs="?", metavar="AGENT", help=f"one of {', '.join(EXTRACTORS)}; else all")

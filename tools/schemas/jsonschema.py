@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from legation.agents.schemas.expression import (
+from tools.schemas.expression import (
     ANY,
     NULL,
     Both,

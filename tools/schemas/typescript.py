@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from legation.agents.schemas.expression import (
+from tools.schemas.expression import (
     ANY,
     NULL,
     Field,

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from legation.agents.schemas.expression import NULL, Field, Name, Object, Type, reached, union
-from legation.agents.schemas.inventory import Inventory, inventory
-from legation.agents.schemas.jsonschema import clean, type_of, types_of
-from legation.agents.schemas.places import ANSWER_LIMIT, AskedProgram, Places, asked_program
 from legation.errors import AgentError, TimedOut
+from tools.schemas.expression import NULL, Field, Name, Object, Type, reached, union
+from tools.schemas.inventory import Inventory, inventory
+from tools.schemas.jsonschema import clean, type_of, types_of
+from tools.schemas.places import ANSWER_LIMIT, AskedProgram, Places, asked_program
 
 PROGRAMS: Final = ("opencode-linux-*/bin/opencode",)
 OPERATIONS: Final = "operations"

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from legation.agents.schemas.expression import Field, Name, Object, Type, reached
-from legation.agents.schemas.inventory import Inventory, inventory
-from legation.agents.schemas.jsonschema import types_of
-from legation.agents.schemas.places import Places, version_of
+from tools.schemas.expression import Field, Name, Object, Type, reached
+from tools.schemas.inventory import Inventory, inventory
+from tools.schemas.jsonschema import types_of
+from tools.schemas.places import Places, version_of
 
 PACKAGE: Final = "@agentclientprotocol/sdk"
 METHODS: Final = "methods"

@@ -1,10 +1,10 @@
 """Make the lock anew: for whoever changes Legation, with npm and a network at hand.
 
-    python -m legation.agents.install.make_lock claude @anthropic-ai/claude-code@2.1.325 ...
+    python -m tools.make_lock claude @anthropic-ai/claude-code@2.1.325 ...
 
 npm resolves; every tarball is then fetched, checked against npm's hash, unpacked and measured. The entry of that
 agent in lock.json is replaced, with the version of the first package; the modes and models that it had stay until
-`python -m legation.agents.catalogue.make_options NAME` asks the agent itself.
+`python -m tools.make_options NAME` asks the agent itself.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any, Final
 
 import msgspec
 
+from legation.agents.install import lock
 from legation.agents.install.fetch import Fetcher, opened
 from legation.agents.install.lock import FILE, Lock, Package, Release, read
 from legation.agents.install.registry import configured
 from legation.agents.install.tree import digest
 from legation.agents.install.unpack import Bounds, unpack
 
-HERE: Final = Path(__file__).parent / FILE
+HERE: Final = Path(lock.__file__).parent / FILE
 RESOLVE_LIMIT: Final = 300.0  # seconds for npm to resolve one agent: the network's time
 _MACHINES: Final = [(cpu, libc) for cpu in ("x64", "arm64") for libc in ("glibc", "musl")]
 _HUGE: Final = 2**31  # bytes; nothing is known yet of a package that is being locked
@@ -100,7 +101,7 @@ def _measured(fetcher: Fetcher, place: Path, at: str, entry: dict[str, Any]) -> 
     tarball, into = place / "package.tgz", place / f"unpacked-{len(list(place.iterdir()))}"
     fetcher.fetch(wanted, tarball, lambda _: None)
     marks = unpack(tarball, into, Bounds(wanted.files, wanted.size))
-    print(f"{wanted}: {len(marks)} files", file=sys.stderr)  # noqa: T201 - a tool for the terminal
+    print(f"{wanted}: {len(marks)} files", file=sys.stderr)
     return Package(
         at=at,
         name=name,

@@ -7,10 +7,9 @@ import pkgutil
 from dataclasses import replace
 
 import pytest
+from tools.schemas.acp import METHODS
+from tools.schemas.command import KNOWN, OURS, acp_fitted
 
-from legation.agents.schemas import Inventory, Published, committed, fit
-from legation.agents.schemas.acp import METHODS
-from legation.agents.schemas.command import KNOWN, OURS, acp_fitted
 from legation.wire import acp
 from legation.wire.acp.capabilities import AUTH_METHOD_TYPES, Supported
 from legation.wire.acp.config import CONFIG_CATEGORIES
@@ -30,6 +29,7 @@ from legation.wire.acp.sessions import STOP_REASONS, Usage
 from legation.wire.acp.shape import Shape
 from legation.wire.acp.toolcall import TOOL_CALL_STATUSES, TOOL_KINDS
 from legation.wire.acp.updates import COMPACTION_STATUSES, NOTICE_SEVERITIES
+from tools.schemas import Inventory, Published, committed, fit
 
 STABLE = committed("acp")
 NAMED_PLANS: set[type] = {PlanUpdate, PlanRemoved, PlanItems, PlanFile, PlanMarkdown}

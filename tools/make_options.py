@@ -1,6 +1,6 @@
 """Put the modes and models that installed agents offer into the lock: for whoever changes Legation.
 
-python -m legation.agents.catalogue.make_options DATA_FOLDER NAME ...
+python -m tools.make_options DATA_FOLDER NAME ...
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from legation.agents.catalogue.catalogue import Catalogue
 from legation.agents.catalogue.options import options_of
 from legation.agents.install.lock import Lock, shipped
-from legation.agents.install.make_lock import write
+from tools.make_lock import write
 
 
 def main(data_dir: str, *names: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from legation.agents.schemas.expression import Field, Name, Object, Type, names, reached
-from legation.agents.schemas.inventory import Inventory, definitions, inventory
-from legation.agents.schemas.jsonschema import type_of, types_of
-from legation.agents.schemas.places import AskedProgram, Places, asked_program
+from tools.schemas.expression import Field, Name, Object, Type, names, reached
+from tools.schemas.inventory import Inventory, definitions, inventory
+from tools.schemas.jsonschema import type_of, types_of
+from tools.schemas.places import AskedProgram, Places, asked_program
 
 PROGRAM: Final = "@openai/codex-linux-*/vendor/*/bin/codex"
 _BUNDLE: Final = "codex_app_server_protocol.schemas.json"

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import msgspec
+from tools.schemas.inventory import Definition
 
-from legation.agents.schemas import Inventory, Published, fit
-from legation.agents.schemas.inventory import Definition
+from tools.schemas import Inventory, Published, fit
 
 
 class Point(msgspec.Struct, omit_defaults=True):

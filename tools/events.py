@@ -1,7 +1,7 @@
 """The reference page and the contract of all events, generated from their types.
 
-python -m legation.wire.reference page > docs/reference/events.md
-python -m legation.wire.reference contract > tests/wire/contract.json
+python -m tools.events page > docs/reference/events.md
+python -m tools.events contract > tests/tools/contract.json
 """
 
 import json
@@ -46,7 +46,7 @@ _NAMED_UNIONS = {
 _INTRODUCTION = f"""\
 # Events
 
-<!-- Generated: python -m legation.wire.reference page > docs/reference/events.md -->
+<!-- Generated: python -m tools.events page > docs/reference/events.md -->
 
 Version {VERSION} of the contract. Every event has a number (`seq`: dense, per stream, never used twice), a
 time (`at`, epoch milliseconds), a type and a payload. The payload is JSON, stored and delivered as the bytes
