@@ -16,14 +16,15 @@ from signal import SIGTERM
 from typing import Final
 
 from legation.proc import Child, Command, Exit, Pipes
-from legation.testing.correspondence import Correspondence, kind_of
 from legation.testing.recording import (
     BY_ITSELF,
     OUTPUT_ENDED,
     STDIN_CLOSED,
     STOPPED,
+    Correspondence,
     Entry,
     in_blocks,
+    kind_of,
     lines_of,
     message_of,
     read_recording,

@@ -24,7 +24,7 @@ from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.testing.model import ModelRequest, Reply, Script, ScriptedModel
 from legation.testing.model.openai_chat import OpenAiChatWire
-from legation.testing.model.wire import Frame
+from legation.testing.model.request import Frame
 from legation.wire.acp.content import ContentBlock
 from legation.wire.acp.content import Text as Prompt
 from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse

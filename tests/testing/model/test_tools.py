@@ -26,8 +26,7 @@ from legation.testing.model import (
     ToolCall,
     WriteFile,
 )
-from legation.testing.model.arguments import fitting
-from legation.testing.model.tool_calls import NoSuchTool, in_its_words
+from legation.testing.model.tool_calls import NoSuchTool, fitting, in_its_words
 
 Schema = dict[str, object]
 WORDS: Schema = {"type": "string"}

@@ -5,38 +5,33 @@ from legation.testing.model.gemini import GeminiWire
 from legation.testing.model.http import HttpAnswer, HttpRequest
 from legation.testing.model.openai_chat import OpenAiChatWire
 from legation.testing.model.openai_responses import OpenAiResponsesWire
-from legation.testing.model.request import Message, ModelRequest, ToolResult
+from legation.testing.model.request import Message, ModelRequest, ToolResult, Wire
 from legation.testing.model.script import (
+    AskUser,
     Cut,
+    EditFile,
+    ExitPlan,
     Failure,
+    Mcp,
     Pause,
+    ReadFile,
     Reply,
+    RunShell,
     Script,
     Stall,
     StopReason,
     StreamError,
+    SubAgent,
     Text,
     Thinking,
+    Todo,
+    Tool,
     ToolCall,
     TooLong,
     Usage,
-)
-from legation.testing.model.scripted import ScriptedModel, ScriptMismatch
-from legation.testing.model.side import is_side_request
-from legation.testing.model.tools import (
-    AskUser,
-    EditFile,
-    ExitPlan,
-    Mcp,
-    ReadFile,
-    RunShell,
-    SubAgent,
-    Todo,
-    Tool,
     WriteFile,
 )
-from legation.testing.model.wire import Wire
-from legation.testing.model.wires import every_wire
+from legation.testing.model.server import ScriptedModel, ScriptMismatch, every_wire, is_side_request
 
 __all__ = [
     "AnthropicWire",

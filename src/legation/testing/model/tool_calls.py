@@ -6,37 +6,138 @@ INV-M4  A call is only ever made of a tool that the request declares; where none
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from legation.testing.model.arguments import (
-    COMMAND,
-    CONTENT,
-    DESCRIPTION,
-    NEW,
-    OLD,
-    PATH,
-    fitting,
-    items_schema,
-)
-from legation.testing.model.declared import DeclaredTool, as_object, declared_tools
-from legation.testing.model.patches import added_file, updated_file
-from legation.testing.model.request import ModelRequest
-from legation.testing.model.script import Reply, Text, ToolCall
-from legation.testing.model.tools import (
+from legation.testing.model.request import DeclaredTool, ModelRequest, Object, as_object, declared_tools
+from legation.testing.model.script import (
     AskUser,
     EditFile,
     ExitPlan,
     Mcp,
     ReadFile,
+    Reply,
     RunShell,
     SubAgent,
+    Text,
     Todo,
     Tool,
+    ToolCall,
     WriteFile,
 )
-from legation.testing.model.working_directory import completed
+
+# Arguments that fit a declared schema, made of what a script means to say.
+#
+# Agents name the same thing differently (`file_path`, `filePath`, `path`). Each value stands here under all its names; the
+# first that the schema declares gets it, and whatever else the schema requires gets the smallest value that fits.
+
+PATH = ("file_path", "filePath", "absolute_path", "path")
+CONTENT = ("content", "contents", "text")
+COMMAND = ("command", "cmd")
+OLD = ("old_string", "oldString", "old_str", "old")
+NEW = ("new_string", "newString", "new_str", "new")
+DESCRIPTION = ("description",)
+
+Meant = Mapping[tuple[str, ...], object]
+
+
+def fitting(schema: Object, meant: Meant) -> dict[str, object]:
+    properties = as_object(schema.get("properties"))
+    found: dict[str, object] = {}
+    for names, value in meant.items():
+        name = next((name for name in names if name in properties), None)
+        if name is not None:
+            found[name] = value
+        elif not properties:  # a schema that says nothing takes the usual name
+            found[names[0]] = value
+    return {**_owed(schema, found), **found}
+
+
+def items_schema(schema: Object, name: str) -> Object:
+    """Of the members of the array `name`."""
+    return as_object(as_object(as_object(schema.get("properties")).get(name)).get("items"))
+
+
+def _owed(schema: Object, found: Mapping[str, object]) -> dict[str, object]:
+    required = schema.get("required")
+    properties = as_object(schema.get("properties"))
+    names = [str(name) for name in required] if isinstance(required, list) else []
+    return {name: sample(as_object(properties.get(name))) for name in names if name not in found}
+
+
+# The smallest value that fits a JSON schema: what is said where a structure is asked for and its content is not.
+
+PLAIN = "Scripted"
+
+
+def sample_text(schema: Mapping[str, object] | None) -> str:
+    return PLAIN if schema is None else json.dumps(sample(schema))
+
+
+def sample(schema: Mapping[str, object]) -> object:
+    choices = schema.get("enum")
+    if isinstance(choices, list) and choices:
+        return choices[0]
+    if "const" in schema:
+        return schema["const"]
+    match str(schema.get("type", "")).lower():  # Gemini's own schemas shout
+        case "object":
+            properties = schema.get("properties")
+            known = properties if isinstance(properties, dict) else {}
+            return {name: sample(each) for name, each in known.items() if isinstance(each, dict)}
+        case "array":
+            return []
+        case "integer" | "number":
+            least = schema.get("minimum")
+            return least if isinstance(least, int | float) else 0
+        case "boolean":
+            return False
+        case "null":
+            return None
+        case _:
+            return PLAIN
+
+
+# Changes of files in the patch language of Codex's `apply_patch`, which knows whole lines only.
+
+
+def added_file(path: str, content: str) -> str:
+    return _as_patch(f"*** Add File: {path}", _lines("+", content))
+
+
+def updated_file(path: str, old: str, new: str) -> str:
+    return _as_patch(f"*** Update File: {path}", ["@@", *_lines("-", old), *_lines("+", new)])
+
+
+def _as_patch(head: str, lines: list[str]) -> str:
+    return "\n".join(["*** Begin Patch", head, *lines, "*** End Patch", ""])
+
+
+def _lines(sign: str, text: str) -> list[str]:
+    return [sign + line for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+# Where the agent works, as it tells the model: tools that want whole paths are given them.
+
+# How Claude Code, OpenCode, Codex and the Gemini CLI put it.
+_SAID = re.compile(
+    r"(?:working directory|working directory is|<cwd>|workspace root folder|workspace director(?:y|ies)"
+    r"|currently working in the directory)\W{0,6}?(/[^\s<>\"'`]*)",
+    re.IGNORECASE,
+)
+
+
+def completed(path: str, request: ModelRequest) -> str:
+    """As it is where the request names no working directory."""
+    if path.startswith("/"):
+        return path
+    said = next(
+        filter(None, map(_SAID.search, (request.system, *(each.text for each in request.messages)))), None
+    )
+    return f"{said[1].rstrip('/.')}/{path}" if said else path
+
 
 Tools = Mapping[str, DeclaredTool]
 

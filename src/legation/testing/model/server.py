@@ -13,24 +13,35 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from legation.testing.model.anthropic import AnthropicWire
+from legation.testing.model.gemini import GeminiWire
 from legation.testing.model.http import HOST, Connection, HttpAnswer, HttpRequest, HttpServer, HungUp
-from legation.testing.model.request import ModelRequest
-from legation.testing.model.sample import sample_text
-from legation.testing.model.script import (
-    WAIT,
-    Cut,
-    Failure,
-    Pause,
-    Reply,
-    Script,
-    Stall,
-    Step,
-    Text,
-)
-from legation.testing.model.side import is_side_request
-from legation.testing.model.tool_calls import NoSuchTool, in_its_words
-from legation.testing.model.wire import Wire
-from legation.testing.model.wires import every_wire
+from legation.testing.model.openai_chat import OpenAiChatWire
+from legation.testing.model.openai_responses import OpenAiResponsesWire
+from legation.testing.model.request import ModelRequest, Wire
+from legation.testing.model.script import WAIT, Cut, Failure, Pause, Reply, Script, Stall, Step, Text
+from legation.testing.model.tool_calls import NoSuchTool, in_its_words, sample_text
+
+# Which requests are no part of the conversation that a test scripts: agents ask a model for more than they show.
+
+# How a request begins that is made with all tools on offer and yet is no turn.
+_OPENINGS = ("[SUGGESTION MODE:",)  # Claude Code, after a turn: what the user might type next
+_NO_TOOLS = frozenset({"_noop"})  # OpenCode, for endpoints that take no history with calls in it without any
+
+
+def is_side_request(request: ModelRequest) -> bool:
+    """A coding agent at work offers its tools. What it asks on the side (a title, a summary, who speaks next, whether
+    the key works) it asks without any, save for the few that are known by their opening words."""
+    return _NO_TOOLS.issuperset(request.tools) or request.prompt.lstrip().startswith(_OPENINGS)
+
+
+# All the wires there are, on one address: each knows its own by their paths.
+
+
+def every_wire(models: tuple[str, ...] = ("scripted-model",)) -> tuple[Wire, ...]:
+    """`models` are the names that they list. The order matters for the lists alone: the pickiest comes first."""
+    return AnthropicWire(models), GeminiWire(models), OpenAiChatWire(models), OpenAiResponsesWire(models)
+
 
 # Nothing left to spend: the one status after which agents do not ask again. After 429 and 5xx they try for
 # minutes, after 400 and 404 with other features, and 401 and 403 they tell as a question of signing in.
