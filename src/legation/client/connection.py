@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from legation.client import operations
 from legation.client.part_file import Filter, Unchanged
@@ -17,13 +17,9 @@ from legation.secret import Secret
 if TYPE_CHECKING:
     from legation.client.async_http import AsyncCaller
     from legation.client.child import ServerChild
-    from legation.client.http import Caller
+    from legation.client.http import Caller, CallerCore
 
-
-if TYPE_CHECKING:
-    _Surface = Surface[Caller]
-else:
-    _Surface = Surface
+A = TypeVar("A", bound="CallerCore[Any]")  # Caller or AsyncCaller
 
 
 class How(TypedDict, total=False):
@@ -36,8 +32,8 @@ class How(TypedDict, total=False):
     outages: Outages | None  # told when what is followed waits for its server, and when that is back
 
 
-class Legation(_Surface):
-    """Make one with `connect`, `find` or `start`; close it, or use it in a `with`."""
+class ServerConnection(Surface[A]):
+    """A connection, sync or async: where it leads, and the server that was started for it."""
 
     def __init__(
         self,
@@ -50,11 +46,14 @@ class Legation(_Surface):
         repeats: int = REPEATS,
         outages: Outages | None = None,
     ) -> None:
-        from legation.client.http import Caller  # brings httpx2 with it
-
         at = target(url, token, workspace, certificate)
-        super().__init__(Caller(at, timeouts, repeats, outages))
+        super().__init__(self._caller_to(at, timeouts, repeats, outages))
         self._child: ServerChild | None = None
+
+    @staticmethod
+    def _caller_to(at: Target, timeouts: Timeouts, repeats: int, outages: Outages | None) -> A:
+        """Make the caller; importing it is slow, and only now is it needed."""
+        raise NotImplementedError
 
     @classmethod
     def connect(cls, url: str, token: str | Secret, **how: Unpack[How]) -> Self:
@@ -78,8 +77,8 @@ class Legation(_Surface):
         return made
 
     @classmethod
-    def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
-        """To a server of one's own, healthy on return and stopped by `close`; with `spawn=False` as `find`."""
+    def _to_own(cls, spawn: bool | Spawn, how: How) -> Self:
+        """Make a connection to a server of one's own, which does not run yet; with `spawn=False` as `find`."""
         if spawn is False:
             return cls.find(**how)
         from legation.client.child import ServerChild
@@ -87,12 +86,32 @@ class Legation(_Surface):
         child = ServerChild(Spawn() if spawn is True else spawn)
         made = cls(child.url, child.token, **how)
         made._child = child
-        child.start()
         return made
 
     @property
     def url(self) -> str:
         return self.caller.located.now.base
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.url}>"
+
+
+class Legation(ServerConnection["Caller"]):
+    """Make one with `connect`, `find` or `start`; close it, or use it in a `with`."""
+
+    @staticmethod
+    def _caller_to(at: Target, timeouts: Timeouts, repeats: int, outages: Outages | None) -> Caller:
+        from legation.client.http import Caller  # brings httpx2 with it
+
+        return Caller(at, timeouts, repeats, outages)
+
+    @classmethod
+    def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
+        """To a server of one's own, healthy on return and stopped by `close`; with `spawn=False` as `find`."""
+        made = cls._to_own(spawn, how)
+        if made._child is not None:
+            made._child.start()
+        return made
 
     def backup(
         self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged
@@ -117,56 +136,15 @@ class Legation(_Surface):
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {self.url}>"
 
-
-if TYPE_CHECKING:
-    _AsyncSurface = Surface[AsyncCaller]
-else:
-    _AsyncSurface = Surface
-
-
-class AsyncLegation(_AsyncSurface):
+class AsyncLegation(ServerConnection["AsyncCaller"]):
     """Make one with `connect`, `find` or `start`; close it, or use it in an `async with`."""
 
-    def __init__(
-        self,
-        url: str,
-        token: str | Secret,
-        *,
-        workspace: str | None = None,
-        certificate: str | None = None,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        repeats: int = REPEATS,
-        outages: Outages | None = None,
-    ) -> None:
+    @staticmethod
+    def _caller_to(at: Target, timeouts: Timeouts, repeats: int, outages: Outages | None) -> AsyncCaller:
         from legation.client.async_http import AsyncCaller  # brings httpx2 and asyncio with it
 
-        at = target(url, token, workspace, certificate)
-        super().__init__(AsyncCaller(at, timeouts, repeats, outages))
-        self._child: ServerChild | None = None
-
-    @classmethod
-    def connect(cls, url: str, token: str | Secret, **how: Unpack[How]) -> Self:
-        """To a server that runs. Makes no call: the first operation finds out whether it is there."""
-        return cls(url, token, **how)
-
-    @classmethod
-    def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
-        """To the `legation up` of this machine, and after a restart to the next one: at another port, if need be."""
-        folder, own = data_folder(data_dir), "certificate" in how
-        found = find(folder)
-        how.setdefault("certificate", found.certificate)
-        made = cls(found.url, found.token, **how)
-
-        def again() -> Target:
-            found = find(folder)
-            certificate = how.get("certificate") if own else found.certificate
-            return target(found.url, found.token, how.get("workspace"), certificate)
-
-        made.caller.located.again = again
-        return made
+        return AsyncCaller(at, timeouts, repeats, outages)
 
     @classmethod
     def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
@@ -174,18 +152,7 @@ class AsyncLegation(_AsyncSurface):
 
         It starts when the `async with` is entered, and is healthy then; leaving stops it.
         """
-        if spawn is False:
-            return cls.find(**how)
-        from legation.client.child import ServerChild
-
-        child = ServerChild(Spawn() if spawn is True else spawn)
-        made = cls(child.url, child.token, **how)
-        made._child = child
-        return made
-
-    @property
-    def url(self) -> str:
-        return self.caller.located.now.base
+        return cls._to_own(spawn, how)
 
     async def backup(
         self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged
@@ -217,9 +184,6 @@ class AsyncLegation(_AsyncSurface):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {self.url}>"
 
 
 async def _in_thread(work: Callable[[], None]) -> None:

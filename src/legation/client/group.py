@@ -22,8 +22,8 @@ from legation.errors import InternalError
 from legation.wire.api.shape import Page
 
 if TYPE_CHECKING:
-    from legation.client.async_http import AsyncCaller, AsyncFollowing, AsyncLineByLine
-    from legation.client.http import Caller, Following, LineByLine
+    from legation.client.async_http import AsyncCaller, AsyncItemStream
+    from legation.client.http import Caller, ItemStream
 
 
 P = ParamSpec("P")
@@ -79,9 +79,9 @@ class Followed(Generic[P, T]):
     @overload
     def __get__(self, group: None, kind: type) -> Self: ...
     @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, Following[T]]: ...
+    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, ItemStream[T]]: ...
     @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncFollowing[T]]: ...
+    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncItemStream[T]]: ...
     def __get__(self, group: Any, kind: type) -> Any:
         return self if group is None else bound(self.make, group, group.caller.follow)
 
@@ -95,9 +95,9 @@ class ByLine(Generic[P]):
     @overload
     def __get__(self, group: None, kind: type) -> Self: ...
     @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, LineByLine]: ...
+    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, ItemStream[bytes]]: ...
     @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncLineByLine]: ...
+    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncItemStream[bytes]]: ...
     def __get__(self, group: Any, kind: type) -> Any:
         return self if group is None else bound(self.make, group, group.caller.lines)
 

@@ -9,21 +9,19 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Generic, Self, TypedDict, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypedDict, TypeVar
 
 import httpx2
 
 from legation import __version__
 from legation.client.decode import Lines
-from legation.client.follow import Follow
+from legation.client.follow import Follow, StreamRequest
 from legation.client.group import Pages
 from legation.client.part_file import Filter, PartFile, Unchanged
 from legation.client.request import Failure, Operation, Outages, Tries, received, refused, unreachable
 from legation.client.target import BACKUP_READ, Located, Target, Timeouts
-from legation.errors import ConfigInvalid, Conflict, LegationError, Unavailable
+from legation.errors import ConfigInvalid, Conflict, Unavailable
 from legation.wire.api.shape import Page
-
-# What sync and async share of httpx2: the settings of a client, its errors as ours. Importing it is slow.
 
 # Below what servers and proxies give an idle connection (5 to 75): a POST must not meet the moment they close it.
 KEEP_ALIVE: Final = 3.0
@@ -117,24 +115,114 @@ def _trust(target: Target) -> ssl.SSLContext | bool:
     return context
 
 
-# The sync side of the HTTP core: sends operations, follows streams, downloads. Its twin is async_caller.py.
-
 T = TypeVar("T")
 R = TypeVar("R")
+H = TypeVar("H", httpx2.Client, httpx2.AsyncClient)
 
 
-class Caller:
+class Flag(Protocol):
+    def is_set(self) -> bool: ...
+
+
+class RequestArguments(TypedDict):
+    """A request as httpx2 takes it."""
+
+    method: str
+    url: str
+    auth: Callable[[httpx2.Request], httpx2.Request]
+    content: bytes | None
+    headers: dict[str, str]
+    timeout: httpx2.Timeout
+
+
+class CallerCore(Generic[H]):
+    """The part of a caller that never waits: where the server is, what is sent there, what an answer means."""
+
+    _closed: Flag
+
     def __init__(
-        self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
+        self, http: type[H], target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None
     ) -> None:
         self.located = Located(target)
         self._timeouts = timeouts
         self._repeats = repeats
-        self._http: dict[object, httpx2.Client] = {}  # by what is trusted
+        self._make_http: type[H] = http
+        self._http: dict[object, H] = {}  # by what is trusted
         self._outages = outages
         self._away = False
         self._client(target)
-        self._closed = threading.Event()
+
+    def _client(self, at: Target) -> H:
+        """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
+        trust = at.is_plain, at.is_local, at.certificate
+        found = self._http.get(trust)
+        if found is None:
+            found = self._http[trust] = self._make_http(**options(at, self._timeouts))
+        return found
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed.is_set():
+            raise closed()
+
+    def _tries(self, operation: Operation[Any]) -> Tries:
+        return Tries(operation.method, self._repeats)
+
+    def _pause_after(self, tries: Tries, failure: Failure, at: Target) -> float:
+        """Seconds until the next try; none where there is another server to ask. Raises the error when all are used up."""
+        left = self.located.after(failure, at)
+        return 0.0 if left is None else tries.pause_after(left)
+
+    def _request(
+        self, operation: Operation[Any], at: Target, least: float = 0.0
+    ) -> tuple[str, RequestArguments]:
+        """How messages call it, and what is sent. `least`: seconds that the answer is given at any rate."""
+        return self._sent(operation, at, max(least, operation.wait or self._timeouts.read), {})
+
+    def _stream_request(self, asked: StreamRequest, at: Target) -> tuple[str, RequestArguments]:
+        return self._sent(asked, at, self._timeouts.stream, asked.headers)
+
+    def _sent(
+        self, asked: Operation[Any] | StreamRequest, at: Target, read: float, headers: Mapping[str, str]
+    ) -> tuple[str, RequestArguments]:
+        sent = RequestArguments(
+            method=asked.method,
+            url=at.url(asked.path, asked.query),
+            auth=at.sign,
+            content=asked.body,
+            headers={**headers, **content_headers(asked.body)},
+            timeout=read_timeout(self._timeouts, read),
+        )
+        return name(at, asked.method, asked.path), sent
+
+    def _opened(
+        self, machine: Follow[Any], what: str, response: httpx2.Response, body: bytes
+    ) -> Failure | None:
+        """Tell the machine what answered; or give the refusal of a token, which the next server may know."""
+        if response.status_code == 401:
+            return refused(what, response.status_code, response.headers, body)
+        machine.opened(what, response.status_code, response.headers, body)
+        if machine.is_open and self._outages is not None and self._away:
+            self._away = False
+            self._outages(None)
+        return None
+
+    def _pause_of(self, machine: Follow[Any]) -> float:
+        """Seconds until the next connection. An outage is told once, however many streams try and however often."""
+        seconds = machine.pause()
+        if (why := machine.unreached) is not None and self._outages is not None and not self._away:
+            self._away = True
+            self._outages(why)
+        return seconds
+
+
+class Caller(CallerCore[httpx2.Client]):
+    """Sends operations, follows streams and downloads, and blocks meanwhile. Its twin is in async_http.py."""
+
+    def __init__(
+        self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
+    ) -> None:
+        super().__init__(httpx2.Client, target, timeouts, repeats, outages)
+        self._closed: threading.Event = threading.Event()
         self._reading: set[socket.socket] = set()  # by followers, who block there
 
     def close(self) -> None:
@@ -146,56 +234,25 @@ class Caller:
         for client in tuple(self._http.values()):
             client.close()
 
-    def _client(self, at: Target) -> httpx2.Client:
-        """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
-        trust = at.is_plain, at.is_local, at.certificate
-        found = self._http.get(trust)
-        if found is None:
-            found = self._http[trust] = httpx2.Client(**options(at, self._timeouts))
-        return found
-
-    def tell_away(self, error: LegationError) -> None:
-        """Once, however many streams are followed and however often they try."""
-        if self._outages is not None and not self._away:
-            self._away = True
-            self._outages(error)
-
-    def tell_back(self) -> None:
-        if self._outages is not None and self._away:
-            self._away = False
-            self._outages(None)
-
     def pause(self, seconds: float) -> None:
         """Ends early, and with an error, when another thread closes the client."""
         if self._closed.wait(seconds):
             raise closed()
 
-    def _refuse_if_closed(self) -> None:
-        if self._closed.is_set():
-            raise closed()
-
     def send(self, operation: Operation[T]) -> T:
-        tries = Tries(operation.method, self._repeats)
+        tries = self._tries(operation)
         while True:
             self._refuse_if_closed()
             at = self.located.now
             outcome = self._try(operation, at)
             if not isinstance(outcome, Failure):
                 return outcome
-            if (failed := self.located.after(outcome, at)) is not None:
-                self.pause(tries.pause_after(failed))
+            self.pause(self._pause_after(tries, outcome, at))
 
     def _try(self, operation: Operation[T], at: Target) -> T | Failure:
-        what = name(at, operation.method, operation.path)
+        what, sent = self._request(operation, at)
         try:
-            response = self._client(at).request(
-                operation.method,
-                at.url(operation.path, operation.query),
-                auth=at.sign,
-                content=operation.body,
-                headers=content_headers(operation.body),
-                timeout=read_timeout(self._timeouts, operation.wait or self._timeouts.read),
-            )
+            response = self._client(at).request(**sent)
         except TRANSPORT_ERRORS as error:
             return failure(what, error)
         return received(operation, what, response.status_code, response.headers, response.content)
@@ -204,7 +261,7 @@ class Caller:
         self, operation: Operation[None], to: Path, through: Callable[[], Filter] = Unchanged
     ) -> None:
         """The whole body as a file that is there completely or not at all."""
-        tries = Tries(operation.method, self._repeats)
+        tries = self._tries(operation)
         while True:
             self._refuse_if_closed()
             at = self.located.now
@@ -212,17 +269,14 @@ class Caller:
                 failed = self._try_download(operation, at, part, through())
                 if failed is None:
                     return part.finish()
-            if (failed := self.located.after(failed, at)) is not None:
-                self.pause(tries.pause_after(failed))
+            self.pause(self._pause_after(tries, failed, at))
 
     def _try_download(
         self, operation: Operation[None], at: Target, part: PartFile, through: Filter
     ) -> Failure | None:
-        what = name(at, operation.method, operation.path)
-        timeout = read_timeout(self._timeouts, max(BACKUP_READ, self._timeouts.read))
-        url = at.url(operation.path, operation.query)
+        what, sent = self._request(operation, at, BACKUP_READ)
         try:
-            with self._client(at).stream("GET", url, auth=at.sign, timeout=timeout) as response:
+            with self._client(at).stream(**sent) as response:
                 if response.status_code != 200:
                     return refused(what, response.status_code, response.headers, response.read())
                 for chunk in response.iter_bytes(CHUNK):
@@ -239,12 +293,13 @@ class Caller:
     def pages(self, first: Operation[Page[T]]) -> Pages[T]:
         return Pages(first, self.send)
 
-    def lines(self, operation: Operation[None]) -> LineByLine:
-        return LineByLine(self._lines(operation))
+    def lines(self, operation: Operation[None]) -> ItemStream[bytes]:
+        """The lines of an answer, each with its newline."""
+        return ItemStream(self._lines(operation))
 
     def _lines(self, operation: Operation[None]) -> Generator[bytes, None, None]:
         """Repeated until the first chunk has come; what breaks off after that is an error."""
-        tries = Tries(operation.method, self._repeats)
+        tries = self._tries(operation)
         while True:
             self._refuse_if_closed()
             at = self.located.now
@@ -252,15 +307,12 @@ class Caller:
             self._refuse_if_closed()  # what another thread closed looks like an end
             if outcome is None:
                 return
-            if (failed := self.located.after(outcome, at)) is not None:
-                self.pause(tries.pause_after(failed))
+            self.pause(self._pause_after(tries, outcome, at))
 
     def _try_lines(self, operation: Operation[None], at: Target) -> Generator[bytes, None, Failure | None]:
-        what, lines, began = name(at, operation.method, operation.path), Lines(), False
-        timeout = read_timeout(self._timeouts, operation.wait or self._timeouts.read)
-        url = at.url(operation.path, operation.query)
+        (what, sent), lines, began = self._request(operation, at), Lines(), False
         try:
-            with self._client(at).stream("GET", url, auth=at.sign, timeout=timeout) as response:
+            with self._client(at).stream(**sent) as response:
                 body = b"" if response.status_code == 200 else response.read()
                 if failed := no_lines(what, response.status_code, response.headers, body):
                     return failed
@@ -273,37 +325,35 @@ class Caller:
             return lost._replace(passing=lost.passing and not began)
         return broke_off(what) if lines.torn else None
 
-    def follow(self, machine: Follow[T]) -> Following[T]:
-        return Following(self, machine)
+    def follow(self, machine: Follow[T]) -> ItemStream[T]:
+        return ItemStream(self._items(machine))
 
-    def chunks(self, machine: Follow[T]) -> Generator[bytes, None, None]:
+    def _items(self, machine: Follow[T]) -> Generator[T, None, None]:
+        while not machine.ended:
+            with closing(self._chunks(machine)) as chunks:
+                for chunk in chunks:
+                    yield from machine.take(chunk)
+                    if machine.hung_up:
+                        break
+            if not machine.ended:
+                self.pause(self._pause_of(machine))
+
+    def _chunks(self, machine: Follow[T]) -> Generator[bytes, None, None]:
         """The body of one connection of a followed stream; the machine is told how it went."""
-        request = machine.request()
-        timeout = read_timeout(self._timeouts, self._timeouts.stream)
-        headers = {**request.headers, **content_headers(request.body)}
+        asked = machine.request()
         while True:
             self._refuse_if_closed()
             at = self.located.now
-            what, url = name(at, request.method, request.path), at.url(request.path, request.query)
+            what, sent = self._stream_request(asked, at)
             try:
-                with self._client(at).stream(
-                    request.method,
-                    url,
-                    auth=at.sign,
-                    content=request.body,
-                    headers=headers,
-                    timeout=timeout,
-                ) as response:
+                with self._client(at).stream(**sent) as response:
                     body = b"" if response.status_code == 200 else response.read()
-                    if response.status_code != 401:
-                        machine.opened(what, response.status_code, response.headers, body)
-                        if machine.is_open:
-                            self.tell_back()
+                    outcome = self._opened(machine, what, response, body)
+                    if outcome is None:
                         if not machine.hung_up:
                             with self._wakeable(response):
                                 yield from response.iter_bytes()
                         return
-                    outcome = refused(what, response.status_code, response.headers, body)
             except TRANSPORT_ERRORS as error:
                 outcome = failure(what, error)
             if (failed := self.located.after(outcome, at)) is not None:
@@ -320,35 +370,11 @@ class Caller:
             self._reading.discard(sock)
 
 
-class LineByLine:
-    """The lines of an answer, each with its newline; `close` it, or leave its `with`, to stop before its end."""
+class ItemStream(Generic[T]):
+    """A long answer, or a followed stream: iterate it; `close` it, or leave its `with`, to stop before its end."""
 
-    def __init__(self, lines: Generator[bytes, None, None]) -> None:
-        self._lines = lines
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> bytes:
-        return next(self._lines)
-
-    def close(self) -> None:
-        self._lines.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Following(Generic[T]):
-    """A followed stream: iterate it; `close` it, or leave its `with`, to stop before its end."""
-
-    def __init__(self, caller: Caller, machine: Follow[T]) -> None:
-        self._items = _items(caller, machine)
+    def __init__(self, items: Generator[T, None, None]) -> None:
+        self._items = items
 
     def __iter__(self) -> Self:
         return self
@@ -366,17 +392,3 @@ class Following(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _items(caller: Caller, machine: Follow[T]) -> Generator[T, None, None]:
-    while not machine.ended:
-        with closing(caller.chunks(machine)) as chunks:
-            for chunk in chunks:
-                yield from machine.take(chunk)
-                if machine.hung_up:
-                    break
-        if not machine.ended:
-            seconds = machine.pause()
-            if (why := machine.unreached) is not None:
-                caller.tell_away(why)
-            caller.pause(seconds)
