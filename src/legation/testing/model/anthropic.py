@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
-from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult
+from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult, objects
 from legation.testing.model.script import (
     Cut,
     Failure,
@@ -21,6 +21,7 @@ from legation.testing.model.script import (
     ToolCall,
     TooLong,
     Usage,
+    pieces,
 )
 
 _KINDS: Mapping[int, str] = {
@@ -116,19 +117,15 @@ def _block(index: int, part: Text | Thinking | ToolCall, reply: Reply) -> Iterat
 def _deltas(part: Text | Thinking | ToolCall, size: int) -> Iterator[dict[str, object]]:
     match part:
         case Text(text):
-            for piece in _pieces(text, size):
+            for piece in pieces(text, size):
                 yield {"type": "text_delta", "text": piece}
         case Thinking(text):
-            for piece in _pieces(text, size):
+            for piece in pieces(text, size):
                 yield {"type": "thinking_delta", "thinking": piece}
             yield {"type": "signature_delta", "signature": _SIGNATURE}
         case ToolCall():
-            for piece in _pieces(json.dumps(dict(part.input)), size):
+            for piece in pieces(json.dumps(dict(part.input)), size):
                 yield {"type": "input_json_delta", "partial_json": piece}
-
-
-def _pieces(text: str, size: int) -> Iterator[str]:
-    return (text[start : start + size] for start in range(0, len(text), size))
 
 
 def _content(part: Text | Thinking | ToolCall) -> dict[str, object]:
@@ -212,9 +209,9 @@ def read_request(request: HttpRequest) -> ModelRequest:
         path=request.path,
         model=str(body.get("model", "")),
         stream=body.get("stream") is True,
-        tools=tuple(str(tool.get("name", "")) for tool in _objects(body.get("tools"))),
+        tools=tuple(str(tool.get("name", "")) for tool in objects(body.get("tools"))),
         system=_text(body.get("system")),
-        messages=tuple(_read_message(each) for each in _objects(body["messages"])),
+        messages=tuple(_read_message(each) for each in objects(body["messages"])),
         schema=_schema(body),
         headers=request.headers,
         body=body,
@@ -223,7 +220,7 @@ def read_request(request: HttpRequest) -> ModelRequest:
 
 def _read_message(message: Mapping[str, object]) -> Message:
     content = message.get("content")
-    results = tuple(_result(each) for each in _objects(content) if each.get("type") == "tool_result")
+    results = tuple(_result(each) for each in objects(content) if each.get("type") == "tool_result")
     return Message(_ROLES.get(message.get("role"), "user"), _text(content), results)
 
 
@@ -247,9 +244,4 @@ def _text(content: object) -> str:
     """Of a string or of the text blocks in a list."""
     if isinstance(content, str):
         return content
-    return "\n".join(str(block["text"]) for block in _objects(content) if "text" in block)
-
-
-def _objects(value: object) -> Iterator[Mapping[str, object]]:
-    items: Sequence[object] = value if isinstance(value, list) else ()
-    return (item for item in items if isinstance(item, dict))
+    return "\n".join(str(block["text"]) for block in objects(content) if "text" in block)

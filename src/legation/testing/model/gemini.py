@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping
 from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
-from legation.testing.model.request import Frame, Message, ModelRequest, Object, ToolResult, as_object
+from legation.testing.model.request import (
+    Frame,
+    Message,
+    ModelRequest,
+    Object,
+    ToolResult,
+    as_object,
+    objects,
+)
 from legation.testing.model.script import (
     Cut,
     Failure,
@@ -173,7 +181,7 @@ def read_request(request: HttpRequest, model: str, *, stream: bool) -> ModelRequ
     if not isinstance(body, dict) or not isinstance(body.get("contents"), list):
         raise ValueError("the body is no Gemini request")
     functions = (
-        each for tool in _objects(body.get("tools")) for each in _objects(tool.get("functionDeclarations"))
+        each for tool in objects(body.get("tools")) for each in objects(tool.get("functionDeclarations"))
     )
     return ModelRequest(
         path=request.path,
@@ -181,7 +189,7 @@ def read_request(request: HttpRequest, model: str, *, stream: bool) -> ModelRequ
         stream=stream,
         tools=tuple(str(function.get("name", "")) for function in functions),
         system=_text(as_object(body.get("systemInstruction"))),
-        messages=tuple(_read_message(each) for each in _objects(body["contents"])),
+        messages=tuple(_read_message(each) for each in objects(body["contents"])),
         schema=_schema(as_object(body.get("generationConfig"))),
         headers=request.headers,
         body=body,
@@ -189,7 +197,7 @@ def read_request(request: HttpRequest, model: str, *, stream: bool) -> ModelRequ
 
 
 def _read_message(content: Object) -> Message:
-    parts = _objects(content.get("parts"))
+    parts = objects(content.get("parts"))
     results = tuple(
         _result(as_object(part["functionResponse"])) for part in parts if "functionResponse" in part
     )
@@ -215,11 +223,7 @@ def _schema(config: Object) -> Mapping[str, object] | None:
 
 
 def _text(content: Object) -> str:
-    parts = _objects(content.get("parts"))
+    parts = objects(content.get("parts"))
     return "\n".join(
         str(part["text"]) for part in parts if "text" in part and part.get("thought") is not True
     )
-
-
-def _objects(value: object) -> Iterator[Object]:
-    return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else iter(())

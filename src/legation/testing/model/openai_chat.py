@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
-from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult
+from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult, objects
 from legation.testing.model.script import (
     Cut,
     Failure,
@@ -21,6 +21,7 @@ from legation.testing.model.script import (
     ToolCall,
     TooLong,
     Usage,
+    pieces,
 )
 
 _KINDS: Mapping[int, str] = {
@@ -116,13 +117,13 @@ def _paced(head: Mapping[str, object], deltas: Iterator[dict[str, object]], repl
 
 
 def _text_deltas(member: str, text: str, size: int) -> Iterator[dict[str, object]]:
-    return ({member: piece} for piece in _pieces(text, size))
+    return ({member: piece} for piece in pieces(text, size))
 
 
 def _call_deltas(index: int, call: ToolCall, size: int) -> Iterator[dict[str, object]]:
     """The name comes with the first delta, the arguments in those behind it."""
     yield _called({"index": index, **_call(call, "")})
-    for piece in _pieces(json.dumps(dict(call.input)), size):
+    for piece in pieces(json.dumps(dict(call.input)), size):
         yield _called({"index": index, "function": {"arguments": piece}})
 
 
@@ -144,10 +145,6 @@ def _message(reply: Reply) -> dict[str, object]:
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _pieces(text: str, size: int) -> Iterator[str]:
-    return (text[start : start + size] for start in range(0, len(text), size))
 
 
 def _wants_usage(request: ModelRequest) -> bool:
@@ -198,12 +195,12 @@ def read_request(request: HttpRequest) -> ModelRequest:
     body = json.loads(request.body)
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
         raise ValueError("the body is no Chat Completions request")
-    messages = tuple(_read_message(each) for each in _objects(body["messages"]))
+    messages = tuple(_read_message(each) for each in objects(body["messages"]))
     return ModelRequest(
         path=request.path,
         model=str(body.get("model", "")),
         stream=body.get("stream") is True,
-        tools=tuple(_tool(tool) for tool in _objects(body.get("tools"))),
+        tools=tuple(_tool(tool) for tool in objects(body.get("tools"))),
         system="\n".join(message.text for message in messages if message.role == "system"),
         messages=messages,
         schema=_schema(body),
@@ -236,9 +233,4 @@ def _text(content: object) -> str:
     """Of a string or of the text parts in a list."""
     if isinstance(content, str):
         return content
-    return "\n".join(str(part["text"]) for part in _objects(content) if "text" in part)
-
-
-def _objects(value: object) -> Iterator[Mapping[str, object]]:
-    items: Sequence[object] = value if isinstance(value, list) else ()
-    return (item for item in items if isinstance(item, dict))
+    return "\n".join(str(part["text"]) for part in objects(content) if "text" in part)

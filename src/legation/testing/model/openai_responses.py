@@ -6,12 +6,12 @@ A call of a tool that the request declares as custom is sent as plain text: the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import count
 from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
-from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult
+from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult, objects
 from legation.testing.model.script import (
     Cut,
     Failure,
@@ -25,6 +25,7 @@ from legation.testing.model.script import (
     ToolCall,
     TooLong,
     Usage,
+    pieces,
 )
 
 _Item = dict[str, object]
@@ -149,7 +150,7 @@ def _deltas(
         case Text(text):
             at: dict[str, object] = {"content_index": 0}
             yield "content_part.added", {**at, "part": {"type": "output_text", "text": "", "annotations": []}}
-            yield from (("output_text.delta", {**at, "delta": piece}) for piece in _pieces(text, size))
+            yield from (("output_text.delta", {**at, "delta": piece}) for piece in pieces(text, size))
             yield "output_text.done", {**at, "text": text}
             yield (
                 "content_part.done",
@@ -158,7 +159,7 @@ def _deltas(
         case Thinking(text):
             at = {"summary_index": 0}
             yield "reasoning_summary_part.added", {**at, "part": {"type": "summary_text", "text": ""}}
-            for piece in _pieces(text, size):
+            for piece in pieces(text, size):
                 yield "reasoning_summary_text.delta", {**at, "delta": piece}
             yield "reasoning_summary_text.done", {**at, "text": text}
             yield "reasoning_summary_part.done", {**at, "part": {"type": "summary_text", "text": text}}
@@ -167,13 +168,9 @@ def _deltas(
             name, member = (
                 ("custom_tool_call_input", "input") if custom else ("function_call_arguments", "arguments")
             )
-            for piece in _pieces(str(item[member]), size):
+            for piece in pieces(str(item[member]), size):
                 yield f"{name}.delta", {"delta": piece}
             yield f"{name}.done", {member: item[member]}
-
-
-def _pieces(text: str, size: int) -> Iterator[str]:
-    return (text[start : start + size] for start in range(0, len(text), size))
 
 
 def _head(request: ModelRequest) -> dict[str, object]:
@@ -263,23 +260,23 @@ def tool_kinds(body: Mapping[str, object]) -> dict[str, str]:
             found[name] = kind
             continue
         space = "" if name == _COMMON_SPACE else f"{name}."
-        for each in _objects(tool.get("tools")):
+        for each in objects(tool.get("tools")):
             found[f"{space}{each.get('name', '')}"] = str(each.get("type", "function"))
     return found
 
 
 def _declared(body: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    yield from _objects(body.get("tools"))
-    for item in _objects(body.get("input")):
+    yield from objects(body.get("tools"))
+    for item in objects(body.get("input")):
         if item.get("type") == _LATER_TOOLS:
-            yield from _objects(item.get("tools"))
+            yield from objects(item.get("tools"))
 
 
 def _messages(given: list[object] | str) -> Iterator[Message]:
     if isinstance(given, str):
         yield Message("user", given)
         return
-    for item in _objects(given):
+    for item in objects(given):
         kind = str(item.get("type", "message"))
         if kind == "message":
             yield Message(_ROLES.get(item.get("role"), "user"), _text(item.get("content")))
@@ -305,9 +302,4 @@ def _text(content: object) -> str:
     """Of a string or of the parts in a list."""
     if isinstance(content, str):
         return content
-    return "\n".join(str(part["text"]) for part in _objects(content) if "text" in part)
-
-
-def _objects(value: object) -> Iterator[Mapping[str, object]]:
-    items: Sequence[object] = value if isinstance(value, list) else ()
-    return (item for item in items if isinstance(item, dict))
+    return "\n".join(str(part["text"]) for part in objects(content) if "text" in part)

@@ -1,4 +1,4 @@
-"""A model request in words that do not depend on the wire, with the tools that it declares; and the seam between a script and the bytes of one kind of endpoint."""
+"""A model request in words that do not depend on the wire, the tools that it declares, and the seam to one kind of endpoint."""
 
 from __future__ import annotations
 
@@ -87,23 +87,21 @@ class DeclaredTool:
 
 
 def declared_tools(request: ModelRequest) -> dict[str, DeclaredTool]:
-    declared = [*_objects(request.body.get("tools"))]
-    for item in _objects(
-        request.body.get("input")
-    ):  # Codex has models whose tools come with the conversation
+    declared = [*objects(request.body.get("tools"))]
+    for item in objects(request.body.get("input")):  # Codex has models whose tools come with the conversation
         if item.get("type") == "additional_tools":
-            declared += _objects(item.get("tools"))
+            declared += objects(item.get("tools"))
     found = (tool for each in declared for tool in _tools(each))
     return {tool.name: tool for tool in found}
 
 
 def _tools(tool: Object) -> Iterator[DeclaredTool]:
     if "functionDeclarations" in tool:  # Gemini
-        for function in _objects(tool["functionDeclarations"]):
+        for function in objects(tool["functionDeclarations"]):
             schema = function.get("parametersJsonSchema") or function.get("parameters")
             yield DeclaredTool(str(function.get("name", "")), as_object(schema))
     elif tool.get("type") == "namespace":  # OpenAI Responses
-        for each in _objects(tool.get("tools")):
+        for each in objects(tool.get("tools")):
             for inner in _tools(each):
                 prefix = "" if tool.get("name") == "functions" else f"{tool.get('name')}."
                 yield DeclaredTool(prefix + inner.name, inner.schema, inner.freeform)
@@ -120,7 +118,7 @@ def as_object(value: object) -> Object:
     return value if isinstance(value, Mapping) else {}
 
 
-def _objects(value: object) -> Iterator[Object]:
+def objects(value: object) -> Iterator[Object]:
     return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else iter(())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
@@ -285,3 +285,7 @@ class Script:
 
     def take(self) -> Step | None:
         return self._steps.popleft() if self._steps else None
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    return (text[start : start + size] for start in range(0, len(text), size))
