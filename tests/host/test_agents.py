@@ -13,11 +13,13 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, CapabilityUnsupported, ConfigInvalid, Conflict, NotFound
 from legation.host.host import AcpHost, create_acp_host
 from legation.host.options import HostOptions
+from legation.host.stream import HostStream
 from legation.proc.kernel import process
 from legation.testing.clock import FakeClock
 from legation.wire.acp.content import Text
 from legation.wire.diagnostic import Diagnostic
 from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
+from legation.wire.payload import Payload
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -175,6 +177,25 @@ async def test_a_start_that_is_given_up_leaves_no_process_and_no_agent_that_star
         await until_code(made.host, "agent/exit")
         assert process(int((tmp_path / "pid").read_text())) is None
         assert made.host.get_agents()[0].status == "exited"
+
+
+async def test_a_start_that_is_given_up_when_the_agent_is_ready_leaves_no_process(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        source = "print(os.getpid(), file=open('pid', 'w')); hello(); stay()"
+        spawning = asyncio.create_task(made.host.spawn_agent(made.scripted(source)))
+        publish = HostStream.publish
+
+        def given_up(stream: HostStream, payload: Payload) -> None:
+            if isinstance(payload, AgentUpdated) and payload.status == "ready":
+                spawning.cancel()
+            publish(stream, payload)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HostStream, "publish", given_up)
+            with pytest.raises(asyncio.CancelledError):
+                await spawning
+        assert process(int((tmp_path / "pid").read_text())) is None
+        assert made.host.get_agents() == []
 
 
 async def test_who_we_are_is_said_in_the_handshake(tmp_path: Path) -> None:

@@ -137,7 +137,12 @@ class AcpHost:
         self._last_agent += 1
         agent = Agent(f"agent-{self._last_agent}", resolved, self._around_agents(terminals=terminals))
         self._agents[agent.id] = agent
-        await agent.start()
+        try:
+            await agent.start()
+        except asyncio.CancelledError:
+            if agent.live is not None:  # it was ready just then, and nobody else knows of it
+                await asyncio.shield(self.dispose_agent(agent.id))
+            raise
         return agent.snapshot()
 
     def _around_agents(self, *, terminals: bool) -> agents.Surroundings:
