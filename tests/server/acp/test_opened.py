@@ -12,7 +12,7 @@ from msgspec import Raw
 from tests.server.sessions.talk import Talk, open_talk, script
 
 from legation.agents.messages import Message
-from legation.server.acp.log import SessionFollower, Setup
+from legation.server.acp.log import MESSAGE, SessionFollower, Setup
 
 pytestmark = pytest.mark.heavy
 
@@ -425,3 +425,31 @@ async def test_a_request_that_is_refused_at_once_is_told_so_whatever_it_prefers(
     headers = {**talk.headers, "prefer": "respond-async"}
     answer = await talk.call("POST", "/v1/acp/client", message, headers)
     assert (answer.status_code, "too many" in answer.json()["error"]["message"]) == (200, True)
+
+
+async def test_a_client_that_opens_a_session_again_is_asked_anew_and_the_first_question_is_withdrawn(
+    talk: Talk,
+) -> None:
+    await rpc(talk, "initialize", protocolVersion=1)
+    made = await rpc(talk, "session/new", cwd=str(talk.work), mcpServers=[])
+    session = made["result"]["sessionId"]
+    given = {"sessionId": session, "cwd": str(talk.work), "mcpServers": []}
+    said = [{"type": "text", "text": "ask a.txt"}]
+    turn = asyncio.create_task(rpc(talk, "session/prompt", sessionId=session, prompt=said))
+    await told(talk, "session/request_permission", 1)
+    assert "result" in await rpc(talk, "session/load", **given)
+    asked = [each["id"] for each in await told(talk, "session/request_permission", 2)]
+    [permission] = await talk.events(session, "permission-asked")
+    assert (await talk.reply(session, permission["id"], "once")).status_code == 204
+    assert "result" in await turn
+    withdrawn = [each["params"]["requestId"] for each in await told(talk, "$/cancel_request", 2)]
+    assert withdrawn == asked
+
+
+async def told(talk: Talk, method: str, count: int) -> list[Any]:
+    """What the client was told of that method, once it is so much."""
+    while True:
+        found = [each for each in await talk.events("acp:client", MESSAGE) if each.get("method") == method]
+        if len(found) >= count:
+            return found
+        await asyncio.sleep(0.02)  # bounded

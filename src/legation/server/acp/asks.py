@@ -159,6 +159,10 @@ class Asking:
                 if self._running.get(inquiry_id) is asyncio.current_task():
                     del self._running[inquiry_id]
 
+        if inquiry_id in self._answering:
+            return
+        if (former := self._running.get(inquiry_id)) is not None:  # a client that opens its session again
+            former.cancel()
         self._running[inquiry_id] = asyncio.create_task(run(), name=f"legation-asks-{inquiry_id}")
 
     async def _ask_permission(self, session_id: str, ask: PermissionAsked) -> None:
