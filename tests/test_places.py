@@ -32,7 +32,7 @@ from legation.server.fs.reading import OpenFile
 from legation.server.fs.roots import Confinement, Roots
 from legation.server.fs.upload import Unpacking
 from legation.server.fs.writing import Draft
-from legation.server.sessions.attachments import links_to
+from legation.server.sessions.messages import links_to
 from legation.settings import load
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.reverse import CreateTerminalRequest, ReadTextFileRequest, WriteTextFileRequest
@@ -95,7 +95,7 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/fs/roots.py": ({"_root"}, ("fs read",)),
     "server/fs/writing.py": ({"Draft.drop", "Draft.place", "Draft.start"}, ("fs write", "fs upload")),
     "server/processes/starting.py": ({"_command"}, ("fs folder",)),
-    "server/sessions/attachments.py": ({"_link"}, ("attachment",)),
+    "server/sessions/messages.py": ({"_link"}, ("attachment",)),
     "server/sessions/service.py": (
         {
             "SessionService._create",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
 from types import MappingProxyType
@@ -227,7 +227,7 @@ class Inbound:
         self._handlers[token] = handler
         if self._caught_up:
             for asked in list(self._outstanding.values()):
-                self._tell(token, asked)
+                self._tell(asked, [token])
 
         def unsubscribe() -> None:
             self._handlers.pop(token, None)
@@ -262,13 +262,13 @@ class Inbound:
         elif self._outstanding.pop(payload.id, None) is None:
             return
         if self._caught_up:
-            self._tell_all(payload)
+            self._tell(payload, self._handlers)
 
     def _catch_up(self) -> None:
         self._caught_up = True
         self._outstanding = {name: each for name, each in self._outstanding.items() if self._waits(each)}
         for asked in list(self._outstanding.values()):
-            self._tell_all(asked)
+            self._tell(asked, self._handlers)
 
     def _waits(self, asked: PermissionUpdated) -> bool:
         """A host that was killed left its questions in the log, and nobody waits for the answers."""
@@ -278,19 +278,15 @@ class Inbound:
         outside_a_turn = asked.ask is None or asked.ask.turn is None
         return outside_a_turn or self._host.session(asked.session_id).busy
 
-    def _tell_all(self, projection: PermissionUpdated) -> None:
-        for token in list(self._handlers):
-            self._tell(token, projection)
-
-    def _tell(self, token: object, projection: PermissionUpdated) -> None:
-        handler = self._handlers.get(token)  # an earlier one may have removed it
-        if handler is None:
-            return
-        try:
-            handler(_message(projection))
-        except Exception as error:  # noqa: BLE001 - a handler's own fault, isolated and told
-            what = f"an inbound handler failed on permission {projection.id}: {type(error).__name__}"
-            self._host.publish(Diagnostic(code=DiagnosticCode.SUBSCRIBER_ERROR, message=what))
+    def _tell(self, projection: PermissionUpdated, tokens: Iterable[object]) -> None:
+        for token in list(tokens):
+            handler = self._handlers.get(token)  # an earlier one may have removed it
+            try:
+                if handler is not None:
+                    handler(_message(projection))
+            except Exception as error:  # noqa: BLE001 - a handler's own fault, isolated and told
+                what = f"an inbound handler failed on permission {projection.id}: {type(error).__name__}"
+                self._host.publish(Diagnostic(code=DiagnosticCode.SUBSCRIBER_ERROR, message=what))
 
 
 def _message(projection: PermissionUpdated) -> dict[str, object]:

@@ -10,7 +10,7 @@ import pytest
 from tests.server.sessions.talk import LIMIT, Talk, script
 
 from legation.server.sessions import service
-from legation.server.sessions.attachments import links_to
+from legation.server.sessions.messages import links_to
 
 pytestmark = pytest.mark.heavy
 
@@ -53,7 +53,7 @@ async def test_a_turn_is_streamed_to_its_end(talk: Talk) -> None:
 async def test_a_turn_that_ends_while_the_next_message_is_read_is_not_in_the_body_of_the_next(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await talk.created("s")
+    await talk.created("s", directory=str(talk.work))
     await talk.send("s", "elicit Who? name:string", "say not mine")
     _, asked = await talk.until("s", "question-asked")
     reading, read_on = asyncio.Event(), threading.Event()
@@ -65,7 +65,8 @@ async def test_a_turn_that_ends_while_the_next_message_is_read_is_not_in_the_bod
         return links_to(*args)
 
     monkeypatch.setattr(service, "links_to", slow_disk)
-    body = {"message": script("say mine")}
+    (talk.work / "read").write_text("slowly")  # of a message with nothing attached the disk is not asked
+    body = {"message": script("say mine"), "attachments": [{"path": "read"}]}
     streamed = asyncio.create_task(talk.call("POST", "/v1/sessions/s/messages/stream", body))
     await reading.wait()
     await talk.call("POST", f"/v1/sessions/s/questions/{asked['id']}/reply", {"answers": [["me"]]})

@@ -11,28 +11,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import stat
+from collections.abc import Sequence
+from mimetypes import guess_type
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import quote
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from legation.clock import Clock
-from legation.errors import Conflict, LegationError, PromptInFlight, RateLimited
+from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, PromptInFlight, RateLimited
 from legation.ids import new_id
 from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.details import Begun, Cut, Details, Message
 from legation.server.sessions.record import SessionRecord, SessionRecords, must_be_open
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire import codec
-from legation.wire.acp.content import ContentBlock, Text
+from legation.wire.acp.content import ContentBlock, ResourceLink, Text
 from legation.wire.acp.rpc import ErrorCode, RpcError
+from legation.wire.action import MAX_PATH
+from legation.wire.api.sessions import Attachment
 from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus
 
 if TYPE_CHECKING:
     from legation.host.session import Session
     from legation.host.turn import PromptResult
 
+MOST_ATTACHED: Final = 100  # files to one message
 MOST_QUEUED: Final = 64  # messages of one session that wait
 MOST_QUEUED_SIZE: Final = 4 * 1024 * 1024  # characters of them
 MOST_CONTEXT: Final = 64_000  # characters of a transcript that an agent is told: about 16,000 tokens
@@ -330,3 +340,50 @@ def _unplayed(details: Details) -> tuple[Message, ...]:
 def _put_back(details: Details, message: Message) -> Details:
     """Before those that wait."""
     return replace(details, queue=(message, *details.queue), begun=None)
+
+
+def links_to(
+    attachments: Sequence[Attachment], folders: Sequence[Path], forbidden: ForbiddenPlaces
+) -> tuple[ResourceLink, ...]:
+    """Attachments are files in the session's folders, told to the agent as links. Blocks for as long as the disk does: call
+    it off the loop. A relative path begins in the first folder."""
+    forbidden = forbidden.of_session(folders)
+    if len(attachments) > MOST_ATTACHED:
+        raise InvalidParams(f"cannot attach more than {MOST_ATTACHED} files; leave some out")
+    return tuple(_link(number, each, folders, forbidden) for number, each in enumerate(attachments))
+
+
+def _link(
+    number: int, given: Attachment, folders: Sequence[Path], forbidden: ForbiddenPlaces
+) -> ResourceLink:
+    where = f"attachments[{number}]"
+    if "\0" in given.path:
+        raise _refusal(where, "its path holds the character NUL")
+    if len(given.path) > MAX_PATH:
+        raise _refusal(where, "its path is too long")
+    path = Path(os.path.realpath(folders[0] / given.path))  # links lead where they lead
+    if not any(path.is_relative_to(folder) for folder in folders):
+        raise _refusal(where, "it is, or leads, outside the session's folders")
+    try:
+        forbidden.check_name(path.parts)
+        status = path.stat()
+        forbidden.check(status)
+    except Forbidden:
+        raise _refusal(where, "it is Legation's own or the system's") from None
+    except (OSError, ValueError):
+        raise _refusal(where, "there is no such file") from None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise _refusal(where, "it is no file")
+    return ResourceLink(
+        name=given.filename or path.name,
+        uri=f"file://{quote(os.fsencode(path))}",
+        mime_type=given.mime or guess_type(path.name)[0],
+        size=status.st_size if stat.S_ISREG(status.st_mode) else None,
+    )
+
+
+def _refusal(where: str, why: str) -> InvalidParams:
+    return InvalidParams(
+        f"cannot attach {where}: {why}; name a file in the session's folders",
+        {"path": f"$.{where}.path", "type": "invalid_request"},
+    )

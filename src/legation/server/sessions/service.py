@@ -27,10 +27,9 @@ from legation.server.sessions.approvals import (
     must_be_allowed,
     until_granted,
 )
-from legation.server.sessions.attachments import links_to
 from legation.server.sessions.details import Deletion, Details, Message, foreign
 from legation.server.sessions.hosts import WorkspaceHosts
-from legation.server.sessions.messages import MessageQueue
+from legation.server.sessions.messages import MessageQueue, links_to
 from legation.server.sessions.record import (
     SessionRecord,
     SessionRecords,
