@@ -28,7 +28,7 @@ from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream
 from legation.wire.events import Draft
 from legation.wire.principal import Principal
-from legation.wire.universal.facts import Metadata, SessionFacts
+from legation.wire.universal.shapes import Metadata, SessionFacts
 
 SESSION = "bench"
 BURST = 20  # events at once, about what one read of a busy agent's pipe brings

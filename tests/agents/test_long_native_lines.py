@@ -36,8 +36,8 @@ from legation.wire import jsontext
 from legation.wire.acp.content import Text
 from legation.wire.events import Event
 from legation.wire.members import members
-from legation.wire.universal.facts import Metadata, SessionFacts
 from legation.wire.universal.projector import Projector
+from legation.wire.universal.shapes import Metadata, SessionFacts
 
 MIB = 1024 * 1024
 LARGEST = 5 * MIB

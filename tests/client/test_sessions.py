@@ -57,9 +57,17 @@ from legation.wire.lifecycle import (
     QuestionAsked,
     SessionStatus,
 )
-from legation.wire.universal.facts import Metadata, SessionFacts
 from legation.wire.universal.projector import Projector
-from legation.wire.universal.shapes import EventType, ItemDelta, Permission, Question, SessionEnded, Turn
+from legation.wire.universal.shapes import (
+    EventType,
+    ItemDelta,
+    Metadata,
+    Permission,
+    Question,
+    SessionEnded,
+    SessionFacts,
+    Turn,
+)
 
 pytestmark = pytest.mark.heavy  # a server each
 

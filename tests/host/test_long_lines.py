@@ -19,8 +19,8 @@ from legation.wire import jsontext
 from legation.wire.acp import updates
 from legation.wire.ask import Ask, Decision
 from legation.wire.events import Event
-from legation.wire.universal.facts import Metadata, SessionFacts
 from legation.wire.universal.projector import Projector
+from legation.wire.universal.shapes import Metadata, SessionFacts
 
 MIB = 1024 * 1024
 FACTS = SessionFacts("s", "agent", None, Metadata("agent"))

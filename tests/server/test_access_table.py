@@ -18,7 +18,7 @@ from legation.server.http.operations import Operation
 from legation.server.sessions.details import Details
 from legation.wire.api.approvals import NewGrant
 from legation.wire.api.identity import TokenKind
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 pytestmark = pytest.mark.heavy
 

@@ -23,7 +23,7 @@ from legation.cli.terminal import Terminal, line, paint_diff, plain
 from legation.errors import InvalidParams, LegationError, NotFound
 from legation.wire.ask import offers_only_always
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
-from legation.wire.universal.questions import Field, fields_of
+from legation.wire.universal.asks import Field, fields_of
 
 if TYPE_CHECKING:
     from legation.client import AsyncLegation

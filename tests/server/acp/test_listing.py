@@ -15,7 +15,7 @@ from legation.server.sessions.details import Details
 from legation.server.sessions.record import SessionRecord, SessionRecords
 from legation.store.backend import LOCAL
 from legation.wire.acp.sessions import ListSessionsRequest
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 
 def at(ms: int) -> str:

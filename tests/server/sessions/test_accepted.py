@@ -29,7 +29,7 @@ from legation.store.backend import Op, SetMeta
 from legation.store.sqlite import SqliteBackend
 from legation.wire import codec
 from legation.wire.acp.updates import SessionInfoUpdate
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 NAME: Final = "s"
 PLACE: Final = SessionMeta(cwd="/", agent_definition_id="none", agent_session_id="a")

@@ -7,7 +7,7 @@ from legation.host.modes import Offers, asks, current_mode
 from legation.server.sessions.details import Details
 from legation.server.sessions.options import Wanted, choose, left_in
 from legation.wire.acp.config import SelectChoice, SelectOption, SessionMode, SessionModeState
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 
 class Agent:

@@ -14,7 +14,7 @@ from legation.store.log import EventLog
 from legation.store.memory import MemoryBackend
 from legation.wire import codec
 from legation.wire.lifecycle import PromptStarted
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 OURS = Message(id="msg_1", text="go on")
 OLD = Message(text="go on")  # of a release without ids

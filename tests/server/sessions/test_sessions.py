@@ -7,7 +7,7 @@ from legation.host.meta import SessionMeta
 from legation.server.sessions.details import Details
 from legation.server.sessions.record import SessionRecord
 from legation.wire.api.sessions import SessionInfo
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 pytestmark = pytest.mark.heavy
 

@@ -19,7 +19,7 @@ from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.details import Details, Message
 from legation.server.sessions.messages import MOST_QUEUED, MOST_QUEUED_SIZE, MessageQueue
 from legation.server.sessions.record import SessionRecord, SessionRecords
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 pytestmark = pytest.mark.heavy
 

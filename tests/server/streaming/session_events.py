@@ -28,7 +28,7 @@ from legation.store.stream import Stream
 from legation.wire.api.sessions import NewMessage
 from legation.wire.events import Draft
 from legation.wire.principal import Principal
-from legation.wire.universal.facts import Metadata, SessionFacts
+from legation.wire.universal.shapes import Metadata, SessionFacts
 
 SCHEMAS: list[Schema] = ["sandbox-agent", "universal"]
 A_TURN = turn(

@@ -24,7 +24,7 @@ from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
 from legation.wire.events import Draft, Event, update_type
 from legation.wire.lifecycle import PermissionAnswered, SessionReset, SessionStatus
-from legation.wire.universal.rows import FRAME, Row, join_frames
+from legation.wire.universal.outbox import FRAME, Row, join_frames
 
 ENTRIES: list[Entry] = [
     ACTIVE,

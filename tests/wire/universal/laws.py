@@ -10,9 +10,9 @@ from tests.wire.universal.logs import log as log_of
 
 from legation.wire.events import Event
 from legation.wire.lifecycle import PermissionAnswered, QuestionAnswered
-from legation.wire.universal.facts import STRIDE, Metadata, SessionFacts, floor
 from legation.wire.universal.messages import MessageProjector
 from legation.wire.universal.projector import SILENT, Projector
+from legation.wire.universal.shapes import STRIDE, Metadata, SessionFacts, floor
 
 FACTS = SessionFacts("mine", "rehearsal", "native-1", Metadata("rehearsal", "build", None, "default"))
 ELSEWHERE = log_of(

@@ -12,9 +12,9 @@ from tests.wire.universal.logs import chunk
 
 from legation.wire.acp.updates import AgentMessageChunk, decode_update
 from legation.wire.events import Event
-from legation.wire.universal.mold import Chunk, mold_of, read_text
+from legation.wire.universal.outbox import FRAME, join_frames
 from legation.wire.universal.projector import Projector
-from legation.wire.universal.rows import FRAME, join_frames
+from legation.wire.universal.speech import Chunk, mold_of, read_text
 
 TYPE = "agent-message-chunk"
 _texts = st.text(st.characters(exclude_categories=()))  # halves of characters too

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.wire.events import Event
-from legation.wire.universal.embedded import MAX_NESTING, nests_too_deep
-from legation.wire.universal.facts import Metadata, SessionFacts
-from legation.wire.universal.outbox import Outbox, Projected, time_of
-from legation.wire.universal.shapes import ItemDelta, Source, UniversalEvent
+from legation.wire.universal.outbox import MAX_NESTING, Outbox, Projected, nests_too_deep, time_of
+from legation.wire.universal.shapes import ItemDelta, Metadata, SessionFacts, Source, UniversalEvent
 
 _texts = st.text(st.characters(exclude_categories=()))  # halves of characters too
 _names = st.none() | st.text(max_size=5)

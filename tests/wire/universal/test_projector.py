@@ -24,9 +24,9 @@ from legation.wire.lifecycle import (
     UnaskingMode,
 )
 from legation.wire.universal import speech
-from legation.wire.universal.embedded import json_bytes
-from legation.wire.universal.facts import floor
+from legation.wire.universal.outbox import json_bytes
 from legation.wire.universal.projector import Projector
+from legation.wire.universal.shapes import floor
 from legation.wire.universal.speech import MOST_TEXT
 
 Found = list[dict[str, Any]]

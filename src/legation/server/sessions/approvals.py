@@ -28,8 +28,8 @@ from legation.wire.acp.elicitation import (
 from legation.wire.api.approvals import NewGrant
 from legation.wire.api.sessions import ALWAYS, PermissionMode, PermissionReplyWord
 from legation.wire.principal import Principal
-from legation.wire.universal.embedded import json_text
-from legation.wire.universal.questions import Field, fields_of
+from legation.wire.universal.asks import Field, fields_of
+from legation.wire.universal.outbox import json_text
 
 # What each of these modes lets pass without asking, as kinds of calls; None: all. The other modes ask.
 GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}

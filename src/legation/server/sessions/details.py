@@ -13,7 +13,7 @@ import msgspec
 from legation.wire.acp.content import ResourceLink
 from legation.wire.api.approvals import Value
 from legation.wire.api.sessions import PermissionMode
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

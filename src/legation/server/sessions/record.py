@@ -24,7 +24,7 @@ from legation.store.backend import StreamInfo
 from legation.store.log import EventLog
 from legation.wire.api.sessions import SessionInfo
 from legation.wire.lifecycle import Status
-from legation.wire.universal.facts import SessionFacts
+from legation.wire.universal.shapes import SessionFacts
 
 if TYPE_CHECKING:
     from legation.host.meta import SessionMeta

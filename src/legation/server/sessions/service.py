@@ -52,7 +52,7 @@ from legation.wire.acp.content import ResourceLink
 from legation.wire.acp.mcp import McpServer
 from legation.wire.api.sessions import NewMessage, NewSession, SessionChange, SessionInfo, Words
 from legation.wire.principal import Principal
-from legation.wire.universal.facts import Metadata
+from legation.wire.universal.shapes import Metadata
 
 if TYPE_CHECKING:
     pass

@@ -23,8 +23,8 @@ from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
 from legation.store.stream import Span, Stream
 from legation.wire.events import Event
-from legation.wire.universal.facts import STRIDE, SessionFacts
-from legation.wire.universal.rows import Row, framed, join_frames
+from legation.wire.universal.outbox import Row, framed, join_frames
+from legation.wire.universal.shapes import STRIDE, SessionFacts
 
 TAIL_ROWS: Final = 4096
 TAIL_BYTES: Final = 2 * 1024 * 1024

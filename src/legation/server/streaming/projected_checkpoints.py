@@ -18,7 +18,7 @@ from typing import Final
 
 from legation.server.streaming.projected_fold import FOLDS, Fold, Schema
 from legation.wire.events import Event
-from legation.wire.universal.facts import SessionFacts
+from legation.wire.universal.shapes import SessionFacts
 
 APART: Final = 1000  # events of the log between two checkpoints of a reading that passes by
 MOST_CHECKPOINTS: Final = 4096  # about 1.5 kB each: of four million events

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol, Self
 
 from legation.wire.events import Event
-from legation.wire.universal.facts import SessionFacts
 from legation.wire.universal.messages import MessageProjector
+from legation.wire.universal.outbox import Row, framed
 from legation.wire.universal.projector import Projector
-from legation.wire.universal.rows import Row, framed
+from legation.wire.universal.shapes import SessionFacts
 
 Schema = Literal["sandbox-agent", "universal"]
 

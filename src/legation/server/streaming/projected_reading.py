@@ -16,8 +16,8 @@ from legation.server.streaming.projected_checkpoints import Checkpoint, Checkpoi
 from legation.server.streaming.projected_fold import Fold, row
 from legation.store.stream import Span, Stream
 from legation.wire.events import Event
-from legation.wire.universal.facts import STRIDE
-from legation.wire.universal.rows import Row
+from legation.wire.universal.outbox import Row
+from legation.wire.universal.shapes import STRIDE
 
 BEYOND: Final = 2**62  # above all numbers
 STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls

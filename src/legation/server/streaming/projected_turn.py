@@ -15,7 +15,7 @@ from legation.server.streaming.channel import Channel
 from legation.server.streaming.hub import Credential, Hub, Reader, farewell
 from legation.server.streaming.projected import Projected, frames
 from legation.wire.events import Event
-from legation.wire.universal.rows import Row
+from legation.wire.universal.outbox import Row
 
 # Whoever reads a turn answers what it asks, and then reads the session's events. An error, and what cannot be parsed,
 # ends nothing here: if the turn or the session ends of it, that is told.

@@ -1,14 +1,132 @@
 """Permissions and questions: asked, and answered by the same id."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from legation.wire.api.sessions import ALWAYS
 from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
-from legation.wire.universal import questions, shapes
-from legation.wire.universal.embedded import embedded
-from legation.wire.universal.outbox import Outbox
+from legation.wire.universal import shapes
+from legation.wire.universal.outbox import Outbox, embedded, json_text
+
+# A question's form as 0.1.11 can show it: one prompt, one list of options; and its answer as one text.
+#
+# The fields of a form are asked in their order: `answers[n]` of a reply is about the nth.
+
+_BOOLEAN = (("Yes", True), ("No", False))
+
+
+class Choice(msgspec.Struct, frozen=True):
+    label: str
+    value: object
+
+
+class Field(msgspec.Struct, frozen=True):
+    """`type` is JSON Schema's. With `choices`, only their values are valid; `many` of them at once where it says so."""
+
+    name: str
+    title: str
+    type: str
+    description: str | None = None
+    choices: tuple[Choice, ...] = ()
+    many: bool = False
+
+
+def fields_of(schema: Mapping[str, object] | None) -> tuple[Field, ...]:
+    """What an agent's schema asks for, as far as it can be read."""
+    properties = (schema or {}).get("properties")
+    if not isinstance(properties, Mapping):
+        return ()
+    return tuple(_field(str(name), each) for name, each in properties.items() if isinstance(each, Mapping))
+
+
+def asked_question(question: QuestionAsked) -> shapes.Question:
+    fields = fields_of(question.requested_schema)
+    return shapes.Question(question.id, _prompt(question, fields), _options(fields), None, "requested")
+
+
+def answered_question(asked: shapes.Question | None, answer: QuestionAnswered) -> shapes.Question:
+    """`asked` is None where the question is not in the log that was read."""
+    accepted = answer.outcome == "accepted"
+    return shapes.Question(
+        answer.id,
+        asked.prompt if asked else "",
+        asked.options if asked else (),
+        _response(answer.content) if accepted else None,
+        "answered" if accepted else "rejected",
+    )
+
+
+def _field(name: str, schema: Mapping[str, object]) -> Field:
+    type_ = str(schema.get("type", "string"))
+    items = schema.get("items")
+    many = type_ == "array"
+    described = schema.get("description")
+    return Field(
+        name=name,
+        title=str(schema.get("title") or name),
+        type=type_,
+        description=described if isinstance(described, str) else None,
+        choices=_choices(items if many and isinstance(items, Mapping) else schema),
+        many=many,
+    )
+
+
+def _choices(schema: Mapping[str, object]) -> tuple[Choice, ...]:
+    for key in ("oneOf", "anyOf"):
+        listed = schema.get(key)
+        if isinstance(listed, Sequence) and not isinstance(listed, str):
+            named = [each for each in listed if isinstance(each, Mapping) and "const" in each]
+            return tuple(Choice(str(each.get("title") or each["const"]), each["const"]) for each in named)
+    values = schema.get("enum")
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        names = schema.get("enumNames")
+        labels = names if isinstance(names, Sequence) and len(names) == len(values) else values
+        return tuple(Choice(str(label), value) for label, value in zip(labels, values, strict=True))
+    if schema.get("type") == "boolean":
+        return tuple(Choice(label, value) for label, value in _BOOLEAN)
+    return ()
+
+
+def _prompt(question: QuestionAsked, fields: tuple[Field, ...]) -> str:
+    """The message; after it the page to visit, or what there is to fill in where that is more than one choice."""
+    lines = [question.message]
+    if question.url is not None:
+        lines.append(question.url)
+    if len(fields) > 1 or (fields and not fields[0].choices):
+        lines += [_described(field) for field in fields]
+    return "\n".join(lines)
+
+
+def _described(field: Field) -> str:
+    kind = " | ".join(choice.label for choice in field.choices) or field.type
+    about = f": {field.description}" if field.description else ""
+    return f"- {field.title} ({kind}){about}"
+
+
+def _options(fields: tuple[Field, ...]) -> tuple[str, ...]:
+    """Of the one field; beside it there may be room for words of one's own, as agents name it."""
+    first, *others = fields or (None,)
+    if first is None or any(other.name != f"{first.name}_custom" for other in others):
+        return ()
+    return tuple(choice.label for choice in first.choices)
+
+
+def _response(content: Mapping[str, object] | None) -> str | None:
+    """The one value as text; several as JSON."""
+    if not content:
+        return None
+    values = list(content.values())
+    if len(values) > 1:
+        return json_text(content)
+    value = values[0]
+    if isinstance(value, list | tuple):
+        return ", ".join(str(each) for each in value)
+    return value if isinstance(value, str) else json_text(value)
+
 
 _GRANT: Final = "grant:"  # what a grant's own approvals are decided by
 
@@ -30,7 +148,7 @@ class Asks:
         self._permissions: dict[str, _Permission] = {}
         self._questions: dict[str, shapes.Question] = {}
 
-    def copy(self) -> "Asks":
+    def copy(self) -> Asks:
         other = Asks()
         other._permissions, other._questions = dict(self._permissions), dict(self._questions)
         return other
@@ -47,11 +165,11 @@ class Asks:
         out.emit("permission.resolved", data, synthetic=True, raw=True)
 
     def question_asked(self, out: Outbox, asked: QuestionAsked) -> None:
-        data = self._questions[asked.id] = questions.asked(asked)
+        data = self._questions[asked.id] = asked_question(asked)
         out.emit("question.requested", data, raw=True)
 
     def question_answered(self, out: Outbox, answer: QuestionAnswered) -> None:
-        data = questions.answered(self._questions.pop(answer.id, None), answer)
+        data = answered_question(self._questions.pop(answer.id, None), answer)
         out.emit("question.resolved", data, synthetic=True, raw=True)
 
 

@@ -5,15 +5,148 @@ output: Claude puts a description there. Output that grows is told by deltas of 
 replaced by another ends that item and begins a new one, for a delta can only add.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
-from legation.wire.acp.toolcall import ToolCall, ToolCallPatch, ToolCallUpdate, merged
+from legation.wire.acp.content import Text
+from legation.wire.acp.toolcall import (
+    AnyToolCall,
+    Content,
+    Diff,
+    Terminal,
+    ToolCall,
+    ToolCallPatch,
+    ToolCallUpdate,
+    merged,
+)
+from legation.wire.action import tool_name
 from legation.wire.universal import shapes
-from legation.wire.universal.embedded import embedded
-from legation.wire.universal.outbox import Outbox
-from legation.wire.universal.results import call_parts, output_of, result_parts
+from legation.wire.universal.outbox import Outbox, embedded, json_text, json_value
+from legation.wire.universal.speech import part_of
+
+# A change of a file as one hunk of a unified diff, in time linear in its size.
+#
+# Not the smallest diff there is: finding that is quadratic, and agents send what they like.
+
+CONTEXT: Final = 3
+
+
+def unified(path: str, old: str | None, new: str) -> str:
+    before, after = _lines(old or ""), _lines(new)
+    same_start = _common(before, after)
+    same_end = _common(before[same_start:][::-1], after[same_start:][::-1])
+    start = max(0, same_start - CONTEXT)
+    tail = min(same_end, CONTEXT)
+    gone = before[same_start : len(before) - same_end]
+    come = after[same_start : len(after) - same_end]
+    lead = before[start:same_start]
+    rest = before[len(before) - same_end : len(before) - same_end + tail]
+    if not gone and not come:
+        return ""
+    lines = [
+        f"--- {'/dev/null' if old is None else path}\n",
+        f"+++ {path}\n",
+        f"@@ -{_span(start, len(lead + gone + rest))} +{_span(start, len(lead + come + rest))} @@\n",
+        *(_line(" ", line) for line in lead),
+        *(_line("-", line) for line in gone),
+        *(_line("+", line) for line in come),
+        *(_line(" ", line) for line in rest),
+    ]
+    return "".join(lines)
+
+
+def _lines(text: str) -> list[str]:
+    """Ended by line feeds alone: `splitlines` knows other ends, which no diff has."""
+    *whole, last = text.split("\n")
+    return [*(f"{line}\n" for line in whole), *([last] if last else [])]
+
+
+def _common(left: list[str], right: list[str]) -> int:
+    count = 0
+    for one, other in zip(left, right, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
+
+
+def _span(start: int, length: int) -> str:
+    """Lines are counted from 1; an empty span names the line before it."""
+    return f"{start + 1 if length else start},{length}"
+
+
+def _line(mark: str, line: str) -> str:
+    return f"{mark}{line}" if line.endswith("\n") else f"{mark}{line}\n\\ No newline at end of file\n"
+
+
+# What a tool call is called, what it was given and what came of it, as parts of items.
+
+_WRITING: Final = frozenset(("edit", "delete", "move"))
+
+
+def name_of(call: AnyToolCall) -> str:
+    """The name that a permission for it has: `Action.tool`."""
+    if call.name:
+        return tool_name(call.name)
+    # Only the unmistakable form of an MCP tool counts; the title of a shell call is the model's own text.
+    if call.title and call.kind != "execute" and (named := tool_name(call.title)) != call.title:
+        return named
+    return call.kind or "other"
+
+
+def call_parts(call: AnyToolCall) -> tuple[shapes.Part, ...]:
+    given = {} if call.raw_input is UNSET or call.raw_input is None else call.raw_input
+    part = shapes.ToolCall(name_of(call), json_text(given), call.tool_call_id)
+    return (part, shapes.Status(call.title, call.kind)) if call.title else (part,)
+
+
+def output_of(call: AnyToolCall) -> str:
+    """Its text; where it shows none, what the tool gave back."""
+    texts = [
+        each.content.text
+        for each in call.content or ()
+        if isinstance(each, Content) and isinstance(each.content, Text)
+    ]
+    if texts:
+        return "\n".join(texts)
+    if call.raw_output is UNSET or call.raw_output is None:
+        return ""
+    return call.raw_output if isinstance(call.raw_output, str) else json_text(call.raw_output)
+
+
+def result_parts(call: AnyToolCall, output: str) -> tuple[shapes.Part, ...]:
+    return (shapes.ToolResult(call.tool_call_id, output), *_shown(call), *_located(call))
+
+
+def _shown(call: AnyToolCall) -> Iterator[shapes.Part]:
+    """All of its content that is no text."""
+    for each in call.content or ():
+        match each:
+            case Diff():
+                action: shapes.FileAction = "write" if each.old_text is None else "patch"
+                yield shapes.FileRef(each.path, action, unified(each.path, each.old_text, each.new_text))
+            case Content(content=Text()):
+                continue
+            case Content(content=block):
+                yield part_of(block)
+            case Terminal():
+                yield shapes.Json(json_value(each))
+            case unread:
+                yield shapes.Json(json_value(unread.value))
+
+
+def _located(call: AnyToolCall) -> Iterator[shapes.FileRef]:
+    changed = {each.path for each in call.content or () if isinstance(each, Diff)}
+    action: shapes.FileAction = "write" if call.kind in _WRITING else "read"
+    for path in dict.fromkeys(location.path for location in call.locations or ()):
+        if path not in changed:
+            yield shapes.FileRef(path, action)
+
 
 KEPT: Final = 500  # calls of a turn that are open, or may be heard of again
 KEPT_BYTES: Final = (
@@ -48,7 +181,7 @@ class Calls:
         """Bytes of what those that are open said."""
         return self._held
 
-    def copy(self) -> "Calls":
+    def copy(self) -> Calls:
         other = Calls()
         other._calls, other._held = dict(self._calls), self._held
         return other

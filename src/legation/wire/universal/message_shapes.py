@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from legation.wire.universal.facts import Metadata
 from legation.wire.universal.outbox import LogRow
+from legation.wire.universal.shapes import Metadata
 
 
 class PathSource(msgspec.Struct, frozen=True, tag="path"):

@@ -7,6 +7,10 @@ INV-U3  From a reset on, numbers depend on the log from there alone: the history
         that the history can have used.
 """
 
+from __future__ import annotations
+
+import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -16,9 +20,6 @@ import msgspec
 
 from legation.wire import jsontext
 from legation.wire.events import UNREADABLE, WHOLE, Event
-from legation.wire.universal.embedded import embedded, json_bytes
-from legation.wire.universal.facts import SessionFacts, floor
-from legation.wire.universal.rows import DELTA, DELTA_END
 from legation.wire.universal.shapes import (
     Data,
     EventType,
@@ -29,8 +30,133 @@ from legation.wire.universal.shapes import (
     Json,
     Part,
     Role,
+    SessionFacts,
     UniversalEvent,
+    floor,
 )
+
+# Bytes of the log inside another JSON text.
+#
+# INV-U5  Whatever the bytes are, what comes out is one line of JSON in UTF-8 that readers can read: an agent's text breaks
+#         no answer and no SSE frame. What cannot be read is a JSON string of the text.
+
+MAX_NESTING: Final = 100
+"""Rust's readers stop at 128. And how deep our own can go depends on who calls: what one page can read and another
+cannot would have other numbers there."""
+
+# A text without an end is one to the end: looking for it again from every quote would take for ever.
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
+
+_DEEP: Final = b"[" * (MAX_NESTING + 1)
+
+_skim = msgspec.json.Decoder(msgspec.Raw).decode  # holds the text to the grammar, makes nothing of it
+
+
+def nests_too_deep(raw: bytes) -> bool:
+    if raw.find(b"{", MAX_NESTING) < 0 and raw.find(b"[", MAX_NESTING) < 0:
+        return False  # so many bytes open no more than so many; nearly every text ends here
+    if raw.count(b"[") + raw.count(b"{") <= MAX_NESTING:
+        return False
+    # All that is left are brackets; each pass takes out what is innermost, at the speed of a copy.
+    marks = _STRINGS.sub(b"", raw).translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(MAX_NESTING):
+        if _DEEP in marks:
+            return True
+        before, marks = len(marks), marks.replace(b"[]", b"")
+        if len(marks) == before:
+            return False  # nothing is left, or what is left is no JSON
+    return b"[" in marks
+
+
+def embedded(raw: bytes) -> msgspec.Raw:
+    if nests_too_deep(raw):
+        return msgspec.Raw(json_bytes(raw.decode("utf-8", "replace")))
+    try:
+        found = _skim(raw)
+        raw.decode()
+    except jsontext.READ_ERRORS:
+        return msgspec.Raw(_rewritten(raw))
+    return msgspec.Raw(_rewritten(raw)) if b"\n" in raw or b"\r" in raw else found
+
+
+def _rewritten(raw: bytes) -> bytes:
+    try:
+        return json_bytes(jsontext.read_leniently(raw))
+    except jsontext.READ_ERRORS:
+        return json_bytes(raw.decode("utf-8", "replace"))
+
+
+def json_bytes(value: object) -> bytes:
+    """Compact JSON of anything that was JSON once; lone surrogates are written as escapes."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, enc_hook=_unwrapped)
+        return json.dumps(plain, separators=(",", ":")).encode()
+
+
+def json_text(value: object) -> str:
+    """As `json_bytes`; nothing raises."""
+    try:
+        return json_bytes(value).decode()
+    except _UNWRITABLE:
+        return "null"
+
+
+def json_value(value: object) -> msgspec.Raw:
+    """Written here and now: what cannot be written is found here, and not in a reader's page."""
+    return msgspec.Raw(json_text(value).encode())
+
+
+def _unwrapped(value: object) -> object:
+    if isinstance(value, msgspec.Raw):
+        return jsontext.read(bytes(value))
+    raise TypeError(type(value).__name__)
+
+
+# A projected event as text.
+
+FRAME: Final = b"id: %d\ndata: %b\n\n"  # how a live body shows a JSON text: one line of UTF-8 (INV-U5)
+DELTA: Final = b'{"event_id":"evt_%d","sequence":%d,"time":%b,%b,"delta":'
+DELTA_END: Final = b'},"raw":null}\n\n'
+FRAME_START, _FRAME_END = FRAME.split(b"%b")
+DELTA_FRAME: Final = FRAME_START + DELTA
+
+
+class Row(Event, frozen=True, gc=False):
+    """`seq` is its sequence, `type` its own, `raw` its JSON or its frame; `cause` is the event of the log. `native` is a
+    text that is kept apart: of a short delta the frame is `raw`, `native` and `DELTA_END`. A long one is copied where the
+    frames are joined, and nowhere before; what stands behind it, and may have others, is the `rest`."""
+
+    cause: int = 0
+    rest: tuple[bytes, ...] = ()
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """Of a long one, or of one without a frame: what it is together."""
+        return (self.raw, self.native, *self.rest) if self.rest else (self.raw,)
+
+
+def framed(row: Row) -> Row:
+    if row.rest:
+        start, rest = FRAME_START % row.seq + row.raw, (*row.rest, _FRAME_END)
+        return Row(row.seq, row.at, row.type, start, row.native, cause=row.cause, rest=rest)
+    return Row(row.seq, row.at, row.type, FRAME % (row.seq, row.raw), b"", cause=row.cause)
+
+
+def join_frames(rows: Sequence[Event]) -> bytes:
+    """Of rows that have frames."""
+    parts: list[bytes] = []
+    for row in cast(Sequence[Row], rows):
+        if row.native:
+            parts += row.parts if row.rest else (row.raw, row.native, DELTA_END)
+        else:
+            parts.append(row.raw)
+    return b"".join(parts)
+
 
 _NO_RAW: Final = b"null}"
 _DELTA_HEAD: Final = (
@@ -59,7 +185,7 @@ class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
     params: msgspec.Raw | None = None
 
     @classmethod
-    def of(cls, event: Event) -> "LogRow":
+    def of(cls, event: Event) -> LogRow:
         if event.digest:
             return cls._of_long(event)
         native = embedded(event.native) if event.native else None
@@ -67,7 +193,7 @@ class LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(event.seq, event.type, embedded(event.payload), native, params)
 
     @classmethod
-    def _of_long(cls, event: Event) -> "LogRow":
+    def _of_long(cls, event: Event) -> LogRow:
         """As bytes, which are JSON and safe to embed, unless nobody could read them (INV-W5)."""
         if event.digest == UNREADABLE:
             return cls(event.seq, event.type, msgspec.Raw(event.digest))
@@ -239,7 +365,7 @@ class Outbox:
         self.cause: Event
         self._found: list[Projected] = []
 
-    def copy(self) -> "Outbox":
+    def copy(self) -> Outbox:
         """Between two events."""
         other = Outbox(self._session)
         other.sequence, other._items = self.sequence, self._items

@@ -6,25 +6,39 @@ INV-U4  Nothing raises, and nothing is lost but what `SILENT` names: what has no
 INV-U6  Every item that is completed was started, once, and its deltas together are its text.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
+from msgspec import UNSET
+
 from legation.wire import codec
-from legation.wire.acp.plan import Plan, PlanRemoved, PlanUpdate
+from legation.wire.acp.config import BooleanOption, SelectOption
+from legation.wire.acp.plan import Plan, PlanFile, PlanItems, PlanMarkdown, PlanRemoved, PlanUpdate
 from legation.wire.acp.toolcall import ToolCall, ToolCallUpdate
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
+    AvailableCommandsUpdate,
     CompactionSummaryChunk,
     CompactionUpdate,
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
+    Notice,
+    SessionInfoUpdate,
     Unrecognized,
+    UsageUpdate,
     UserMessageChunk,
 )
 from legation.wire.diagnostic import Diagnostic, DiagnosticCode
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
 from legation.wire.lifecycle import (
     AgentExited,
+    ExtensionAnswered,
+    ExtensionMessage,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
@@ -41,14 +55,145 @@ from legation.wire.lifecycle import (
 from legation.wire.universal import shapes, speech
 from legation.wire.universal.asks import Asks
 from legation.wire.universal.calls import Calls
-from legation.wire.universal.embedded import embedded, json_value, nests_too_deep
-from legation.wire.universal.facts import SessionFacts
-from legation.wire.universal.life import Life
-from legation.wire.universal.outbox import Outbox, Projected
-from legation.wire.universal.parts import part_of
-from legation.wire.universal.rows import Row
-from legation.wire.universal.speech import Speech
-from legation.wire.universal.states import STATES, setup_words
+from legation.wire.universal.outbox import Outbox, Projected, Row, embedded, json_value, nests_too_deep
+from legation.wire.universal.shapes import SessionFacts, Status
+from legation.wire.universal.speech import Speech, part_of
+
+# Updates that are no part of the conversation, in a few words; what they say whole stands beside them.
+
+
+def _plan(plan: Plan) -> Status:
+    done = sum(entry.status == "completed" for entry in plan.entries)
+    return Status("plan", f"{done} of {len(plan.entries)} done")
+
+
+def _named_plan(update: PlanUpdate) -> Status:
+    match update.plan:
+        case PlanItems(plan_id=name, entries=entries):
+            done = sum(entry.status == "completed" for entry in entries)
+            return Status("plan", f"{name}: {done} of {len(entries)} done")
+        case PlanFile(plan_id=name, uri=uri):
+            return Status("plan", f"{name}: {uri}")
+        case PlanMarkdown(plan_id=name, content=text):
+            return Status("plan", f"{name}: {text}")
+    return Status("plan", None)
+
+
+def _commands(update: AvailableCommandsUpdate) -> Status:
+    return Status("commands", ", ".join(command.name for command in update.available_commands))
+
+
+def setup_words(facts: SetupFacts) -> list[Status]:
+    words = [Status("mode", facts.modes.current_mode_id)] if facts.modes is not None else []
+    return [*words, *([_config(facts)] if facts.config_options is not None else [])]
+
+
+def _config(update: ConfigOptionUpdate | SetupFacts) -> Status:
+    values = [
+        f"{option.id}={option.current_value}"
+        for option in update.config_options or ()
+        if isinstance(option, SelectOption | BooleanOption)
+    ]
+    return Status("config", ", ".join(values))
+
+
+def _info(update: SessionInfoUpdate) -> Status:
+    return Status("title", update.title) if update.title is not UNSET else Status("session", None)
+
+
+def _usage(update: UsageUpdate) -> Status:
+    cost = f", {update.cost.amount:g} {update.cost.currency}" if update.cost else ""
+    return Status("usage", f"{update.used} of {update.size} tokens{cost}")
+
+
+def _session(status: SessionStatus) -> Status:
+    return Status("session", f"{status.status}: {status.reason}" if status.reason else status.status)
+
+
+STATES: Final[dict[type, Callable[[Any], Status]]] = {
+    Plan: _plan,
+    PlanUpdate: _named_plan,
+    PlanRemoved: lambda update: Status("plan", f"{update.plan_id}: removed"),
+    AvailableCommandsUpdate: _commands,
+    CurrentModeUpdate: lambda update: Status("mode", update.current_mode_id),
+    ConfigOptionUpdate: _config,
+    SessionInfoUpdate: _info,
+    UsageUpdate: _usage,
+    Notice: lambda notice: Status(f"{notice.severity}: {notice.title}", notice.description),
+    CompactionUpdate: lambda update: Status("compaction", update.status),
+    SessionStatus: _session,
+    UnaskingMode: lambda found: Status("mode", f"{found.put_into}: in {found.mode} it would not ask"),
+    ExtensionMessage: lambda sent: Status("extension", sent.method),
+    ExtensionAnswered: lambda answered: Status("extension", f"{answered.method}: answered"),
+    SessionReset: lambda reset: Status("session-reset", reset.reason),
+}
+
+
+# A session's life: begun, in a turn or not, ended, and maybe begun again.
+
+TAIL_LINES: Final = 50
+_INT32: Final = range(-(2**31), 2**31)
+_GONE: Final = frozenset(("closed", "deleted"))
+
+
+class Life(msgspec.Struct):
+    """`turn` is the one that runs; `last_turn` is the one that ran before, which does not begin again."""
+
+    session: SessionFacts
+    fresh: bool = True  # no event yet, or a reset
+    shown_active: bool = False
+    ended: bool = False
+    turn: str | None = None
+    last_turn: str | None = None
+    exit: AgentExited | None = None
+
+    def copy(self) -> Life:
+        return msgspec.structs.replace(self)
+
+    def begin(self, out: Outbox, *, raw: bool = False) -> None:
+        self.fresh = self.ended = False
+        data = shapes.SessionStarted(self.session.metadata)
+        out.emit("session.started", data, synthetic=True, raw=raw)
+
+    def begin_turn(self, out: Outbox, turn: str, *, raw: bool) -> None:
+        self.turn = turn
+        out.emit("turn.started", shapes.Turn("started", turn), synthetic=True, raw=raw)
+
+    def end_turn(self, out: Outbox, *, raw: bool = False) -> None:
+        """`raw`: the event says how it ended."""
+        if self.turn is None:
+            return
+        metadata = embedded(out.cause.payload) if raw else None
+        out.emit("turn.ended", shapes.Turn("ended", self.turn, metadata), synthetic=True, raw=raw)
+        self.turn, self.last_turn = None, self.turn
+
+    def ends_with(self, status: SessionStatus) -> shapes.SessionEnded | None:
+        """None where it goes on: a server that stops takes its agents with it, and their sessions wait."""
+        exited, self.exit = self.exit, None
+        if status.status in _GONE:
+            return shapes.SessionEnded("terminated", "daemon")
+        how = (status.reason or "").partition(":")[0]
+        if status.status != "disconnected" or how not in ("crashed", "ended"):
+            return None
+        if how == "ended":
+            return shapes.SessionEnded("completed", "agent")
+        code = exited.code if exited else None
+        return shapes.SessionEnded(
+            "error",
+            "agent",
+            message=f"the agent {status.reason}",
+            exit_code=code if code is not None and code in _INT32 else None,
+            stderr=_stderr(exited.stderr_tail) if exited and exited.stderr_tail else None,
+        )
+
+
+def _stderr(text: str) -> shapes.Stderr:
+    """The log has the end of it. Where that is short it counts as all there was."""
+    lines = text.splitlines()
+    if len(lines) <= TAIL_LINES:
+        return shapes.Stderr(truncated=False, head=text, total_lines=len(lines))
+    return shapes.Stderr(truncated=True, tail="\n".join(lines[-TAIL_LINES:]))
+
 
 SILENT: Final = frozenset(("turn-state", "agent-exited", "session-status"))
 """Events that may show nothing of their own: a turn's state repeats what the prompt and the asks say, an agent's
@@ -84,7 +229,7 @@ class Projector:
         self._calls = Calls()
         self._asks = Asks()
 
-    def copy(self) -> "Projector":
+    def copy(self) -> Projector:
         """One that goes on from here by itself."""
         other = Projector(self._session)
         other._out = self._out.copy()

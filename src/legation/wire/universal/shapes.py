@@ -4,12 +4,42 @@ A key that the original always writes is always here, null or not; one that it l
 Values of any form are JSON text already.
 """
 
+from __future__ import annotations
+
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from legation.wire.universal.facts import Metadata
+# What a projection says of its session that is not in the log: fixed when the session is made.
+
+STRIDE: Final = 8
+"""More numbers than one event of the log can ever use, the ends of what it begins included (INV-U3)."""
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """As it was asked for. What changes later is told by status items."""
+
+    agent: str
+    agent_mode: str | None = None
+    model: str | None = None
+    permission_mode: str | None = None
+    variant: str | None = None
+
+
+class SessionFacts(msgspec.Struct, frozen=True):
+    """`session_id` is the client's name for it, `native_session_id` the agent's."""
+
+    session_id: str
+    agent: str
+    native_session_id: str | None
+    metadata: Metadata
+
+
+def floor(seq: int) -> int:
+    """The number before the first one that a reading from this event on gives out."""
+    return STRIDE * (seq - 1)
+
 
 EventType = Literal[
     "session.started",

@@ -1,20 +1,120 @@
 """The message that is being said: chunks become one item, with a delta each and the whole of it at its end."""
 
+from __future__ import annotations
+
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, TypeAlias, cast
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from legation.wire import jsontext
-from legation.wire.acp.content import Text
-from legation.wire.events import Event
+from legation.wire.acp.content import ContentBlock, ResourceLink, Text, Unread
+from legation.wire.acp.content import Image as ImageBlock
+from legation.wire.acp.updates import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    CompactionSummaryChunk,
+    UserMessageChunk,
+    decode_update,
+)
+from legation.wire.events import WHOLE, Event, Span
 from legation.wire.universal import shapes
-from legation.wire.universal.embedded import json_bytes
-from legation.wire.universal.mold import Chunk, Mold, mold_of, read_text, whole_text
-from legation.wire.universal.outbox import Outbox, time_text
-from legation.wire.universal.parts import part_of
-from legation.wire.universal.rows import DELTA_FRAME, Row
+from legation.wire.universal.outbox import DELTA_FRAME, Outbox, Row, json_bytes, json_value, time_text
+
+# What stands around the text of a message's chunks: mostly the same from one chunk to the next, so that only the text
+# has to be read.
+#
+# INV-U7  Nobody can tell: what a mold reads is what a whole reading gives. A text is a JSON string in a place where, as
+#         was tried, one string is as good as another.
+
+Chunk = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | CompactionSummaryChunk
+
+_TEXT: Final = re.compile(rb'"text" *: *"((?:[^"\\]++|\\.)*+)"')
+_LONGEST: Final = 256 * 1024  # bytes: to look for the text of a longer one takes longer than to read it whole
+_SAMPLE: Final = "another text"
+
+_skim = msgspec.json.Decoder(msgspec.Raw).decode  # holds the text to the grammar, makes nothing of it
+
+read_text = msgspec.json.Decoder(str).decode
+
+
+class Mold(msgspec.Struct, frozen=True):
+    """Of events of that type and span: `before` ends with the quote before the text, `after` begins with the one behind
+    it."""
+
+    type: str
+    span: Span
+    before: bytes
+    after: bytes
+
+    def literal(self, raw: bytes) -> bytes:
+        """What may be the JSON string of the text: `read_text` says whether it is. Empty if it cannot be."""
+        if raw.startswith(self.before) and raw.endswith(self.after):
+            return raw[len(self.before) - 1 : len(raw) - len(self.after) + 1]
+        return b""
+
+
+def mold_of(event: Event, chunk: Chunk) -> Mold | None:
+    """None where the text is not in a place of its own, or not in the first that looks like one, or very long."""
+    raw, (start, behind) = event.raw, event.span
+    found = _TEXT.search(raw, start) if len(raw) <= _LONGEST else None
+    if found is None or type(chunk.content) is not Text:
+        return None
+    before, after = raw[: found.start(1)], raw[found.end(1) :]
+    tried = decode_update(before[start:] + _SAMPLE.encode() + after[: len(after) - behind])
+    expected = msgspec.structs.replace(chunk, content=msgspec.structs.replace(chunk.content, text=_SAMPLE))
+    try:
+        is_the_text = read_text(b'"%b"' % found[1]) == chunk.content.text
+    except jsontext.READ_ERRORS:
+        return None
+    return Mold(event.type, event.span, before, after) if is_the_text and tried == expected else None
+
+
+def whole_text(event: Event, chunk: Chunk) -> memoryview:
+    """The JSON string of a text that is cut in the digest, as it stands in the event, of which no copy is made; empty if
+    it cannot be told."""
+    mold = mold_of(msgspec.structs.replace(event, raw=event.digest, span=WHOLE), chunk)
+    before, behind = event.span
+    end = len(event.raw) - behind
+    if mold is None or not (
+        event.raw.startswith(mold.before, before) and event.raw.endswith(mold.after, 0, end)
+    ):
+        return memoryview(b"")
+    literal = memoryview(event.raw)[before + len(mold.before) - 1 : end - len(mold.after) + 1]
+    try:
+        _skim(literal)
+    except jsontext.READ_ERRORS:
+        return memoryview(b"")
+    return literal
+
+
+# Content blocks of ACP as parts of an item. What 0.1.11 has no part for is a `json` part, whole.
+
+
+def part_of(block: ContentBlock) -> shapes.Part:
+    match block:
+        case Text(text=text):
+            return shapes.Text(text)
+        case ImageBlock():
+            return shapes.Image(block.uri or f"data:{block.mime_type};base64,{block.data}", block.mime_type)
+        case ResourceLink(uri=uri) if (path := path_of(uri)) is not None:
+            return shapes.FileRef(path, "read")
+        case Unread(value=value):
+            return shapes.Json(json_value(value))
+    return shapes.Json(json_value(block))
+
+
+def path_of(uri: str) -> str | None:
+    """Of a file: address."""
+    if not uri.startswith("file:"):
+        return None
+    try:
+        return unquote(urlsplit(uri).path) or None
+    except ValueError:
+        return None
 
 
 class Speaker(msgspec.Struct, frozen=True):
@@ -69,7 +169,7 @@ class Speech:
         self._mold: Mold | None = None
         self._head = b""
 
-    def copy(self) -> "Speech":
+    def copy(self) -> Speech:
         other = Speech()
         other._speaker, other._native_id = self._speaker, self._native_id
         other._item_id, other._mold, other._head = self._item_id, self._mold, self._head
