@@ -84,14 +84,12 @@ class Places:
         return Registry(self.children)
 
     def home(self, agent: str) -> Path:
-        return self._place(agent) / "home"
-
-    def _place(self, agent: str) -> Path:
-        return self.data / "agents" / self.workspace / quote(agent, safe="")
+        return self.data / "agents" / self.workspace / quote(agent, safe="") / "home"
 
     def command(self, definition: AgentDefinition) -> tuple[Command, Path]:
         """How to start it, and the temporary folder to remove when it has ended."""
-        home, tmp = self.home(definition.name), self._place(definition.name) / "tmp" / new_id("tmp")
+        home = self.home(definition.name)
+        tmp = home.parent / "tmp" / new_id("tmp")
         try:
             for folder in (home, tmp):
                 make_folder(folder)

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Literal, Protocol, TypeVar, cast, get_args
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, get_args
 
 from msgspec.structs import replace
 
@@ -147,23 +147,21 @@ class Inquiries(ABC, Generic[A, V, R]):
         deciding, timer = asyncio.create_task(decide), asyncio.create_task(self.clock.sleep(self.limit))
         inquiry = Inquiry(inquiry_id, asked, answer, deciding, timer)
         self._open[inquiry_id] = inquiry
-        deciding.add_done_callback(partial(self._on_decided, inquiry))
-        timer.add_done_callback(partial(self._on_expired, inquiry))
-        answer.add_done_callback(partial(self._on_withdrawn, inquiry))
+        for ending in (deciding, timer, answer):
+            ending.add_done_callback(partial(self._on_end, inquiry))
         return answer
 
-    def _on_decided(self, inquiry: Inquiry[A, R], _: asyncio.Task[object]) -> None:
-        if inquiry.id in self._open:
+    def _on_end(self, inquiry: Inquiry[A, R], _ended: asyncio.Future[Any]) -> None:
+        """It was withdrawn, decided, or its time is over: the first closes it, and cancels the others."""
+        if inquiry.id not in self._open:
+            return
+        if inquiry.answer.cancelled():
+            self._close(inquiry, self._withdrawn())
+        elif inquiry.deciding.done():
             self._close(inquiry, self._decided(inquiry))
-
-    def _on_expired(self, inquiry: Inquiry[A, R], timer: asyncio.Task[None]) -> None:
-        if not timer.cancelled():
+        else:
             late = f"nobody answered within {self.limit:g} s"
             self._close(inquiry, self._ended("expired", "timeout", late))
-
-    def _on_withdrawn(self, inquiry: Inquiry[A, R], answer: asyncio.Future[R]) -> None:
-        if answer.cancelled():
-            self._close(inquiry, self._withdrawn())
 
     def _withdrawn(self) -> V:
         return self._ended("superseded", "agent", "the agent no longer waits for the answer")

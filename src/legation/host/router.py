@@ -291,7 +291,7 @@ class Router:
         serve = self._reverse.method(method)
         if serve is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"{method} is not offered")
-        session = self._session(params)
+        session = self._session(decode(params, SessionRequest).session_id)
         session.heard()
         service = self._reverse.service(method, params)
         if service is None:
@@ -335,7 +335,7 @@ class Router:
         """Never an error: some agents hang after one. What nobody could be asked about, nobody has allowed."""
         session: Session | None = None
         try:
-            session = self._session(params)
+            session = self._session(decode(params, SessionRequest).session_id)
             request = decode(params, RequestPermissionRequest)
             self._tell_unknown_kinds(session, request)
             answer = session.talk.permission(request)
@@ -359,7 +359,7 @@ class Router:
         if request.session_id is None:
             return _now(answer_without_session(self.trouble))
         try:
-            session = self._session_called(request.session_id)
+            session = self._session(request.session_id)
         except RpcFault as fault:
             what = f"the agent asked a question that nobody was shown: {fault.error.message}"
             self._tell(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
@@ -384,10 +384,7 @@ class Router:
         for session in [*self._sessions.values()]:
             await session.room()
 
-    def _session(self, params: bytes) -> Session:
-        return self._session_called(decode(params, SessionRequest).session_id)
-
-    def _session_called(self, name: str) -> Session:
+    def _session(self, name: str) -> Session:
         session = self._sessions.get(name)
         if session is None:
             raise RpcFault(ErrorCode.INVALID_PARAMS, f"there is no such session: {_shown(name)}")
