@@ -321,12 +321,15 @@ class AcpHost:
         for session in self._sessions:
             session.talk.cut(why)
 
-    async def close_session(self, session_id: str, *, reopens: bool = False) -> None:
+    async def close_session(
+        self, session_id: str, *, reopens: bool = False, settle: Settle | None = None
+    ) -> None:
         """A load opens it again, here; with `reopens` also in a later host, which restores it closed. To close it again
-        without takes that back."""
+        without takes that back. `settle` is called when it is closed, before anybody can open it again."""
         session = self.session(session_id)
         if session.status not in ("closed", "deleted"):
-            await self._lifecycle.close(session, self._agents.get(session.agent_id or ""), reopens=reopens)
+            agent = self._agents.get(session.agent_id or "")
+            await self._lifecycle.close(session, agent, reopens=reopens, settle=settle)
         else:
             await session.end("closed", reopens=reopens)
 
@@ -408,6 +411,7 @@ class AcpHost:
             ):  # until its process has ended, its sessions are still with it
                 await agent.dispose()
             await session.decided()
+            await session.until_not_ending()
             if session.status in ("closed", "deleted"):
                 return session
             agent = self._agents.get(session.agent_id or "")

@@ -353,10 +353,15 @@ class Lifecycle:
 
     # How they end.
 
-    async def close(self, session: Session, agent: Agent | None, *, reopens: bool) -> None:
+    async def close(
+        self, session: Session, agent: Agent | None, *, reopens: bool, settle: Settle | None = None
+    ) -> None:
         live = agent.live if agent and session.status == "active" else None
-        await session.end("closed", reopens=reopens)
-        await self._free(session, agent)
+        try:
+            await session.end("closed", reopens=reopens, last=settle)
+        finally:
+            if session.status == "closed":
+                await self._free(session, agent)
         if live is not None and live.can_close:
             await self._tell_agent(live, session, "closed")
 

@@ -236,6 +236,11 @@ class Session:
         return self._agent
 
     @property
+    def process(self) -> Driver | None:
+        """That of its agent, to be told from the next."""
+        return self._agent
+
+    @property
     def busy(self) -> bool:
         return self.talk.busy
 
@@ -248,6 +253,8 @@ class Session:
     def must_be_usable(self, what: str) -> None:
         if self.status in ("closed", "deleted"):
             raise SessionClosed(f"cannot {what} session {self.id}: it is {self.status}")
+        if self.ending:  # a turn that began now would have no end in the log
+            raise SessionClosed(f"cannot {what} session {self.id}: it is being ended; start another")
         _ = self.agent
 
     async def replace_agent(self, why: str) -> None:
@@ -442,6 +449,10 @@ class Session:
         """It is being closed or deleted: nobody takes it up any more."""
         return self._ends.locked()
 
+    async def until_not_ending(self) -> None:
+        async with self._ends:
+            pass
+
     async def end(
         self,
         status: Literal["closed", "deleted"],
@@ -450,7 +461,8 @@ class Session:
         last: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Strict: where the tombstone cannot be written, nothing is published and this raises. One at a time: whoever
-        comes second finds it ended, and adds that it `reopens` no more. `last` is what is done before a tombstone."""
+        comes second finds it ended, and adds that it `reopens` no more. `last` is what is done before its record goes, or,
+        of one that is closed, before anybody can open it again."""
         async with self._ends:
             if self.status not in (status, "deleted"):  # also one that was closed and is being opened again
                 await self._end(status, reopens, last)
@@ -475,6 +487,8 @@ class Session:
         self._agent, self._losing = None, False
         self._move(Act.DELETE if status == "deleted" else Act.CLOSE if reopens else Act.TERMINATE)
         self.publish()
+        if status == "closed" and last is not None:
+            await last()
 
     async def _close(self, reopens: bool) -> None:
         """The last event must come before the tombstone and says that there is one; so first it is tried

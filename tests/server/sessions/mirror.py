@@ -6,6 +6,8 @@ makes it begin a tool call that goes on when the turn has ended.
 it says in a file `asked` of the session's folder that it is to take it up, and does so when somebody writes to `go`
 there. With `--late` it does the same in the folder that it starts in before it says hello. With `--refuse` it has
 lost every session of another process, unless there is a file `found` in the session's folder; that may name the method.
+`--close` makes it close sessions. With `--held` it waits like that before it answers a method of which there is a file in
+the session's folder, once: `hold session new`.
 """
 
 import json
@@ -45,10 +47,13 @@ def capabilities() -> dict[str, Any]:
         can["loadSession"] = True
     if "--resume" in sys.argv or not {"--load", "--new"} & {*sys.argv}:
         can["sessionCapabilities"] = {"resume": {}}
+    if "--close" in sys.argv:
+        can.setdefault("sessionCapabilities", {})["close"] = {}
     return can
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    hold(method, Path(params.get("cwd") or given.get("cwd") or Path.cwd()))
     if method == "initialize" and "--late" in sys.argv:
         wait(Path.cwd())
     if method == "initialize":
@@ -76,7 +81,16 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
         send(method="session/update", params={"sessionId": params["sessionId"], "update": update})
         return {"stopReason": "end_turn"}
+    if method == "session/close" and "--close" in sys.argv:
+        return {}
     raise KeyError(method)
+
+
+def hold(method: str, folder: Path) -> None:
+    held = folder / f"hold {method.replace('/', ' ')}"
+    if "--held" in sys.argv and held.exists():
+        held.unlink()
+        wait(folder)
 
 
 def is_found(path: Path, method: str) -> bool:

@@ -35,6 +35,8 @@ MIRRORS = {
     "slow": ("--load", "--resume", "--wait"),
     "late": ("--load", "--late"),
     "lossy": ("--load", "--resume", "--refuse"),
+    "held": ("--load", "--resume", "--held"),
+    "closing": ("--load", "--resume", "--close", "--held"),
 }
 
 

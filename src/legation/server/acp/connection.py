@@ -188,7 +188,8 @@ class AcpConnection:
         then = None
         try:
             await self.note_taken()
-            reply = await self._methods.request(message.method, params, by)
+            with self.slot.using():
+                reply = await self._methods.request(message.method, params, by)
             line, then = self._line(message, reply), reply.then
         except asyncio.CancelledError:
             line = self._refusal(message, _cancelled())

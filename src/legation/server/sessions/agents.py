@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from legation.clock import Clock
 from legation.errors import InvalidParams, LegationError, NotFound, RateLimited, TimedOut
 from legation.proc.kernel import Process, process
-from legation.server.sessions.details import Details, Exit
+from legation.server.sessions.details import Details, Exit, foreign
 from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.record import SessionRecord, SessionRecords, must_be_open
 from legation.server.sessions.secrets import SealedServers
@@ -79,6 +79,7 @@ class AgentSlot:
         self._starting = asyncio.Lock()
         self._left = False
         self._users = 0
+        self._joining = 0  # sessions that its process is about to have
         self._heads: Mapping[str, int] = {}  # of its sessions, when something last happened
         self._quiet_since = agents.clock.monotonic()
 
@@ -97,6 +98,16 @@ class AgentSlot:
         finally:
             self._users -= 1
             self.used()
+
+    @contextmanager
+    def joining(self) -> Iterator[None]:
+        """A session is given to it: neither is it idle meanwhile, nor has it none."""
+        self._joining += 1
+        try:
+            with self.using():
+                yield
+        finally:
+            self._joining -= 1
 
     def used(self) -> None:
         """Just now."""
@@ -142,7 +153,7 @@ class AgentSlot:
         agent_id, self.agent_id = self.agent_id, None
         if agent_id is not None:
             await host.dispose_agent(agent_id)
-            self._agents.ended(self)
+            self._agents.ended(self.workspace, agent_id)
 
     async def authenticate(self, method: str) -> None:
         agent_id = (await self.start()).agent_id
@@ -175,6 +186,12 @@ class AgentSlot:
         if self.agent_id is not None:
             (await self._agents.hosts.host(self.workspace)).retire_agent(self.agent_id)
 
+    def has_other(self, record: SessionRecord, host: AcpHost) -> bool:
+        """Whether a session of it is left, or is about to be there, beside that one."""
+        return self._joining > 0 or any(
+            each is not record for each, _ in self._agents.sessions_in(self, host)
+        )
+
     async def leave(self) -> None:
         """For good: its process group is ended; what sessions it had stay."""
         self._left = True
@@ -182,6 +199,8 @@ class AgentSlot:
 
     async def rest(self) -> None:
         """Stop it if it is idle."""
+        if self._starting.locked():  # which may take minutes, and others are to be looked at
+            return
         async with self._starting:
             host = await self._agents.hosts.host(self.workspace)
             if self._is_idle(host):  # nothing is awaited from here until nobody is given it any more
@@ -221,7 +240,8 @@ class SessionAgents:
         self._records = records
         self._secrets = secrets
         self._rest_after = rest_after
-        self._slots: set[AgentSlot] = set()  # with a process, or about to have one
+        self._coming: Counter[AgentSlot] = Counter()  # processes that are being started
+        self._running: dict[tuple[str, str], AgentSlot] = {}  # by workspace and the host's id of the process
         self._tasks: set[asyncio.Task[None]] = set()
         # By workspace and agent: after one ended by itself.
         self._restarts: Counter[tuple[str, str]] = Counter()
@@ -245,37 +265,42 @@ class SessionAgents:
     @contextmanager
     def room(self, slot: AgentSlot) -> Iterator[None]:
         """For one process more; those that start at this moment have theirs too."""
-        running = sum(each.workspace == slot.workspace and not each.shared for each in self._slots)
+        slots = (*self._coming.elements(), *self._running.values())
+        running = sum(each.workspace == slot.workspace and not each.shared for each in slots)
         if not slot.shared and running >= MOST_RUNNING:
             raise RateLimited(
                 f"cannot start another agent: {running} run in this workspace; terminate sessions that are done",
                 {"retryAfter": 60},
             )
-        self._slots.add(slot)
+        self._coming[slot] += 1
         try:
             yield
-        except BaseException:
-            self._slots.discard(slot)
-            raise
+        finally:
+            self._coming[slot] -= 1
+            self._coming += Counter()  # what there is none of is not kept
 
-    def ended(self, slot: AgentSlot) -> None:
-        """It has no process any more."""
-        self._slots.discard(slot)
+    def ended(self, workspace: str, agent_id: str) -> None:
+        """That process; its slot may have another by now."""
+        self._running.pop((workspace, agent_id), None)
+
+    def _runs(self, slot: AgentSlot | None) -> bool:
+        """It has a process, or is about to have the next: one that did not obey is followed by another."""
+        return slot is not None and (slot.workspace, slot.agent_id or "") in self._running
 
     def watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
         """Until that agent has ended."""
+        self._running[slot.workspace, agent_id] = slot
         self._begin(self._watch(slot, host, agent_id))
 
     async def _watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
         with suppress(NotFound):  # it was stopped before this began
             await host.until_ended(agent_id)
+        self.ended(slot.workspace, agent_id)
         for record, session in self._held(slot.workspace, host, agent_id):
             try:
                 await self._note_exit(record, session)
             except LegationError as error:
                 logger.warning("cannot note how the agent of session %s ended: %s", record.id, error.message)
-        if slot.agent_id == agent_id:
-            self.ended(slot)
 
     async def _note_exit(self, record: SessionRecord, session: Session) -> None:
         """Without an agent there is nothing to keep in memory."""
@@ -283,10 +308,18 @@ class SessionAgents:
             return
         if (found := _exit_of(session)) is not None:
             await self._records.save(record, replace(record.details, exit=found))
-        if not record.at_work:
-            async with record.lock:
-                if record.status == "disconnected" and record.session is session and record.working is None:
-                    await self.release(record)
+        self.forget_soon(record)
+
+    def forget_soon(self, record: SessionRecord, *, shared_too: bool = False) -> None:
+        """When nobody is at it any more, and if it has ended by then, or has no agent: there is nothing to keep in memory."""
+        self._begin(self._forget(record, shared_too=shared_too))
+
+    async def _forget(self, record: SessionRecord, *, shared_too: bool) -> None:
+        async with record.lock:
+            free = record.status == "disconnected" and record.working is None and not self._runs(record.slot)
+            if record.ended or free:
+                with suppress(LegationError):  # the server stops
+                    await self.release(record, shared_too=shared_too)
 
     def sessions_in(self, slot: AgentSlot, host: AcpHost) -> list[tuple[SessionRecord, Session]]:
         """Those that its process has."""
@@ -302,7 +335,7 @@ class SessionAgents:
         """For as long as it is not cancelled."""
         while True:
             await self.clock.sleep(min(LOOK_EVERY, self._rest_after or LOOK_EVERY))
-            for slot in list(self._slots):
+            for slot in dict.fromkeys(self._running.values()):
                 try:
                     await slot.rest()
                 except LegationError as error:
@@ -350,39 +383,41 @@ class SessionAgents:
         host = await self.hosts.host(workspace)
         own = slot is None
         slot = slot or self._own_slot(workspace, details.agent, place.cwd, version)
-        agent_id = (await slot.start()).agent_id
-        wanted = Wanted.of(details) if own else Wanted()  # a client of ACP chooses among what it is offered
-        opened = Preparation(host, agent_id, wanted)
+        with slot.joining():
+            agent_id = (await slot.start()).agent_id
+            # A client of ACP chooses among what it is offered.
+            wanted = Wanted.of(details) if own else Wanted()
+            opened = Preparation(host, agent_id, wanted)
 
-        def made() -> SessionRecord:
-            session, known = host.session(session_id), replace(details, first_mode=opened.first_mode)
-            head = session.stream.head
-            record = SessionRecord(workspace, session_id, session.meta, known, head=head, closed=False)
-            record.session, record.slot = session, slot
-            self._records.add(record)
-            return record
+            def made() -> SessionRecord:
+                session, known = host.session(session_id), replace(details, first_mode=opened.first_mode)
+                head = session.stream.head
+                record = SessionRecord(workspace, session_id, session.meta, known, head=head, closed=False)
+                record.session, record.slot, record.prepared = session, slot, session.process
+                self._records.add(record)
+                return record
 
-        try:
-            await host.create_session(
-                agent_id,
-                cwd=place.cwd,
-                mcp_servers=place.servers,
-                additional_directories=place.directories,
-                session_id=session_id,
-                title=title,
-                details=lambda: replace(details, first_mode=opened.first_mode).plain(),
-                prepare=opened.prepare,
-                forks=forks,
-            )
-        except BaseException as error:
-            there = host.get_session(session_id)
-            stands = there is not None and there.agent_id == agent_id  # and is not another of that name
-            if stands and isinstance(error, asyncio.CancelledError):  # all of it is there: it stays
-                made()
-            else:
-                await asyncio.shield(self._unmake(host, slot, agent_id, session_id, stands=stands))
-            raise
-        return made()
+            try:
+                await host.create_session(
+                    agent_id,
+                    cwd=place.cwd,
+                    mcp_servers=place.servers,
+                    additional_directories=place.directories,
+                    session_id=session_id,
+                    title=title,
+                    details=lambda: replace(details, first_mode=opened.first_mode).plain(),
+                    prepare=opened.prepare,
+                    forks=forks,
+                )
+            except BaseException as error:
+                there = host.get_session(session_id)
+                stands = there is not None and there.agent_id == agent_id  # and is not another of that name
+                if stands and isinstance(error, asyncio.CancelledError):  # all of it is there: it stays
+                    made()
+                else:
+                    await asyncio.shield(self._unmake(host, slot, agent_id, session_id, stands=stands))
+                raise
+            return made()
 
     async def _unmake(
         self, host: AcpHost, slot: AgentSlot, agent_id: str, session_id: str, *, stands: bool
@@ -393,6 +428,33 @@ class SessionAgents:
                 await host.delete_session(agent_id, session_id)
         if not slot.shared:
             await slot.stop()
+
+    async def import_session(self, slot: AgentSlot, session_id: str, place: Place) -> SessionRecord:
+        """One that only the agent knows. Whoever gives that up may find that it is there, all of it."""
+        host = await self.hosts.host(slot.workspace)
+        agent_id = (await slot.start()).agent_id
+
+        def made() -> SessionRecord:
+            session, details = host.session(session_id), foreign(slot.agent, self.clock.now_ms())
+            head = session.stream.head
+            record = SessionRecord(slot.workspace, session_id, session.meta, details, head=head, closed=False)
+            record.session, record.slot, record.prepared = session, slot, session.process
+            self._records.add(record)
+            return record
+
+        try:
+            await host.resume_or_load(
+                agent_id,
+                session_id,
+                cwd=place.cwd,
+                mcp_servers=place.servers,
+                additional_directories=place.directories,
+            )
+        except asyncio.CancelledError:
+            if host.get_session(session_id) is not None:
+                made()
+            raise
+        return made()
 
     async def attach(
         self,
@@ -408,25 +470,42 @@ class SessionAgents:
             host = await self.hosts.host(record.workspace)
             session = await self._settled(host, record, reopens=reopens)
             if session.status == "active":
+                await self._use(host, record, session)
                 return session
-            if record.slot is not None and not record.slot.shared:
-                await record.slot.stop()
+            former = record.slot
+            if former is not None and not former.shared:
+                await former.stop()
             record.slot = slot = slot or self._own_slot(
                 record.workspace, record.details.agent, record.meta.cwd
             )
             try:
-                started = await slot.start()
-                session = await self._settled(
-                    host, record, reopens=reopens
-                )  # what an end decided meanwhile counts
-                if session.status == "active":  # its agent was started again by the host
-                    await self._give_up(record, slot)
-                    return session
-                await self._take_up(host, started.agent_id, record, place or Place(), reopens=reopens)
+                with slot.joining():
+                    started = await slot.start()
+                    # What an end decided meanwhile counts.
+                    session = await self._settled(host, record, reopens=reopens)
+                    if session.status != "active":
+                        await self._take_up(host, started.agent_id, record, place or Place(), reopens=reopens)
+                        must_be_open(record)  # it may have been ended also while its agent was set
+                        return session
             except BaseException:
                 await asyncio.shield(self._give_up(record, slot))
                 raise
+            record.slot = former  # its agent was started again by the host
+            if not slot.shared:
+                await slot.stop()
+            await self._use(host, record, session)
             return session
+
+    async def _use(self, host: AcpHost, record: SessionRecord, session: Session) -> None:
+        """Of one that has its agent: that is not idle from now on. One that the host has replaced since it did not obey is set
+        as the session was."""
+        from legation.server.sessions.options import set_again
+
+        if record.slot is not None:
+            record.slot.used()
+        if record.prepared is not session.process:
+            record.prepared = session.process
+            await set_again(host, session, record.details)
 
     async def _settled(self, host: AcpHost, record: SessionRecord, *, reopens: bool) -> Session:
         """As it is when nobody is leaving it, or taking it up."""
@@ -449,16 +528,18 @@ class SessionAgents:
             additional_directories=place.directories,
             reopen=reopens,
         )
+        record.prepared = host.session(record.id).process
         if place.servers:
-            await self._seal(record, place.servers)
+            await self.seal(record, place.servers)
         await set_again(host, host.session(record.id), record.details)
         if record.details.exit is not None:
             self._restarts[record.workspace, record.details.agent] += 1
             await self._records.save(record, replace(record.details, exit=None))
 
-    async def _seal(self, record: SessionRecord, servers: tuple[McpServer, ...]) -> None:
+    async def seal(self, record: SessionRecord, servers: tuple[McpServer, ...]) -> None:
         """In place of those that it had."""
         former = record.details.sealed
+        await self._secrets.note(record.workspace, former)
         async with self._secrets.sealed(
             record.workspace, servers, lambda: record.details.sealed is not former
         ) as sealed:
@@ -467,22 +548,24 @@ class SessionAgents:
         await self._secrets.destroy(record.workspace, former)
 
     async def _give_up(self, record: SessionRecord, slot: AgentSlot) -> None:
-        """Nobody has it: what an end left to us is done."""
-        if record.ended:
-            await self.release(record)
-        elif not slot.shared:
+        """Nobody has it: what an end left to us is done, and what runs for it alone is stopped."""
+        if not slot.shared:
             await slot.stop()
+        if record.status != "active":
+            await self.release(record)
 
     async def release(self, record: SessionRecord, *, shared_too: bool = False) -> None:
         """Of one that has ended, or has no agent any more: nothing of it runs, or is kept in memory. Its lock is held.
         `shared_too`: also an agent that it shared, if no other session is left there."""
         host = await self.hosts.host(record.workspace)
         slot, session, record.slot = record.slot, record.session, None
-        if slot is not None and (not slot.shared or (shared_too and not self.sessions_in(slot, host))):
+        if slot is not None and (not slot.shared or (shared_too and not slot.has_other(record, host))):
             await slot.stop()
         if session is not None:
             await session.saved()
-            if session.status in ("disconnected", "closed", "deleted"):  # nobody has taken it up meanwhile
+            await session.until_not_ending()  # else it would be let go of as one that is open
+            # Nobody has taken it up meanwhile.
+            if record.session is session and session.status in ("disconnected", "closed", "deleted"):
                 host.forget_session(record.id)
                 record.let_go(closed=session.status != "disconnected")
 

@@ -165,15 +165,18 @@ class MessageQueue:
     async def _work(self, record: SessionRecord) -> None:
         try:
             while record.details.queue and not record.ended:
-                if record.session is not None:
-                    await record.session.idle()  # a client of ACP may have the word
-                await self._next(record)
+                if record.session is not None and record.session.busy:
+                    await record.session.idle()  # a client of ACP has the word, and may close it
+                else:
+                    await self._next(record)
         except LegationError as error:
             logger.error("cannot go on with session %s: %s", record.id, error.message)
         except Exception:
             logger.exception("cannot go on with session %s: a defect", record.id)
         finally:
             record.working = None
+            if record.status == "disconnected" and not self._closed:
+                self._agents.forget_soon(record)
 
     async def _next(self, record: SessionRecord) -> None:
         message, *rest = record.details.queue
@@ -219,6 +222,8 @@ class MessageQueue:
         except PromptInFlight:
             return False
         except LegationError as error:  # its agent is gone again, and the log has nothing of it yet
+            if record.ended or session.ending:  # and with it what waited
+                return True
             await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, error.message))
             return True
         self._tell_begun(record, message, head)

@@ -66,6 +66,7 @@ class SessionRecord:
         "details",
         "id",
         "played",
+        "prepared",
         "session",
         "slot",
         "working",
@@ -78,6 +79,7 @@ class SessionRecord:
         self.workspace, self.id, self.details = workspace, session_id, details
         self.session: Session | None = None
         self.slot: AgentSlot | None = None  # where its agent runs, or is being started
+        self.prepared: object = None  # the process that was set as the session is
         self.working: asyncio.Task[None] | None = None
         self.cancelling = False  # the turn that is about to begin
         self.played = False  # the message of the worker is with the agent, or was: once the turn is over, only notes are left
@@ -149,7 +151,7 @@ class SessionRecord:
         """Of the host's session: what is to be known without it is kept."""
         self._meta, self._head = self.meta, self.head
         self._closed = closed
-        self.session = None  # but the lock stays: others may wait for it
+        self.session = self.prepared = None  # but the lock stays: others may wait for it
 
     def facts(self) -> SessionFacts:
         return SessionFacts(

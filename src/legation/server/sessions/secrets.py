@@ -63,9 +63,14 @@ class SealedServers:
         plain = await self._vault.open_bytes(workspace, sealed.owner, sealed.bundle)
         return msgspec.json.decode(plain, type=tuple[McpServer, ...])
 
+    async def note(self, workspace: str, sealed: Sealed | None) -> None:
+        """Others are about to take its place: whatever cuts that off, the next start destroys what no session names."""
+        if sealed is not None:
+            await asyncio.to_thread(self._note, Owner(workspace, sealed.owner))
+
     async def destroy(self, workspace: str, sealed: Sealed | None) -> None:
         if sealed is not None:
-            await self._vault.destroy_all(workspace, sealed.owner)
+            await self._destroy(Owner(workspace, sealed.owner))
 
     async def recover(self, on_record: Collection[str]) -> None:
         """After a start: `on_record` are the owners that sessions name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +27,7 @@ from legation.server.sessions.approvals import (
     must_be_allowed,
     until_granted,
 )
-from legation.server.sessions.details import Deletion, Details, Message, foreign
+from legation.server.sessions.details import Deletion, Details, Message
 from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.messages import MessageQueue, links_to
 from legation.server.sessions.record import (
@@ -99,6 +99,7 @@ class SessionService:
         self._clock = clock
         self._data_dir = data_dir
         self._forbidden = forbidden
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         await self.load()
@@ -133,6 +134,9 @@ class SessionService:
     async def __aexit__(self, *_: object) -> None:
         self._hosts.cut_turns()  # also those that began since the server was told to stop
         await self.messages.close()
+        for task in self._ending:  # what they leave is done at the next start
+            task.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
         await self.agents.__aexit__()
 
     # Made.
@@ -258,21 +262,11 @@ class SessionService:
 
     async def import_session(self, slot: AgentSlot, session_id: str, place: Place) -> SessionRecord:
         """One that only the agent knows."""
-        with self.records.claim(slot.workspace, session_id):
-            host = await self._hosts.host(slot.workspace)
-            await host.resume_or_load(
-                (await slot.start()).agent_id,
-                session_id,
-                cwd=place.cwd,
-                mcp_servers=place.servers,
-                additional_directories=place.directories,
-            )
-            session, details = host.session(session_id), foreign(slot.agent, self._clock.now_ms())
-            head = session.stream.head
-            record = SessionRecord(slot.workspace, session_id, session.meta, details, head=head, closed=False)
-            record.session, record.slot = session, slot
-            self.records.add(record)
-        await self.records.save(record, details)
+        with self.records.claim(slot.workspace, session_id), slot.joining():
+            record = await self.agents.import_session(slot, session_id, place)
+        await self.records.save(record, record.details)
+        if place.servers:
+            await self.agents.seal(record, place.servers)
         return record
 
     # Spoken to.
@@ -364,6 +358,20 @@ class SessionService:
     async def close(self, by: Principal, record: SessionRecord, *, reopens: bool) -> None:
         """Idempotent; its history stays. A client of ACP may load it again if it `reopens`; else it is over for good, and no
         process of it is left. What it had ends before this returns; an agent that is being given to it is not waited for."""
+        await self._whole(self._close(by, record, reopens=reopens))
+
+    async def _whole(self, work: Coroutine[object, object, None]) -> None:
+        """To its end, also where whoever wanted it gives up: half of it would be another's to find."""
+        task = asyncio.create_task(work, name="legation-session-end")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        await asyncio.shield(task)
+
+    async def _close(self, by: Principal, record: SessionRecord, *, reopens: bool) -> None:
+        async def settle() -> None:
+            self.messages.drop(record)  # what was accepted while it was being closed
+            await self._settle(by, record, self._clock.now_ms())
+
         first = not record.ended
         if first and not reopens:
             await self.messages.stop(record)
@@ -371,15 +379,16 @@ class SessionService:
             host = await self._hosts.host(record.workspace)
             record.session = await host.restore_session(record.id)
             self.messages.drop(record)
-            await host.close_session(record.id, reopens=reopens)
-        # Also the second time: the first may have been cut off here.
-        if first or record.details.sealed or record.details.grant:
-            await self._settle(by, record, self._clock.now_ms())
+            await host.close_session(record.id, reopens=reopens, settle=settle)
+        if record.ended and (record.details.sealed or record.details.grant):  # the first was cut off
+            await settle()
         own = record.slot is None or not record.slot.shared
-        if not record.lock.locked() or (own and not reopens):
-            async with record.lock:
-                if record.ended:
-                    await self.agents.release(record, shared_too=not reopens)
+        if record.lock.locked() and not (own and not reopens):
+            self.agents.forget_soon(record, shared_too=not reopens)
+            return
+        async with record.lock:
+            if record.ended:
+                await self.agents.release(record, shared_too=not reopens)
 
     async def delete(self, by: Principal, session_id: str, *, slot: AgentSlot | None = None) -> None:
         """For good, with all that was recorded of it: its name is left, so that it is not used again. `slot` is that of the
@@ -389,6 +398,9 @@ class SessionService:
             record = self.records.get(by.workspace, session_id)
         if slot is not None:
             slot.must_be_for(record)
+        await self._whole(self._mark_and_delete(by, record, slot))
+
+    async def _mark_and_delete(self, by: Principal, record: SessionRecord, slot: AgentSlot | None) -> None:
         async with record.changing:
             if self.records.known(record.workspace, record.id) is not record:
                 raise was_deleted(record.id)  # by whoever was before us
@@ -417,8 +429,9 @@ class SessionService:
 
             async def last() -> None:
                 """No process of it is left, when what must not outlive its record goes. Its agent was told."""
-                others = 0 if slot is None else len(self.agents.sessions_in(slot, host)) - 1
-                if slot is not None and (not slot.shared or (slot is not client and others <= 0)):
+                if slot is not None and (
+                    not slot.shared or (slot is not client and not slot.has_other(record, host))
+                ):
                     await slot.stop()
                 await self._settle_deleted(record)
 
