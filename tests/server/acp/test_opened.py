@@ -149,6 +149,7 @@ async def test_a_session_that_was_terminated_after_a_client_closed_it_is_over(
             talk = await servers.enter_async_context(open_talk(tmp_path, request))
         for method in ("load", "resume"):
             assert "error" in await take_up(talk, session, method)
+        assert "error" in await rpc(talk, "session/close", "rehearsal", sessionId=session)
         listed = await rpc(talk, "session/list", "rehearsal")
         assert listed["result"]["sessions"] == []
         assert await talk.heard(session) == "before"

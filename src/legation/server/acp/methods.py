@@ -28,7 +28,7 @@ from legation.host.session import Session
 from legation.ids import new_id
 from legation.server.acp.log import SessionFollower, Setup
 from legation.server.sessions.agents import Place
-from legation.server.sessions.record import SessionRecord, must_be_session_id
+from legation.server.sessions.record import SessionRecord, must_be_open, must_be_session_id
 from legation.server.sessions.service import SessionService
 from legation.wire import jsontext
 from legation.wire.acp.capabilities import AuthenticateRequest
@@ -211,6 +211,7 @@ class AcpMethods:
 
     async def _close(self, params: bytes, by: Principal) -> Reply:
         record = self._record(read(params, SessionRequest).session_id)
+        must_be_open(record, reopens=True)
         await self._sessions.close(by, record, reopens=True)
         return Reply({})
 
