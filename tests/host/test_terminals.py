@@ -8,13 +8,15 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from legation.agents.rpc import RpcFault
 from legation.host import services as terminals_module
-from legation.host.services import DefaultTerminals, create_default_terminal_handler
+from legation.host.services import DefaultTerminals, OutputTail, Terminal, create_default_terminal_handler
 from legation.proc import Child, Command, Pipes, ProcessLauncher, child_environment
+from legation.proc.exit import Exit
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.mcp import NameValue
 from legation.wire.acp.reverse import CreateTerminalRequest, TerminalExitStatus
@@ -441,3 +443,26 @@ async def test_another_sessions_terminal_is_not_there(terminals: DefaultTerminal
         with pytest.raises(RpcFault, match="no such terminal"):
             await use("other", terminal)
     assert (await terminals.output("s", terminal)).exit_status is None
+
+
+async def test_who_ends_a_terminal_that_is_being_ended_waits_for_all_of_it() -> None:
+    """The command has ended already, and what it started has not."""
+    left = asyncio.Event()
+
+    class Dying:
+        pid = 1
+
+        async def stop(self, grace: float) -> None:
+            assert grace == 0.0
+            await left.wait()
+
+    ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+    terminal = Terminal(cast(Any, Dying()), OutputTail(10), cast(Any, ended))
+    first = asyncio.create_task(terminal.stop())
+    await asyncio.sleep(0)
+    ended.set_result(Exit(code=0, signal=None))
+    second = asyncio.create_task(terminal.stop())
+    await asyncio.wait({first, second}, timeout=0.05)
+    assert not second.done()
+    left.set()
+    await asyncio.gather(first, second)

@@ -232,13 +232,14 @@ def _whole_characters(data: bytes | bytearray) -> bytes:
     return bytes(data[start:])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Terminal:
     """What the command writes to stderr counts; its stdout should go there too, for the two to keep their order."""
 
     child: Child
     tail: OutputTail
     ended: asyncio.Task[Exit]
+    stopping: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, launcher: Launcher, command: Command, output_limit: int) -> Self:
@@ -262,10 +263,16 @@ class Terminal:
         return _status(await asyncio.shield(self.ended))
 
     async def stop(self) -> None:
-        """Its whole tree; bounded by the ladder of `proc`."""
-        if not self.ended.done():
-            await self.child.stop(grace=0.0)  # its input has been closed since its start
-            await asyncio.shield(self.ended)
+        """Its whole tree; bounded by the ladder of `proc`. Whoever comes second waits for all of it too: that the command has
+        ended says nothing of what it started."""
+        if self.stopping is None and not self.ended.done():
+            self.stopping = asyncio.create_task(self._stop(), name=f"legation-terminal-{self.child.pid}-stop")
+        if self.stopping is not None:
+            await asyncio.shield(self.stopping)
+
+    async def _stop(self) -> None:
+        await self.child.stop(grace=0.0)  # its input has been closed since its start
+        await self.ended
 
 
 def _status(found: Exit) -> TerminalExitStatus:
