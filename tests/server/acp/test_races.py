@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.server.sessions.talk import Talk, open_talk
 
-from legation.errors import SessionClosed, Unavailable
+from legation.errors import SessionClosed, StorageFailed, Unavailable
 from legation.host.host import AcpHost
+from legation.host.session import Session
 from legation.server.acp.connections import IDLE
 from legation.server.sessions.agents import LOOK_EVERY, AgentSlot
 from legation.server.sessions.secrets import SealedServers
@@ -338,3 +339,23 @@ async def test_servers_that_others_have_replaced_are_destroyed_also_after_a_kill
             assert len(await talk.rig.rows("select * from vault_bundle")) == 1
             said = await talk.reflected(session)
             assert [each["name"] for each in said["mcpServers"]] == ["files"]
+
+
+async def test_where_a_session_cannot_be_closed_what_it_was_told_is_played(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes no end of it; what was accepted is not lost by the try."""
+    await talk.created("s", directory=str(talk.work))
+    await talk.send("s", "say-and-stall going")
+    await talk.until("s", "agent-message-chunk")
+    await talk.send("s", "say after")
+
+    async def failing(_session: Session, _reopens: bool) -> None:
+        raise StorageFailed("cannot write: the disk is full; free some space")
+
+    await rpc(talk, "rehearsal", "initialize", protocolVersion=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "_close", failing)
+        refused = await rpc(talk, "rehearsal", "session/close", sessionId="s")
+    assert "the disk is full" in refused["error"]["message"]
+    await talk.until("s", "agent-message-chunk", where=lambda said: said["content"]["text"] == "after")

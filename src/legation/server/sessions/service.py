@@ -104,8 +104,8 @@ class SessionService:
     async def __aenter__(self) -> Self:
         await self.load()
         await self.messages.recover()
-        self.messages.start()
         await self._recover_ended()
+        self.messages.start()
         await self.agents.__aenter__()
         return self
 
@@ -311,12 +311,14 @@ class SessionService:
         from legation.server.sessions.options import Running, Wanted, choose  # with it the host
 
         before, asked = record.details, change.permission_mode
-        changed = {
-            "agent_mode": change.agent_mode or before.agent_mode,
-            "permission_mode": until_granted(asked) if asked else before.permission_mode,
-            "model": change.model or before.model,
-            "variant": change.variant or before.variant,
+        given = {
+            "agent_mode": change.agent_mode,
+            "permission_mode": until_granted(asked) if asked else None,
+            "model": change.model,
+            "variant": change.variant,
         }
+        # Nothing else: a client of ACP may choose, too, while an agent is given to it.
+        changed = {name: value for name, value in given.items() if value}
         mode = replace(before, **changed).mode
         wanted = Wanted(
             mode=mode if mode != before.mode or change.agent_mode else None,
@@ -369,7 +371,7 @@ class SessionService:
 
     async def _close(self, by: Principal, record: SessionRecord, *, reopens: bool) -> None:
         async def settle() -> None:
-            self.messages.drop(record)  # what was accepted while it was being closed
+            self.messages.drop(record)  # not before: where it cannot be closed, what was accepted is played
             await self._settle(by, record, self._clock.now_ms())
 
         first = not record.ended
@@ -378,7 +380,6 @@ class SessionService:
         if first or (record.meta.reopens and not reopens):
             host = await self._hosts.host(record.workspace)
             record.session = await host.restore_session(record.id)
-            self.messages.drop(record)
             await host.close_session(record.id, reopens=reopens, settle=settle)
         if record.ended and (record.details.sealed or record.details.grant):  # the first was cut off
             await settle()
