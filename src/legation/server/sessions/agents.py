@@ -389,13 +389,8 @@ class SessionAgents:
             wanted = Wanted.of(details) if own else Wanted()
             opened = Preparation(host, agent_id, wanted)
 
-            def made() -> SessionRecord:
-                session, known = host.session(session_id), replace(details, first_mode=opened.first_mode)
-                head = session.stream.head
-                record = SessionRecord(workspace, session_id, session.meta, known, head=head, closed=False)
-                record.session, record.slot, record.prepared = session, slot, session.process
-                self._records.add(record)
-                return record
+            def known() -> Details:
+                return replace(details, first_mode=opened.first_mode)
 
             try:
                 await host.create_session(
@@ -405,7 +400,7 @@ class SessionAgents:
                     additional_directories=place.directories,
                     session_id=session_id,
                     title=title,
-                    details=lambda: replace(details, first_mode=opened.first_mode).plain(),
+                    details=lambda: known().plain(),
                     prepare=opened.prepare,
                     forks=forks,
                 )
@@ -413,11 +408,18 @@ class SessionAgents:
                 there = host.get_session(session_id)
                 stands = there is not None and there.agent_id == agent_id  # and is not another of that name
                 if stands and isinstance(error, asyncio.CancelledError):  # all of it is there: it stays
-                    made()
+                    self._made(slot, host.session(session_id), known())
                 else:
                     await asyncio.shield(self._unmake(host, slot, agent_id, session_id, stands=stands))
                 raise
-            return made()
+            return self._made(slot, host.session(session_id), known())
+
+    def _made(self, slot: AgentSlot, session: Session, details: Details) -> SessionRecord:
+        head = session.stream.head
+        record = SessionRecord(slot.workspace, session.id, session.meta, details, head=head, closed=False)
+        record.session, record.slot, record.prepared = session, slot, session.process
+        self._records.add(record)
+        return record
 
     async def _unmake(
         self, host: AcpHost, slot: AgentSlot, agent_id: str, session_id: str, *, stands: bool
@@ -434,14 +436,7 @@ class SessionAgents:
         host = await self.hosts.host(slot.workspace)
         agent_id = (await slot.start()).agent_id
 
-        def made() -> SessionRecord:
-            session, details = host.session(session_id), foreign(slot.agent, self.clock.now_ms())
-            head = session.stream.head
-            record = SessionRecord(slot.workspace, session_id, session.meta, details, head=head, closed=False)
-            record.session, record.slot, record.prepared = session, slot, session.process
-            self._records.add(record)
-            return record
-
+        details = foreign(slot.agent, self.clock.now_ms())
         try:
             await host.resume_or_load(
                 agent_id,
@@ -452,9 +447,9 @@ class SessionAgents:
             )
         except asyncio.CancelledError:
             if host.get_session(session_id) is not None:
-                made()
+                self._made(slot, host.session(session_id), details)
             raise
-        return made()
+        return self._made(slot, host.session(session_id), details)
 
     async def attach(
         self,
