@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "legation"
 
 # A part may import from every lower level, and the core (level 0) from itself.
 LEVELS = {
-    **dict.fromkeys(("errors", "ids", "clock", "secret", "redact", "settings"), 0),
+    **dict.fromkeys(("errors", "ids", "clock", "tasks", "secret", "redact", "settings"), 0),
     "wire": 1,
     **dict.fromkeys(("store", "proc"), 2),
     **dict.fromkeys(("sandbox", "agents", "approvals"), 3),

@@ -1,0 +1,61 @@
+"""Tasks that have an owner, and work that a cancelled caller still waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class TaskSet:
+    """Coroutines that run beside their owner; `close` cancels and awaits those that are left."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.create_task(work, name=self._name)
+        self._running.add(task)  # the loop itself keeps only weak references
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Await the work. A caller that is cancelled goes at once; the work goes on, and `close` or `settle` finds it."""
+        return await asyncio.shield(self.start(work))
+
+    async def settle(self) -> None:
+        """Wait until nothing runs any more. Errors are their callers' to hear."""
+        while self._running:  # what ends may have started more
+            await asyncio.wait(self._running)
+
+    async def close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await self.settle()
+
+
+async def finish(work: Coroutine[Any, Any, _T]) -> _T:
+    """Await the work to its end; a caller that is cancelled meanwhile hears of it then."""
+    task, cut = asyncio.create_task(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cut = error
+    if cut is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # retrieved, or asyncio complains; the cancellation is what is told
+    raise cut
+
+
+async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Run it in a thread and to the end: it may use a descriptor that the caller closes next."""
+    return await finish(asyncio.to_thread(work, *args, **kwargs))

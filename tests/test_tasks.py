@@ -1,0 +1,169 @@
+import asyncio
+import threading
+
+import pytest
+
+from legation.tasks import TaskSet, finish, in_thread
+
+LIMIT = 20.0  # seconds: of a test that would otherwise hang
+
+
+async def test_work_that_was_started_runs_and_is_forgotten_at_its_end() -> None:
+    tasks = TaskSet("work")
+    done = asyncio.Event()
+
+    async def work() -> str:
+        await done.wait()
+        return "result"
+
+    task = tasks.start(work())
+    assert len(tasks) == 1
+    assert task.get_name() == "work"
+    done.set()
+    assert await asyncio.wait_for(task, LIMIT) == "result"
+    await asyncio.wait_for(tasks.settle(), LIMIT)
+    assert len(tasks) == 0
+
+
+async def test_closing_cancels_what_is_left_and_waits_for_its_end() -> None:
+    tasks = TaskSet("work")
+    steps: list[str] = []
+
+    async def work() -> None:
+        steps.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            steps.append("ended")
+
+    tasks.start(work())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(tasks.close(), LIMIT)
+    assert steps == ["begun", "ended"]
+    assert len(tasks) == 0
+
+
+async def test_closing_waits_for_what_a_cancelled_task_starts_too() -> None:
+    tasks = TaskSet("work")
+    steps: list[str] = []
+
+    async def last() -> None:
+        await asyncio.sleep(0)
+        steps.append("last")
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tasks.start(last())
+
+    tasks.start(work())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(tasks.close(), LIMIT)
+    assert steps == ["last"]
+
+
+async def test_nothing_is_left_to_settle_or_to_close_in_an_empty_set() -> None:
+    tasks = TaskSet("none")
+    await tasks.settle()
+    await tasks.close()
+
+
+async def test_a_caller_of_run_gets_the_result_or_the_error() -> None:
+    tasks = TaskSet("work")
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    assert await tasks.run(asyncio.sleep(0, "result")) == "result"
+    with pytest.raises(ValueError, match="no"):
+        await tasks.run(fail())
+
+
+async def test_a_caller_of_run_that_is_cancelled_leaves_at_once_and_the_work_goes_on() -> None:
+    tasks = TaskSet("work")
+    go = asyncio.Event()
+    steps: list[str] = []
+
+    async def work() -> None:
+        await go.wait()
+        steps.append("ended")
+
+    caller = asyncio.create_task(tasks.run(work()))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(caller, LIMIT)
+    assert steps == []
+    go.set()
+    await asyncio.wait_for(tasks.settle(), LIMIT)
+    assert steps == ["ended"]
+
+
+async def test_what_is_finished_gives_its_result_or_its_error() -> None:
+    async def fail() -> None:
+        raise ValueError("no")
+
+    assert await finish(asyncio.sleep(0, "result")) == "result"
+    with pytest.raises(ValueError, match="no"):
+        await finish(fail())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_caller_that_is_cancelled_twice_waits_for_the_end_and_hears_of_it_then(fails: bool) -> None:
+    go = asyncio.Event()
+    steps: list[str] = []
+
+    async def work() -> None:
+        await go.wait()
+        steps.append("ended")
+        if fails:
+            raise ValueError("nobody hears of it, and nothing is logged")
+
+    caller = asyncio.create_task(finish(work()))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        caller.cancel()
+    await asyncio.sleep(0)
+    assert not caller.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(caller, LIMIT)
+    assert steps == ["ended"]
+
+
+async def test_a_bound_around_what_is_finished_is_told_as_such_at_its_end() -> None:
+    go = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.01, go.set)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await finish(go.wait())
+    assert go.is_set()
+
+
+async def test_a_thread_is_waited_for_by_a_caller_that_is_cancelled() -> None:
+    begun, go = asyncio.Event(), threading.Event()
+    steps: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    def work(step: str, *, last: str) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go.wait(LIMIT)
+        steps.extend((step, last))
+
+    caller = asyncio.create_task(in_thread(work, "first", last="last"))
+    await asyncio.wait_for(begun.wait(), LIMIT)
+    caller.cancel()
+    await asyncio.sleep(0)
+    assert not caller.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(caller, LIMIT)
+    assert steps == ["first", "last"]
+
+
+async def test_a_thread_gives_its_result_or_its_error() -> None:
+    assert await in_thread(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(divmod, 7, 0)
