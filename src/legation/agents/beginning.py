@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from legation.errors import Forbidden
-
-REPOSITORY: Final = (
-    "HEAD",
-    "objects",
-    "refs",
-)  # without one of them git takes it for none, and looks further up
+from legation.store.trust import is_repository_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +51,5 @@ def _to_the_root(folder: Path) -> Iterator[Path]:
     real = folder.resolve()
     for place in (real, *real.parents):
         yield place
-        git = place / ".git"
-        if git.is_file() or all((git / part).exists() for part in REPOSITORY):
+        if is_repository_root(place):
             return

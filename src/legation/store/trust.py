@@ -14,7 +14,6 @@ INV-U5  A file that cannot be understood trusts nothing: `ConfigInvalid` to whoe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,11 +26,8 @@ from legation.store import ownfile
 FOLDER: Final = "trust"  # of the data folder
 VERSION: Final = 1
 MOST: Final = 1000  # folders of one workspace
-_REPOSITORY: Final = (
-    "HEAD",
-    "objects",
-    "refs",
-)  # without one of them git takes it for none, and looks further up
+# Of a repository: without one of them git takes it for none, and looks further up.
+_REPOSITORY: Final = ("HEAD", "objects", "refs")
 _LARGEST: Final = 8 << 20  # bytes: so many, with the longest paths that there are
 
 State = Literal["trusted", "replaced", "gone"]
@@ -91,7 +87,7 @@ class TrustedFolders:
         real = os.path.realpath(folder)
         if self._is_ours(real):
             return False
-        around = repository_of(real) or real
+        around = repository_of(Path(real)) or real
         return any(_beneath(around, each.path) for each in trusted)
 
     def add(self, new: TrustedFolder) -> TrustedFolder:
@@ -120,8 +116,8 @@ class TrustedFolders:
             raise NotFound(f"cannot trust {real}: there is no such folder; check the path")
         if self._is_ours(real) or _beneath(self._data, real):
             raise Forbidden(f"cannot trust {real}: Legation's own data is there; trust a project's folder")
-        root = repository_of(real)
-        if root not in (None, real):
+        root = repository_of(Path(real))
+        if root not in (None, Path(real)):
             raise InvalidParams(
                 f"cannot trust {real} alone: agents also read the configuration of the repository that it is in; "
                 f"trust {root}"
@@ -145,25 +141,24 @@ class TrustedFolders:
         return _beneath(real, self._data)
 
 
-def repository_of(real: str) -> str | None:
+def repository_of(real: Path) -> Path | None:
     """The root of the repository that a folder is in. What only looks like one counts too, if there is no real one
     below it: agents do not agree on what is one."""
     root = None
-    for each in _upward(real):
-        git = Path(each, ".git")
-        if git.is_file() or all((git / part).exists() for part in _REPOSITORY):
+    for each in (real, *real.parents):
+        if is_repository_root(each):
             return each
-        if os.path.lexists(git):
+        if os.path.lexists(each / ".git"):
             root = each
     return root
 
 
-def _upward(folder: str) -> Iterator[str]:
-    yield folder
-    yield from map(str, Path(folder).parents)
+def is_repository_root(folder: Path) -> bool:
+    git = folder / ".git"
+    return git.is_file() or all((git / part).exists() for part in _REPOSITORY)
 
 
-def _beneath(path: str, folder: str) -> bool:
+def _beneath(path: str | Path, folder: str) -> bool:
     """Or the folder itself. Both are real paths."""
     return Path(path).is_relative_to(folder)
 

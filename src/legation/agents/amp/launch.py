@@ -21,11 +21,11 @@ from typing import Final, TypeAlias
 from legation.agents.amp import options as option
 from legation.agents.amp.options import Flags, read_flags
 from legation.agents.amp.permissions import VARIABLE
-from legation.agents.beginning import REPOSITORY
 from legation.agents.native import DriverContext, pairs
 from legation.agents.output import all_said
 from legation.errors import AgentExited, Forbidden, TimedOut
 from legation.proc import Command
+from legation.store.trust import repository_of
 from legation.wire import jsontext
 from legation.wire.acp.mcp import McpServer
 
@@ -119,16 +119,9 @@ def configuration_of(cwd: Path) -> list[Path]:
 
 
 def _folders(cwd: Path) -> tuple[Path, ...]:
-    """From the working folder to the root of its repository, where it is in one. What only looks like a root is none where
-    there is another above it."""
+    """From the working folder to the root of its repository, where it is in one."""
     above = (cwd, *cwd.parents)
-    last = 0
-    for number, folder in enumerate(above):
-        git = folder / ".git"
-        if git.is_file() or all((git / part).exists() for part in REPOSITORY):
-            return above[: number + 1]
-        last = number if git.exists() else last
-    return above[: last + 1]
+    return above[: above.index(repository_of(cwd) or cwd) + 1]
 
 
 # The program's own help and version, asked once for each build of it.
