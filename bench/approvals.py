@@ -72,8 +72,10 @@ select 'apr_' || lpad(cast(i as text), 7, '0'), workspace_id,
 from generate_series(1, cast(:count as integer)) as i cross join (select * from approval limit 1) as one;
 -- name: used
 update approval set consumed_at = resolved_at where status = 'approved';
--- name: analyze
+-- name: analyze [postgres]
 analyze;
+-- name: analyze [sqlite]
+select 1; -- no installation of it ever analyzes
 """
     )
 }

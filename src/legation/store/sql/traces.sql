@@ -89,9 +89,10 @@ insert into trace_content (workspace_id, server, seq, name, trace_id, owner, bod
 values (:workspace, :server, :seq, :name, :trace_id, :owner, :body);
 
 -- name: contents_of [sqlite]
--- What was said in some traces, with the keys it opens with; `names` are the wanted ones.
+-- What was said in some traces, with the keys it opens with; `names` are the wanted ones. The index is named, or the
+-- order would have SQLite walk through all that was ever said in the workspace.
 select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
-from trace_content c join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
+from trace_content c indexed by trace_content_by_trace join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
 where c.workspace_id = :workspace and c.trace_id in (select value from json_each(:traces))
 and c.name in (select value from json_each(:names)) order by c.server, c.seq;
 
