@@ -29,7 +29,7 @@ MAX_PLACES_LENGTH = 128 * 1024
 """Characters of all of them."""
 MAX_PATH = 4096
 """Characters; the kernel opens no longer one."""
-MAX_NAMES = 10_000
+MAX_NAMES = 4_000
 """Of arguments, at any depth, maps and lists counted with them: each is looked at, while everybody waits."""
 
 MAX_TOOL = 512
