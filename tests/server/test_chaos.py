@@ -35,7 +35,8 @@ from legation.server.http.app import AppOptions, make_app
 from legation.server.instance import open_instance
 from legation.server.logs import logging_to
 from legation.server.services import Services
-from legation.server.surfaces import SURFACES, keys
+from legation.server.surfaces import SURFACES
+from legation.server.surfaces import keys as rotation
 from legation.settings import load
 from legation.store.archive import archive
 from legation.store.keyfile import drop_older, rotate_file
@@ -155,8 +156,8 @@ async def test_a_second_rotation_gets_between_no_two_steps_of_the_first(
         finally:
             dropped.set()
 
-    monkeypatch.setattr(keys, "rotate_file", rotated)
-    monkeypatch.setattr(keys, "drop_older", drop_late)
+    monkeypatch.setattr(rotation, "rotate_file", rotated)
+    monkeypatch.setattr(rotation, "drop_older", drop_late)
     async with installation(tmp_path) as (services, client):
         bundle = await services.vault.put("local", "run_1", {"KEY": Secret("value")})
         assert (await client.post("/v1/keys/rotate")).status_code == 200

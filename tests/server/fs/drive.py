@@ -19,7 +19,7 @@ from legation.errors import Unauthenticated
 from legation.server.fs.files import Files
 from legation.server.fs.roots import Roots
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.surfaces import fs
+from legation.server.surfaces.fs import routes
 from legation.store.forbidden import ForbiddenPlaces
 from legation.testing.clock import FakeClock
 from legation.wire.principal import Principal, Scope
@@ -107,4 +107,4 @@ def app_of(files: Files, clock: Clock, revoked: set[str]) -> App:
         return Principal(kind="token", id=token, workspace="local", scopes=SCOPES[token], level=0)
 
     services = cast(Any, SimpleNamespace(files=files, clock=clock))
-    return make_app([fs.routes], services=services, authenticate=authenticate, options=AppOptions())
+    return make_app([routes], services=services, authenticate=authenticate, options=AppOptions())

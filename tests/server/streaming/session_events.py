@@ -22,7 +22,7 @@ from legation.server.listener import listen
 from legation.server.serving import Serving
 from legation.server.streaming.hub import Hub
 from legation.server.streaming.projected_fold import FOLDS, Schema
-from legation.server.surfaces import session_events
+from legation.server.surfaces.session_events import routes
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.api.sessions import NewMessage
@@ -108,9 +108,7 @@ class Server:
 
 def app_of(log: EventLog, hub: Hub, desk: Desk, doors: Doors) -> App:
     services = cast(Any, SimpleNamespace(log=log, hub=hub, sessions=desk))
-    return make_app(
-        [session_events.routes], services=services, authenticate=doors.authenticate, options=AppOptions()
-    )
+    return make_app([routes], services=services, authenticate=doors.authenticate, options=AppOptions())
 
 
 @asynccontextmanager
