@@ -15,27 +15,25 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.measure import Sample, Stopwatch, emit
-from legation.approvals import trace_entries
-from legation.approvals.approval import Answer, Approval, Proposal, new_approval_id
-from legation.approvals.approval_life import Approvals
-from legation.approvals.approval_pages import Wanted, page, views
-from legation.approvals.attendance import Attendance
-from legation.approvals.chain import Chain, Ledger
+from legation.approvals.approval import Approval, ApprovalAnswer, Proposal, new_approval_id
 from legation.approvals.door import Door
-from legation.approvals.inbox import Inbox
+from legation.approvals.listing import ApprovalFilter, page, views
 from legation.approvals.policies import Policies
 from legation.approvals.policy.facts import Facts
-from legation.approvals.request import Request
-from legation.approvals.trace import new_trace_id
-from legation.approvals.trace_entries import Filter
+from legation.approvals.queue import ApprovalQueue, Attendance
+from legation.approvals.request import DoorRequest
+from legation.approvals.trace import entries
+from legation.approvals.trace.chain import Chain, Ledger
+from legation.approvals.trace.entries import TraceFilter
+from legation.approvals.trace.step import new_trace_id
+from legation.approvals.transitions import Transitions
 from legation.clock import SystemClock
 from legation.secret import Secret
 from legation.store.database.postgres import PostgresDatabase
-from legation.store.database.queries import parse
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.database.transaction import Transaction
-from legation.store.keys import KeyRing, make_key, new_key_text
-from legation.store.sealing import Sealer
+from legation.store.database.transaction import Transaction, parse
+from legation.store.secrets.keys import KeyRing, make_key, new_key_text
+from legation.store.secrets.sealing import Sealer
 from legation.wire.action import Action
 from legation.wire.principal import Principal
 
@@ -103,7 +101,7 @@ def proposal(number: int) -> Proposal:
     )
 
 
-def fill(approvals: Approvals, numbers: Sequence[int]) -> Transaction[None]:
+def fill(approvals: Transitions, numbers: Sequence[int]) -> Transaction[None]:
     for number in numbers:
         yield from approvals.propose(proposal(number), NOW + number)
 
@@ -121,9 +119,9 @@ def rules(folder: Path) -> Policies:
     return Policies(path)
 
 
-def call(number: int) -> Request:
+def call(number: int) -> DoorRequest:
     """That the policy allows: the hot path."""
-    return Request(principal=AGENT, action=action(number), facts=FACTS, session_id="ses_1")
+    return DoorRequest(principal=AGENT, action=action(number), facts=FACTS, session_id="ses_1")
 
 
 async def median_ms(work: Callable[[], Awaitable[object]], times: int = TIMES) -> float:
@@ -138,8 +136,10 @@ async def median_ms(work: Callable[[], Awaitable[object]], times: int = TIMES) -
 async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) -> Sample:
     sealer = Sealer(KeyRing(make_key(Secret(new_key_text(), "vault-key"))))
     chain = Chain("bench", sealer, at_once=database.dialect == "postgres")
-    ledger, approvals = Ledger(database, chain), Approvals(chain)
-    door = Door(Inbox(ledger, SystemClock(), "bench"), rules(scratch), Attendance(database, SystemClock()))
+    ledger, approvals = Ledger(database, chain), Transitions(chain)
+    door = Door(
+        ApprovalQueue(ledger, SystemClock(), "bench"), rules(scratch), Attendance(database, SystemClock())
+    )
     await database.transact(run, "workspace")
     for start in range(0, PENDING, AT_ONCE):
         await ledger.transact("local", fill, approvals, range(start, start + AT_ONCE))
@@ -148,7 +148,9 @@ async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) ->
     await database.transact(run, "analyze")
 
     async def listed(after: str | None = None, **wanted: str) -> list[Approval]:
-        return (await database.read(page, "local", Wanted(**wanted), NOW + DAY // 2, PAGE, after)).items
+        return (
+            await database.read(page, "local", ApprovalFilter(**wanted), NOW + DAY // 2, PAGE, after)
+        ).items
 
     async def shown(**wanted: str) -> None:
         found = await listed(**wanted)
@@ -159,7 +161,7 @@ async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) ->
 
     async def resolve() -> None:
         approval = pending.pop()
-        answer = Answer(approve=True, reasoning="in the project", confidence=0.9)
+        answer = ApprovalAnswer(approve=True, reasoning="in the project", confidence=0.9)
         await ledger.transact("local", approvals.resolve, PERSON, approval.id, answer, NOW + DAY // 2)
 
     async def decide() -> None:
@@ -182,14 +184,14 @@ async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) ->
     sample["decisions/s"] = DECISIONS / spent.wall
     sample["CPU µs/decision"] = spent.cpu / DECISIONS * 1e6
     sample["traces page ms"] = await median_ms(
-        lambda: trace_entries.entries(database, sealer, "local", Filter(), PAGE)
+        lambda: entries.entries(database, sealer, "local", TraceFilter(), PAGE)
     )
     return sample
 
 
 def shown_history(database: SqliteDatabase | PostgresDatabase) -> Callable[[], Awaitable[object]]:
     """Of every status, from the middle."""
-    return lambda: database.read(page, "local", Wanted(), NOW, PAGE, "apr_0050000")
+    return lambda: database.read(page, "local", ApprovalFilter(), NOW, PAGE, "apr_0050000")
 
 
 @asynccontextmanager

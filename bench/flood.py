@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bench.measure import Sample, Spent
-from legation.proc.environment import child_environment
+from legation.proc.launcher import child_environment
 
 if TYPE_CHECKING:
     from legation.wire.events import Event

@@ -13,16 +13,15 @@ from legation.agents.acp import AcpAgent
 from legation.agents.driver import OpenRequest
 from legation.agents.rpc import RpcFault
 from legation.proc import Command, Pipes, ProcessLauncher
-from legation.store.backend import Backend
+from legation.store.backend import Backend, MemoryBackend
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream
-from legation.wire.acp.capabilities import ClientCapabilities
-from legation.wire.acp.content import Text
+from legation.wire.acp.methods import ClientCapabilities
 from legation.wire.acp.rpc import ErrorCode
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.updates import Text
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 

@@ -3,13 +3,12 @@
 from typing import Annotated, Any, Final, Literal, cast
 
 from msgspec import Meta
-from starlette.requests import Request as HttpRequest
+from starlette.requests import RequestBody as HttpRequest
 
 from legation.errors import Unauthenticated
 from legation.server.http.app import AppOptions, make_app
-from legation.server.http.call import Call
-from legation.server.http.routes import Routes, needs
-from legation.wire.api.shape import Answer, Request
+from legation.server.http.routes import Call, Routes, needs
+from legation.wire.api.shape import RequestBody, ResponseBody
 from legation.wire.principal import Principal
 
 TOKEN: Final = "bench-token"
@@ -18,19 +17,19 @@ WHO: Final = Principal(kind="token", id="t", workspace="local", scopes=frozenset
 routes = Routes(tag="things")
 
 
-class Part(Request):
+class Part(RequestBody):
     name: str
     count: Annotated[int, Meta(ge=0)] = 1
 
 
-class NewThing(Request):
+class NewThing(RequestBody):
     title: Annotated[str, Meta(min_length=1, max_length=100)]
     colour: Literal["red", "green", "blue"] = "red"
     parts: list[Part] = []  # noqa: RUF012 - msgspec copies it
     note: str | None = None
 
 
-class Thing(Answer):
+class Thing(ResponseBody):
     id: str
     title: str
     colour: str

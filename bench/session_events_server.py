@@ -18,11 +18,11 @@ from typing import Any, cast
 from starlette.requests import Request
 
 from legation.clock import SystemClock
+from legation.server.address import listen
 from legation.server.http.app import AppOptions, make_app
-from legation.server.listener import listen
-from legation.server.serving import run, serve
+from legation.server.http.server import run, serve
+from legation.server.routes.sessions import event_routes
 from legation.server.streaming.hub import Hub
-from legation.server.surfaces.session_events import routes
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream
@@ -93,7 +93,7 @@ async def main(folder: Path) -> None:
     async with EventLog(SqliteBackend(folder / "log.db")) as log:
         stream, hub = await log.stream(SESSION), Hub(log, SystemClock())
         services = cast(Any, SimpleNamespace(log=log, hub=hub, sessions=SimpleNamespace(records=Records())))
-        app = make_app([routes], services=services, authenticate=anybody, options=AppOptions())
+        app = make_app([event_routes], services=services, authenticate=anybody, options=AppOptions())
         sock = listen("127.0.0.1", 0)
         obeying = asyncio.create_task(Publisher(log, stream).obey())
         port = sock.getsockname()[1]

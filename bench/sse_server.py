@@ -16,14 +16,14 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from legation.clock import SystemClock
+from legation.server.address import listen
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.listener import listen
-from legation.server.serving import run, serve
+from legation.server.http.server import run, serve
+from legation.server.routes import streams
 from legation.server.streaming import sse
 from legation.server.streaming.hub import Hub
-from legation.server.surfaces import streams
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.wire.events import Draft, Event
 from legation.wire.principal import Principal
 

@@ -25,17 +25,20 @@ from legation.host import skills
 from legation.host.changes import Snapshot
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
-from legation.host.services import SessionFiles, create_default_fs_handler, create_default_terminal_handler
+from legation.host.requests.services import (
+    SessionFiles,
+    create_default_fs_handler,
+    create_default_terminal_handler,
+)
 from legation.proc import ProcessLauncher
-from legation.server.fs import listing, moving, removing
-from legation.server.fs.reading import OpenFile
-from legation.server.fs.roots import Confinement, Roots
-from legation.server.fs.upload import Unpacking
-from legation.server.fs.writing import Draft
+from legation.server.fs import operations
+from legation.server.fs.operations import AtomicFile, RegularFile
+from legation.server.fs.paths import Confinement, ServedFolders
+from legation.server.fs.upload import Unpacker
 from legation.server.sessions.messages import links_to
 from legation.settings import load
 from legation.store.forbidden import ForbiddenPlaces
-from legation.wire.acp.reverse import CreateTerminalRequest, ReadTextFileRequest, WriteTextFileRequest
+from legation.wire.acp.methods import CreateTerminalRequest, ReadTextFileRequest, WriteTextFileRequest
 from legation.wire.api.sessions import Attachment
 
 SOURCE = Path(__file__).parents[1] / "src" / "legation"
@@ -45,12 +48,12 @@ CANARY = "canary-5f1e"
 # Modules that open what an agent or a caller named, with all functions in them that open something, and the probes
 # (below) that such a name is tried with.
 WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
-    "host/meta.py": ({"SessionMeta.wanted", "real_folder"}, ("session's folder",)),
+    "host/options.py": ({"SessionMeta.wanted", "real_folder"}, ("session's folder",)),
     "host/skills.py": (
         {"_beneath", "_clone", "_copy", "_copy_file", "_made", "_opened", "_folders_in", "_tree"},
         ("fs folder", "skill"),
     ),
-    "host/services.py": (
+    "host/requests/services.py": (
         {
             "DefaultTerminals._start",
             "SessionFiles._locate",
@@ -81,20 +84,20 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         {"GitTree._patch", "GitTree._seed", "GitTree.changes", "_sections"},
         ("capture by git",),
     ),
-    "server/fs/confined.py": (
+    "server/fs/paths.py": (
         {"Spot.open_folder", "_Walk.__init__", "_Walk._open"},
         ("fs read", "fs list", "fs folder"),
     ),
-    "server/fs/listing.py": ({"_children"}, ("fs list", "fs folder")),
-    "server/fs/moving.py": (
+    "server/fs/operations.py": ({"_children"}, ("fs list", "fs folder")),
+    "server/fs/operations.py": (
         {"_rename_to_nothing", "_replace", "_swap", "make_folder"},
         ("fs move", "fs move onto", "fs make folder"),
     ),
-    "server/fs/reading.py": ({"OpenFile.__init__"}, ("fs read",)),
-    "server/fs/removing.py": ({"_remove_one", "_some_names", "remove", "remove_tree"}, ("fs delete",)),
-    "server/fs/roots.py": ({"_root"}, ("fs read",)),
-    "server/fs/writing.py": ({"Draft.drop", "Draft.place", "Draft.start"}, ("fs write", "fs upload")),
-    "server/processes/starting.py": ({"_command"}, ("fs folder",)),
+    "server/fs/operations.py": ({"OpenFile.__init__"}, ("fs read",)),
+    "server/fs/operations.py": ({"_remove_one", "_some_names", "remove", "remove_tree"}, ("fs delete",)),
+    "server/fs/paths.py": ({"_root"}, ("fs read",)),
+    "server/fs/operations.py": ({"Draft.drop", "Draft.place", "Draft.start"}, ("fs write", "fs upload")),
+    "server/processes/start.py": ({"_command"}, ("fs folder",)),
     "server/sessions/messages.py": ({"_link"}, ("attachment",)),
     "server/sessions/service.py": (
         {
@@ -110,7 +113,7 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
 # Modules, or folders of them, that open no file of anybody's choice, and why that is so.
 OWN = {
     "agents/amp": "its gate, settings and threads, in the agent's home and temporary folder",
-    "agents/beginning.py": "looks which configuration a folder brings; nothing of it is told to anybody",
+    "agents/driver.py": "looks which configuration a folder brings; nothing of it is told to anybody",
     "agents/catalogue": "the catalogue, the agents file in force and agents' homes",
     "agents/claude": "the list of MCP servers, in the agent's temporary folder",
     "agents/codex": "looks which orders a folder brings, and resolves its name; nothing of it is told to anybody",
@@ -124,20 +127,20 @@ OWN = {
     "approvals/policy/facts.py": "resolves the name of a path, and opens nothing of it (O_PATH)",
     "approvals/policy/load.py": "the policy in force",
     "approvals/policy/shell/lines.py": "runs the reader of shell lines, on a text",
-    "approvals/policy/starters.py": "files of this package",
-    "approvals/trace_file.py": "the trace of an exec, in the data folder",
+    "approvals/policy/load.py": "files of this package",
+    "approvals/trace/export.py": "the trace of an exec, in the data folder",
     "gateway/toolfile.py": "the tools file in force",
     "host/agent.py": "agents' homes and temporary folders, in the data folder",
     "server/address.py": "the port, in the data folder",
     "server/fs/files.py": "the name of that folder",
     "server/sessions/hosts.py": "the list of agents that run, in the data folder",
-    "server/http/static.py": "files of this package",
+    "server/http/pages.py": "files of this package",
     "server/instance.py": "the data folder itself",
     "server/logs.py": "the server's log, in the data folder",
     "server/processes/trampoline.py": "its own environment, in the process that becomes the command",
     "server/run.py": "the file that says where the server is, in the data folder",
-    "server/serverfile.py": "the same",
-    "server/servername.py": "the server's name, in the data folder",
+    "server/run.py": "the same",
+    "server/instance.py": "the server's name, in the data folder",
     "server/sessions/secrets.py": "names of secrets of sessions that are being made, in the data folder",
 }
 
@@ -213,7 +216,7 @@ class House:
 
     @property
     def served(self) -> Confinement:
-        return Roots([self.home], self.forbidden).everywhere()
+        return ServedFolders([self.home], self.forbidden).everywhere()
 
     def content(self) -> dict[str, object]:
         """Everything that is there, by name: what it says, or where it leads."""
@@ -301,11 +304,11 @@ async def reverse_write(house: House, path: Path) -> str:
 
 
 async def fs_read(house: House, path: Path) -> str:
-    return OpenFile(house.served, str(path)).read().decode()
+    return RegularFile(house.served, str(path)).read().decode()
 
 
 async def fs_write(house: House, path: Path) -> str:
-    draft = Draft(house.served, str(path))
+    draft = AtomicFile(house.served, str(path))
     try:
         draft.start()
         draft.write(b"mine")
@@ -321,7 +324,7 @@ async def fs_upload(house: House, path: Path) -> str:
         info = tarfile.TarInfo(path.name)
         info.size = 4
         tar.addfile(info, io.BytesIO(b"mine"))
-    unpacking = Unpacking(house.served, str(path.parent), 1 << 20)
+    unpacking = Unpacker(house.served, str(path.parent), 1 << 20)
     try:
         unpacking.feed(out.getvalue())
         unpacking.end()
@@ -331,18 +334,18 @@ async def fs_upload(house: House, path: Path) -> str:
 
 
 async def fs_delete(house: House, path: Path) -> str:
-    return removing.remove(house.served, str(path), recursive=True)
+    return operations.remove(house.served, str(path), recursive=True)
 
 
 async def fs_move(house: House, path: Path) -> str:
-    moving.move(house.served, str(path), str(house.home / "taken"), overwrite=False)
+    operations.move(house.served, str(path), str(house.home / "taken"), overwrite=False)
     return ""
 
 
 async def fs_move_onto(house: House, path: Path) -> str:
     (house.home / "mine").write_text("mine")
     try:
-        moving.move(house.served, str(house.home / "mine"), str(path), overwrite=True)
+        operations.move(house.served, str(house.home / "mine"), str(path), overwrite=True)
     finally:
         (house.home / "mine").unlink(missing_ok=True)
     return ""
@@ -395,15 +398,15 @@ async def terminal(house: House, path: Path) -> str:
 
 
 async def fs_list(house: House, path: Path) -> str:
-    return str(listing.entries(house.served, str(path)))
+    return str(operations.entries(house.served, str(path)))
 
 
 async def fs_folder(house: House, path: Path) -> str:
-    return str(listing.folder(house.served, str(path)))
+    return str(operations.folder(house.served, str(path)))
 
 
 async def fs_make_folder(house: House, path: Path) -> str:
-    return moving.make_folder(house.served, str(path / "new"))
+    return operations.make_folder(house.served, str(path / "new"))
 
 
 async def session_folder(house: House, path: Path) -> str:
@@ -496,9 +499,9 @@ async def test_what_is_beside_them_is_opened_by_every_way(house: House) -> None:
 
 
 async def test_nothing_of_ours_is_listed(house: House) -> None:
-    beside = [entry.name for entry in listing.entries(house.served, str(house.data.parent))]
+    beside = [entry.name for entry in operations.entries(house.served, str(house.data.parent))]
     assert beside == []
-    names = {entry.name for entry in listing.entries(house.served, ".")}
+    names = {entry.name for entry in operations.entries(house.served, ".")}
     assert "rules" in names
     assert not names & {"tools.yaml", "agents.toml", "tls.key"}
 

@@ -83,7 +83,7 @@ def test_a_breach_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 # How a loop is given a descriptor, and who else may: the only other one is a loop that a test makes up.
 HANDS_OVER = re.compile(r"(?:connect_(?:read|write)_pipe|connect_accepted_socket)")
-MAY_HAND_OVER = {"src/legation/proc/pipes.py", "tests/proc/test_pipes.py"}
+MAY_HAND_OVER = {"src/legation/proc/lines.py", "tests/proc/test_pipes.py"}
 
 
 def hands_over(path: Path) -> bool:
@@ -98,7 +98,7 @@ def test_one_function_alone_gives_descriptors_to_a_loop() -> None:
     )  # the programs of `bench` hand over their own stdin, and end with it
     modules = [path for folder in tree for path in folder.rglob("*.py")]
     found = {str(path.relative_to(ROOT)) for path in modules if hands_over(path)}
-    assert found - MAY_HAND_OVER == set(), "use legation.proc.pipes.hand_over"
+    assert found - MAY_HAND_OVER == set(), "use legation.proc.lines.hand_over"
 
 
 def test_processes_are_started_by_a_launcher_and_not_by_a_loop() -> None:

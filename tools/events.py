@@ -14,10 +14,7 @@ from typing import Literal, Union, get_args, get_origin
 import msgspec
 from msgspec.structs import FieldInfo
 
-from legation.wire.acp.config import ConfigOption
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.plan import PlanContent
-from legation.wire.acp.toolcall import ToolCallContent
+from legation.wire.acp.updates import ConfigOption, ContentBlock, PlanContent, ToolCallContent
 from legation.wire.codec import (
     APPROVAL_STREAM,
     HOST_STREAM,
@@ -27,7 +24,7 @@ from legation.wire.codec import (
     Known,
     event_type,
 )
-from legation.wire.diagnostic import MEANINGS
+from legation.wire.event_types import DIAGNOSTIC_MEANINGS
 from legation.wire.events import UNRECOGNIZED, VERSION
 
 Struct = type[msgspec.Struct]
@@ -79,7 +76,7 @@ def page() -> str:
         *_events("Server stream", "", SERVER_STREAM),
         *_events("Approvals stream", "", APPROVAL_STREAM),
         "## Diagnostic codes\n\n| code | meaning |\n|---|---|\n"
-        + "".join(f"| `{code}` | {meaning} |\n" for code, meaning in MEANINGS.items()),
+        + "".join(f"| `{code}` | {meaning} |\n" for code, meaning in DIAGNOSTIC_MEANINGS.items()),
         "## Unions\n\n" + "".join(f"- **{name}**: {_members(name)}\n" for name in _NAMED_UNIONS),
         "## Shapes\n",
         *(_section(shape.__name__, shape) for shape in _shapes()),
@@ -96,7 +93,7 @@ def contract() -> dict[str, object]:
         "host": {event_type(cls): _contract_fields(cls) for cls in HOST_STREAM},
         "server": {event_type(cls): _contract_fields(cls) for cls in SERVER_STREAM},
         "approvals": {event_type(cls): _contract_fields(cls) for cls in APPROVAL_STREAM},
-        "diagnostics": [str(code) for code in MEANINGS],
+        "diagnostics": [str(code) for code in DIAGNOSTIC_MEANINGS],
         "shapes": {shape.__name__: _contract_fields(shape) for shape in _shapes()},
     }
 

@@ -21,11 +21,10 @@ from typing import Any, Final
 import msgspec
 
 from legation.agents.install import lock
-from legation.agents.install.fetch import Fetcher, opened
-from legation.agents.install.lock import FILE, Lock, Package, Release, read
-from legation.agents.install.registry import configured
-from legation.agents.install.tree import digest
-from legation.agents.install.unpack import Bounds, unpack
+from legation.agents.install.fetch import Fetcher, configured, opened
+from legation.agents.install.folder import digest
+from legation.agents.install.installer import Bounds, unpack
+from legation.agents.install.lock import FILE, Lock, Package, Release, read_lock
 
 HERE: Final = Path(lock.__file__).parent / FILE
 RESOLVE_LIMIT: Final = 300.0  # seconds for npm to resolve one agent: the network's time
@@ -59,7 +58,7 @@ def main(agent: str, *specs: str) -> None:
                 if at not in found:
                     found[at] = _measured(fetcher, place, at, entry)
     version = specs[0].rpartition("@")[2]
-    old = read(HERE.read_bytes()) if HERE.exists() else Lock({})
+    old = read_lock(HERE.read_bytes()) if HERE.exists() else Lock({})
     before = old.wanted(agent)
     release = Release(
         version,

@@ -11,7 +11,7 @@ import pytest
 from tests import real_agents
 
 from legation.agents.catalogue import Catalogue, Start
-from legation.agents.catalogue.home import home_of
+from legation.agents.catalogue.catalogue import home_of
 from legation.host.options import AgentDefinition
 from legation.testing.model import AnthropicWire, ScriptedModel
 from legation.testing.model.gemini import GeminiWire

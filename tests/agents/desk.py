@@ -17,7 +17,7 @@ from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.proc import Command, child_environment
 from legation.testing.model import ScriptedModel
-from legation.wire.acp.content import Text as Prompt
+from legation.wire.acp.updates import Text as Prompt
 
 QUIET = {
     "ANTHROPIC_API_KEY": "not-a-key",

@@ -8,23 +8,23 @@ from typing import Any
 from tests.server.sessions.talk import Talk
 
 from legation.agents.catalogue.catalogue import Catalogue
-from legation.agents.catalogue.entry import Entry, Way
+from legation.agents.catalogue.entries import CatalogueEntry, Way
 from legation.testing.model import ScriptedModel
 
 NAME = "real"
 
 
 class _WithOne(Catalogue):
-    added: tuple[Entry, ...] = ()
+    added: tuple[CatalogueEntry, ...] = ()
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CatalogueEntry, ...]:
         return (*super().entries(), *self.added)
 
 
 def add_to_catalogue(talk: Talk, way: Way) -> None:
     """The agent that is driven so, as `real`."""
     catalogue = _WithOne(talk.rig.services.settings.data_dir)
-    catalogue.added = (Entry(name=NAME, title="The real one", way=way, needs_sign_in=False),)
+    catalogue.added = (CatalogueEntry(name=NAME, title="The real one", way=way, needs_sign_in=False),)
     talk.rig.services.hosts.launcher.catalogue = catalogue
 
 

@@ -20,17 +20,17 @@ from legation.errors import (
     TimedOut,
 )
 from legation.proc import Command, Pipes, ProcessLauncher, child_environment
-from legation.wire.acp.capabilities import (
+from legation.wire.acp.methods import (
     ClientCapabilities,
     ClientSessionCapabilities,
     ConfigOptionsCapabilities,
+    McpServer,
+    PromptResponse,
+    SessionSetup,
     Supported,
 )
-from legation.wire.acp.config import BooleanOption, SelectOption
-from legation.wire.acp.content import Text, Unread
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.sessions import PromptResponse, SessionSetup
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.updates import BooleanOption, SelectOption, Text, Unread
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 pytestmark = pytest.mark.heavy  # a process or more for each test

@@ -33,10 +33,10 @@ from legation.agents.catalogue import Catalogue, Start
 from legation.errors import TimedOut
 from legation.host.options import Limits
 from legation.host.session import Session
-from legation.proc.kernel import process
+from legation.proc.tree import process
 from legation.testing.model import ScriptedModel
 from legation.testing.model import Text as Said
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 BOTH = pytest.mark.parametrize("kind", [CODEX, OPENCODE], ids=lambda kind: kind.name)

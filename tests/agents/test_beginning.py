@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.host.rig import Rig, go, of_type, rig
 
-from legation.agents.beginning import Beginning
+from legation.agents.driver import SessionStart
 from legation.errors import Forbidden
 from legation.host.session import Session
 
@@ -33,7 +33,7 @@ while True:
 """
 
 
-async def begun(made: Rig, mode: str, beginning: Beginning) -> Session:
+async def begun(made: Rig, mode: str, beginning: SessionStart) -> Session:
     definition = replace(made.scripted(f"MODE = {mode!r}\n{AGENT}"), beginning=beginning)
     return await made.open((await made.host.spawn_agent(definition)).agent_id)
 
@@ -56,7 +56,7 @@ async def test_a_session_begins_with_what_is_to_be_said_and_in_the_right_mode(
     mode: str, told: list[object], current: str, tmp_path: Path
 ) -> None:
     async with rig(tmp_path) as made:
-        session = await begun(made, mode, Beginning({"x": {"y": 1}}, "default", ("plan",)))
+        session = await begun(made, mode, SessionStart({"x": {"y": 1}}, "default", ("plan",)))
         assert await heard(session) == told
         assert session.offers.modes is not None
         assert session.offers.modes.current_mode_id == current
@@ -64,7 +64,7 @@ async def test_a_session_begins_with_what_is_to_be_said_and_in_the_right_mode(
 
 async def test_without_a_word_about_it_a_session_begins_as_the_agent_likes(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
-        assert await heard(await begun(made, "careless", Beginning())) == [None]
+        assert await heard(await begun(made, "careless", SessionStart())) == [None]
 
 
 async def test_no_session_begins_in_a_folder_that_the_agent_would_obey(tmp_path: Path) -> None:
@@ -72,6 +72,6 @@ async def test_no_session_begins_in_a_folder_that_the_agent_would_obey(tmp_path:
     async with rig(tmp_path) as made:
         (made.work / "agent.json").write_text("{}")
         with pytest.raises(Forbidden, match=r"it would act on .*agent\.json"):
-            await begun(made, "default", Beginning(obeys=("agent.json",)))
+            await begun(made, "default", SessionStart(obeys=("agent.json",)))
         (made.work / "agent.json").unlink()
-        assert await heard(await begun(made, "default", Beginning(obeys=("agent.json",)))) == [None]
+        assert await heard(await begun(made, "default", SessionStart(obeys=("agent.json",)))) == [None]

@@ -11,7 +11,7 @@ import pytest
 from tests.agents.desk import desk
 from tests.host.rig import Hand, of_type, until
 
-from legation.proc.kernel import Process, children, process
+from legation.proc.tree import Process, children, process
 from legation.testing.model import Cut, ModelRequest, Stall, Text, Thinking, ToolCall, Usage
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.ask import DenyAll

@@ -11,7 +11,7 @@ import pytest
 from tests.agents.desk import Desk, desk
 from tests.host.rig import of_type, until_type
 
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 

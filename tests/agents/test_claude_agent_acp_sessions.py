@@ -15,7 +15,7 @@ from tests.host.rig import events, of_type, say_for_the_agent, status_of, until_
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited
 from legation.host.options import Backoff
-from legation.proc.kernel import Process, children, process
+from legation.proc.tree import Process, children, process
 from legation.testing.model import Text
 from legation.wire.acp.rpc import ErrorCode
 

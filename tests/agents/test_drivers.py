@@ -16,8 +16,13 @@ from legation.agents.codex import CodexAgent
 from legation.agents.driver import Abilities, OpenRequest
 from legation.agents.opencode import OpenCodeAgent
 from legation.errors import CapabilityUnsupported
-from legation.wire.acp.capabilities import AgentCapabilities, McpCapabilities, SessionCapabilities, Supported
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import (
+    AgentCapabilities,
+    McpCapabilities,
+    McpServer,
+    SessionCapabilities,
+    Supported,
+)
 from legation.wire.acp.rpc import AgentMethod
 
 DRIVERS = (AcpAgent, AmpAgent, ClaudeAgent, CodexAgent, OpenCodeAgent)

@@ -20,7 +20,7 @@ from tests.agents.hostile_repository import HostileRepository, hostile_repositor
 from tests.host.rig import of_type, rig
 
 from legation.errors import Forbidden
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 

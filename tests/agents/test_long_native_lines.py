@@ -28,14 +28,14 @@ from legation.client.decode import read_event
 from legation.host.options import AgentDefinition
 from legation.host.session import Session
 from legation.proc import Child
+from legation.server.routes.streams import page_of_events
 from legation.server.streaming import sse
-from legation.server.surfaces.streams import page_of_events
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire import jsontext
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 from legation.wire.events import Event
-from legation.wire.members import members
+from legation.wire.jsontext import members
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import Metadata, SessionFacts
 

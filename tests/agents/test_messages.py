@@ -14,7 +14,7 @@ from legation.agents.messages import (
     read_odd_update,
 )
 from legation.agents.outlines import ODD_BYTES
-from legation.wire.members import members
+from legation.wire.jsontext import members
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
 

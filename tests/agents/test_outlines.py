@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from legation.agents import outlines
 from legation.agents.messages import UpdateReader, read_message
 from legation.agents.outlines import Outline, OutlineReader, digest, digest_of_update, is_heavy, outline
-from legation.wire.acp.toolcall import ToolCall
-from legation.wire.acp.updates import decode_update
+from legation.wire.acp.updates import ToolCall, decode_update
 
 MIB = 1024 * 1024
 LIMIT = 60.0  # seconds for a process to start and to read, on a busy machine

@@ -13,7 +13,7 @@ from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused, RpcFault, RpcPee
 from legation.errors import TimedOut, TransportClosed
 from legation.proc import Child
 from legation.wire.acp.rpc import RpcError
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 LIMIT = 60.0  # seconds for anything here to happen

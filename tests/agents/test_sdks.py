@@ -25,10 +25,10 @@ from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.proc import Command, ProcessLauncher, child_environment
 from legation.store.jsonl import JsonlBackend
-from legation.wire.acp.content import Text
 from legation.wire.acp.rpc import RpcError
+from legation.wire.acp.updates import Text
 from legation.wire.ask import DenyAll
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 pytestmark = pytest.mark.heavy  # a process or more for each test

@@ -13,15 +13,14 @@ from tests.server.rig import RigClock
 from tests.store.database.databases import Either
 
 import legation.approvals.door
-from legation.approvals.approval import Answer, Approval
-from legation.approvals.attendance import Attendance
-from legation.approvals.door import Door, Habits
-from legation.approvals.grants import Grants
-from legation.approvals.inbox import Inbox
+from legation.approvals.approval import Approval, ApprovalAnswer
+from legation.approvals.door import Door, DoorOptions
+from legation.approvals.grants import GrantService
 from legation.approvals.policies import Policies
 from legation.approvals.policy.facts import Facts, as_named
-from legation.approvals.request import Request, Returned, Token
-from legation.approvals.trace import StepKind
+from legation.approvals.queue import ApprovalQueue, Attendance
+from legation.approvals.request import DoorRequest, EffectToken, ToolReturn
+from legation.approvals.trace.step import StepKind
 from legation.wire.action import Action
 from legation.wire.principal import Principal
 
@@ -49,28 +48,28 @@ def call(tool: str = "fs.write", agent: str = "claude", **params: Any) -> Action
     return Action(agent=agent, tool=tool, params=params or {"path": "/w/a"})
 
 
-def request(tool: str = "fs.write", **given: Any) -> Request:
+def request(tool: str = "fs.write", **given: Any) -> DoorRequest:
     action = given.pop("action", None) or call(tool)
-    return Request(principal=ASKER, action=action, facts=FACTS, **given)
+    return DoorRequest(principal=ASKER, action=action, facts=FACTS, **given)
 
 
 @dataclass
 class Counter:
     """An executor that counts."""
 
-    calls: list[tuple[Action, Token]] = field(default_factory=list)
-    answer: Callable[[], Awaitable[Returned]] | None = None
+    calls: list[tuple[Action, EffectToken]] = field(default_factory=list)
+    answer: Callable[[], Awaitable[ToolReturn]] | None = None
 
-    async def __call__(self, action: Action, token: Token) -> Returned:
+    async def __call__(self, action: Action, token: EffectToken) -> ToolReturn:
         self.calls.append((action, token))
-        return await self.answer() if self.answer else Returned(status_code=200, result={"done": True})
+        return await self.answer() if self.answer else ToolReturn(status_code=200, result={"done": True})
 
 
 @dataclass
 class Rig:
     office: Office
     clock: RigClock
-    inbox: Inbox
+    inbox: ApprovalQueue
     door: Door
     policies: Policies
     attendance: Attendance
@@ -87,7 +86,7 @@ class Rig:
         return await self.until(look, lambda found: len(found) >= count)
 
     async def get(self, approval_id: str) -> Approval:
-        from legation.approvals.approval_endings import get
+        from legation.approvals.transitions import get
 
         return await self.office.database.read(get, "local", approval_id)
 
@@ -164,15 +163,15 @@ async def open_door(
     path = folder / "policy.yaml"
     path.write_text(policy)
     clock, policies = RigClock(), Policies(path)
-    inbox = Inbox(office.ledger, clock, waiter)
+    inbox = ApprovalQueue(office.ledger, clock, waiter)
     attendance = Attendance(office.database, clock)
     told: list[tuple[str, str, str]] = []
     changes: list[tuple[str, str]] = []
     inbox.on_change(lambda approval, step: changes.append((approval.id, str(StepKind(step)))))
     chosen = replace(
-        Habits(
+        DoorOptions(
             notify=lambda approval, moment, why: told.append((approval.id, moment, why)),
-            grants=Grants(office.database, office.ledger.chain.sealer, clock),
+            grants=GrantService(office.database, office.ledger.chain.sealer, clock),
         ),
         **habits,
     )
@@ -181,5 +180,5 @@ async def open_door(
             yield Rig(office, clock, inbox, door, policies, attendance, path, told, changes, at_work)
 
 
-YES = Answer(approve=True, reasoning="fine", confidence=0.9)
-NO = Answer(approve=False, reasoning="not today")
+YES = ApprovalAnswer(approve=True, reasoning="fine", confidence=0.9)
+NO = ApprovalAnswer(approve=False, reasoning="not today")

@@ -7,19 +7,17 @@ from typing import Any, ParamSpec, TypeVar
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces, new_sealer
 
-from legation.approvals import approval_pages, trace_entries
-from legation.approvals.approval import Answer, Approval, Proposal, new_approval_id
-from legation.approvals.approval_endings import get
-from legation.approvals.approval_life import Approvals
-from legation.approvals.approval_pages import Wanted
-from legation.approvals.chain import Chain, Ledger
-from legation.approvals.chain_verify import Report, verify
-from legation.approvals.trace import new_trace_id
-from legation.approvals.trace_entries import Filter
-from legation.store.database.queries import parse
-from legation.store.database.transaction import Database, Rows, Transaction
+from legation.approvals import listing
+from legation.approvals.approval import Approval, ApprovalAnswer, Proposal, new_approval_id
+from legation.approvals.listing import ApprovalFilter
+from legation.approvals.trace import entries
+from legation.approvals.trace.chain import Chain, Ledger, Report, verify
+from legation.approvals.trace.entries import TraceFilter
+from legation.approvals.trace.step import new_trace_id
+from legation.approvals.transitions import Transitions, get
+from legation.store.database.transaction import Database, Rows, Transaction, parse
 from legation.store.identity import members, tokens, users
-from legation.store.sealing import Sealer
+from legation.store.secrets.sealing import Sealer
 from legation.wire.action import Action
 from legation.wire.api.approvals import TraceEntry
 from legation.wire.api.identity import NewUser
@@ -45,8 +43,8 @@ SUPERVISOR = principal("agent", "supervisor", 1)
 SECOND = principal("token", "tok_2", 1)
 AGENT = principal("token", "tok_agent", 0)
 
-YES = Answer(approve=True)
-NO = Answer(approve=False)
+YES = ApprovalAnswer(approve=True)
+NO = ApprovalAnswer(approve=False)
 
 
 def write_file(
@@ -77,11 +75,11 @@ class Office:
     database: Either
     sealer: Sealer
     ledger: Ledger = field(init=False)
-    approvals: Approvals = field(init=False)
+    approvals: Transitions = field(init=False)
 
     def __post_init__(self) -> None:
         chain = Chain(SERVER, self.sealer, at_once=self.database.dialect == "postgres")
-        self.ledger, self.approvals = Ledger(self.database, chain), Approvals(chain)
+        self.ledger, self.approvals = Ledger(self.database, chain), Transitions(chain)
 
     async def do(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.ledger.transact("local", work, *args, **kwargs)
@@ -109,11 +107,11 @@ class Office:
         return await self.database.read(get, approval.workspace_id, approval.id)
 
     async def listed(self, now: int = NOW + 1, **wanted: str) -> list[str]:
-        page = await self.database.read(approval_pages.page, "local", Wanted(**wanted), now, 500)
+        page = await self.database.read(listing.page, "local", ApprovalFilter(**wanted), now, 500)
         return [approval.id for approval in page.items]
 
     async def entries(self, **wanted: Any) -> list[TraceEntry]:
-        return (await trace_entries.entries(self.database, self.sealer, "local", Filter(**wanted))).items
+        return (await entries.entries(self.database, self.sealer, "local", TraceFilter(**wanted))).items
 
     async def verify(self) -> Report:
         return await verify(self.database, self.sealer, "local", SERVER)

@@ -4,18 +4,17 @@ import pytest
 from tests.approvals.office import NOW, PERSON, SUPERVISOR, WAITER, YES, Office, write_file
 
 from legation.approvals import grants
-from legation.approvals.always import allow_always
-from legation.approvals.approval import Status
-from legation.approvals.grants import Grants
-from legation.approvals.inbox import Inbox
+from legation.approvals.approval import ApprovalState
+from legation.approvals.grants import GrantService, allow_always
 from legation.approvals.policy.facts import Facts
+from legation.approvals.queue import ApprovalQueue
 from legation.errors import AlreadyAnswered, Forbidden
 from legation.testing.clock import FakeClock
 
 
-def desk(office: Office) -> tuple[Inbox, Grants]:
+def desk(office: Office) -> tuple[ApprovalQueue, GrantService]:
     clock = FakeClock(NOW + 1)
-    return Inbox(office.ledger, clock, WAITER), Grants(office.database, office.sealer, clock)
+    return ApprovalQueue(office.ledger, clock, WAITER), GrantService(office.database, office.sealer, clock)
 
 
 async def test_it_answers_this_one_and_leaves_the_others_to_whoever_waits_for_them(office: Office) -> None:
@@ -26,7 +25,12 @@ async def test_it_answers_this_one_and_leaves_the_others_to_whoever_waits_for_th
     inbox, given = desk(office)
     await allow_always(inbox, given, PERSON, asked, "ses_1", YES)
     statuses = [(await office.get(each)).status for each in (asked, same, elsewhere, another)]
-    assert statuses == [Status.APPROVED, Status.PENDING, Status.PENDING, Status.PENDING]
+    assert statuses == [
+        ApprovalState.APPROVED,
+        ApprovalState.PENDING,
+        ApprovalState.PENDING,
+        ApprovalState.PENDING,
+    ]
     rows = await office.sql("select session_id from approval_grant")
     assert [row["session_id"] for row in rows] == ["ses_1"]
 
@@ -40,7 +44,7 @@ async def test_who_may_not_give_it_answers_nothing(office: Office) -> None:
     await office.answer(asked)
     with pytest.raises(AlreadyAnswered):
         await allow_always(inbox, given, PERSON, asked, "ses_1", YES)
-    assert (await office.get(same)).status is Status.PENDING
+    assert (await office.get(same)).status is ApprovalState.PENDING
     assert (
         await office.database.read(grants.matching, "local", write_file(), NOW + 1, "ses_1", Facts()) is None
     )

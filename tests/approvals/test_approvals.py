@@ -20,9 +20,15 @@ from tests.approvals.office import (
     write_file,
 )
 
-from legation.approvals import approval_pages
-from legation.approvals.approval import LONGEST_WAIT_MS, MIN_USE_MS, TRANSITIONS, Answer, Status
-from legation.approvals.approval_endings import expire_due, get, open_waiters, supersede
+from legation.approvals import listing
+from legation.approvals.approval import (
+    LONGEST_WAIT_MS,
+    MIN_USE_MS,
+    TRANSITIONS,
+    ApprovalAnswer,
+    ApprovalState,
+)
+from legation.approvals.transitions import expire_due, get, open_waiters, supersede
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, InvalidParams, NotFound
 from legation.wire.action import Action
 
@@ -30,11 +36,15 @@ from legation.wire.action import Action
 async def test_what_was_asked_is_on_record_without_its_arguments(office: Office) -> None:
     approval = await office.ask(session_id="ses_1", turn_id="trn_1", tool_call_id="call_1")
     assert approval == await office.get(approval)
-    assert (approval.status, approval.needs, approval.verdict) == (Status.PENDING, "supervisor", "supervisor")
+    assert (approval.status, approval.needs, approval.verdict) == (
+        ApprovalState.PENDING,
+        "supervisor",
+        "supervisor",
+    )
     assert approval.action_digest == write_file().digest(VERSION)
     assert approval.argument_names == "content,path"
     assert approval.argument_bytes == len('{"path":"/p/main.go","content":"package main"}')
-    (view,) = await approval_pages.views(office.database, office.sealer, "local", [approval], NOW + 30_000)
+    (view,) = await listing.views(office.database, office.sealer, "local", [approval], NOW + 30_000)
     assert view.params == write_file().params
     assert (view.remaining, view.created_at) == ("4m30s", "2023-11-14T22:13:20Z")
     assert view.injection_risk is False
@@ -42,15 +52,15 @@ async def test_what_was_asked_is_on_record_without_its_arguments(office: Office)
 
 async def test_an_answer_is_attributed_to_the_credential(office: Office) -> None:
     approval = await office.ask()
-    said = Answer(approve=True, claim="human:alice", reasoning="fine", confidence=0.9)
+    said = ApprovalAnswer(approve=True, claim="human:alice", reasoning="fine", confidence=0.9)
     resolved = await office.answer(approval, said, SUPERVISOR)
-    assert (resolved.status, resolved.resolved_by) == (Status.APPROVED, "agent:supervisor")
+    assert (resolved.status, resolved.resolved_by) == (ApprovalState.APPROVED, "agent:supervisor")
     assert (resolved.resolver_level, resolved.confidence) == (1, 0.9)
 
 
 async def test_d9_a_claimed_name_is_kept_as_a_claim_and_not_believed(office: Office) -> None:
     approval = await office.ask()
-    await office.answer(approval, Answer(approve=True, claim="human:alice"), SECOND)
+    await office.answer(approval, ApprovalAnswer(approve=True, claim="human:alice"), SECOND)
     (entry,) = await office.entries()
     assert entry.approved_by == "token:tok_2"
 
@@ -90,7 +100,7 @@ async def test_a_supervisor_cannot_answer_what_needs_a_person(office: Office) ->
         await office.answer(approval, by=SUPERVISOR)
     with pytest.raises(Forbidden):
         await office.do(office.approvals.claim, SUPERVISOR, approval.id, 5000, NOW)
-    assert (await office.answer(approval)).status is Status.APPROVED
+    assert (await office.answer(approval)).status is ApprovalState.APPROVED
 
 
 async def test_d26_an_escalated_one_is_a_persons(office: Office) -> None:
@@ -127,7 +137,7 @@ async def test_d26_a_claim_keeps_other_supervisors_off_until_its_lease_ends(offi
     assert taken.claimed_by == "token:tok_2"
     with pytest.raises(Conflict):
         await office.answer(approval, by=SUPERVISOR, now=NOW + 20_006)
-    assert (await office.answer(approval, by=SECOND, now=NOW + 20_006)).status is Status.APPROVED
+    assert (await office.answer(approval, by=SECOND, now=NOW + 20_006)).status is ApprovalState.APPROVED
 
 
 async def test_a_claim_never_keeps_a_person_off(office: Office) -> None:
@@ -151,12 +161,12 @@ async def test_a_lease_is_bounded(office: Office, lease: int) -> None:
 @pytest.mark.parametrize("confidence", [7.5, -0.1, float("nan"), float("inf"), True, "0.5"])
 def test_d11_a_confidence_outside_0_to_1_is_refused(confidence: float) -> None:
     with pytest.raises(InvalidParams):
-        Answer(approve=True, confidence=confidence)
+        ApprovalAnswer(approve=True, confidence=confidence)
 
 
 @pytest.mark.parametrize("confidence", [0, 0.0, 0.5, 1, 1.0, None])
 async def test_d11_a_confidence_from_0_to_1_is_kept(office: Office, confidence: float | None) -> None:
-    approval = await office.answer(await office.ask(), Answer(approve=True, confidence=confidence))
+    approval = await office.answer(await office.ask(), ApprovalAnswer(approve=True, confidence=confidence))
     assert approval.confidence == confidence
 
 
@@ -168,7 +178,7 @@ async def test_d10_an_id_counts_whole_or_not_at_all(office: Office) -> None:
             await office.do(office.approvals.resolve, PERSON, other, YES, NOW)
         with pytest.raises(NotFound):
             await office.database.read(get, "local", other)
-    assert (await office.get(approval)).status is Status.PENDING
+    assert (await office.get(approval)).status is ApprovalState.PENDING
 
 
 async def test_another_workspaces_approval_is_not_there(office: Office) -> None:
@@ -178,7 +188,7 @@ async def test_another_workspaces_approval_is_not_there(office: Office) -> None:
         await office.ledger.transact("other", office.approvals.resolve, stranger, approval.id, YES, NOW)
     with pytest.raises(NotFound):
         await office.database.read(get, "other", approval.id)
-    page = await office.database.read(approval_pages.page, "other", approval_pages.Wanted(), NOW)
+    page = await office.database.read(listing.page, "other", listing.Wanted(), NOW)
     assert page.items == []
 
 
@@ -197,7 +207,7 @@ async def test_an_approval_is_used_once(office: Office) -> None:
 
 
 @pytest.mark.parametrize("answer", [NO, None])
-async def test_what_was_not_approved_is_not_used(office: Office, answer: Answer | None) -> None:
+async def test_what_was_not_approved_is_not_used(office: Office, answer: ApprovalAnswer | None) -> None:
     approval = await office.ask()
     if answer:
         await office.answer(approval, answer)
@@ -242,7 +252,7 @@ async def test_what_ran_out_of_time_is_neither_answered_nor_listed_before_anybod
     with pytest.raises(AlreadyAnswered):
         await office.do(office.approvals.escalate, SUPERVISOR, approval.id, None, late)
     assert await office.listed(late, status="pending") == []
-    assert approval_pages.view(approval, {}, late).status == "expired"
+    assert listing.view(approval, {}, late).status == "expired"
 
 
 async def test_due_ones_expire_and_say_whether_they_were_answered(office: Office) -> None:
@@ -286,8 +296,8 @@ async def test_d15_what_a_dead_process_waited_for_is_superseded_and_says_so(offi
     assert caught.value.data == {"status": "superseded"}
     with pytest.raises(Conflict):
         await office.consume(approved)
-    assert (await office.get(used)).status is Status.APPROVED
-    assert (await office.get(alive)).status is Status.PENDING
+    assert (await office.get(used)).status is ApprovalState.APPROVED
+    assert (await office.get(alive)).status is ApprovalState.PENDING
     rows = await office.sql("select reason from trace_step where step = 'superseded'")
     assert [row["reason"] for row in rows] == ["waiter-dead", "waiter-dead"]
 
@@ -313,7 +323,7 @@ async def test_cancelling_a_turn_cancels_its_approvals_alone(office: Office) -> 
     assert [approval.id for approval in ended] == [first.id]
     ended = await office.do(cancel, "local", "ses_1", None, "session-closed", NOW + 2)
     assert [approval.id for approval in ended] == [second.id]
-    assert (await office.get(other)).status is Status.PENDING
+    assert (await office.get(other)).status is ApprovalState.PENDING
 
 
 async def test_d26_an_edited_call_is_a_new_approval_in_place_of_the_old_one(office: Office) -> None:
@@ -321,7 +331,7 @@ async def test_d26_an_edited_call_is_a_new_approval_in_place_of_the_old_one(offi
     edited = proposal(write_file("/p/safe.go"), session_id="ses_1")
     new = await office.do(office.approvals.edit, SUPERVISOR, approval.id, edited, NOW + 1)
     old = await office.get(approval)
-    assert (old.status, old.replaced_by, new.replaces) == (Status.SUPERSEDED, new.id, old.id)
+    assert (old.status, old.replaced_by, new.replaces) == (ApprovalState.SUPERSEDED, new.id, old.id)
     assert new.action_digest == write_file("/p/safe.go").digest(VERSION)
     with pytest.raises(AlreadyAnswered):
         await office.answer(approval)
@@ -358,7 +368,7 @@ async def test_identical_ones_are_answered_together(office: Office) -> None:
     answered = await office.do(office.approvals.answer_group, SUPERVISOR, same[0].group_key, YES, NOW + 1)
     assert [approval.id for approval in answered.answered] == [approval.id for approval in same]
     assert answered.refused == ()
-    assert (await office.get(other)).status is Status.PENDING
+    assert (await office.get(other)).status is ApprovalState.PENDING
     for key in (same[0].group_key, "", other.group_key[:5], "%"):
         with pytest.raises(NotFound):
             await office.do(office.approvals.answer_group, SUPERVISOR, key, YES, NOW + 1)
@@ -413,9 +423,12 @@ async def test_names_of_arguments_are_told_where_they_can_be_no_secret(office: O
 
 
 def test_only_pending_and_approved_lead_anywhere() -> None:
-    assert TRANSITIONS.keys() == set(Status)
-    assert {status for status, changes in TRANSITIONS.items() if changes} == {Status.PENDING, Status.APPROVED}
-    assert all(Status.PENDING not in changes.values() for changes in TRANSITIONS.values())
+    assert TRANSITIONS.keys() == set(ApprovalState)
+    assert {status for status, changes in TRANSITIONS.items() if changes} == {
+        ApprovalState.PENDING,
+        ApprovalState.APPROVED,
+    }
+    assert all(ApprovalState.PENDING not in changes.values() for changes in TRANSITIONS.values())
 
 
 @pytest.mark.parametrize("other", [{"paths": ("/etc/passwd",)}, {"kind": "delete"}, {"command": "rm -r /"}])
@@ -427,4 +440,4 @@ async def test_a_group_asks_for_the_same_places_too_and_not_just_with_the_same_a
     hidden = await office.ask(msgspec.structs.replace(write_file(), **other))
     answered = await office.do(office.approvals.answer_group, SUPERVISOR, shown.group_key, YES, NOW + 1)
     assert [each.id for each in answered.answered] == [shown.id]
-    assert (await office.get(hidden)).status is Status.PENDING
+    assert (await office.get(hidden)).status is ApprovalState.PENDING

@@ -9,10 +9,10 @@ from tests.approvals.test_grants import give
 from tests.approvals.test_trace import after
 from tests.store.canary import checkpoint, logged, new_canary, search, stored
 
-from legation.approvals import approval_pages
-from legation.approvals.approval import Answer
-from legation.approvals.trace_content import purge_days
-from legation.approvals.trace_export import lines
+from legation.approvals import listing
+from legation.approvals.approval import ApprovalAnswer
+from legation.approvals.trace.export import lines
+from legation.approvals.trace.step import purge_days
 from legation.errors import LegationError
 from legation.store.database.sqlite import SqliteDatabase
 from legation.wire.action import Action
@@ -27,7 +27,7 @@ async def test_nothing_that_was_said_is_in_any_table_log_or_error(
     params = {"path": said["argument"], said["key"]: 1, "deep": [{"x": said["argument"]}]}
     approval = await office.ask(Action(agent="claude", tool="t", params=params, command=said["argument"]))
     await office.do(office.approvals.escalate, SUPERVISOR, approval.id, said["escalation"], NOW)
-    answer = Answer(
+    answer = ApprovalAnswer(
         approve=True,
         reasoning=said["reasoning"],
         message=said["message"],
@@ -46,7 +46,7 @@ async def test_nothing_that_was_said_is_in_any_table_log_or_error(
     await give(office, reason=said["grant"])
     places = {**await stored(office.database, request), "log": logged(caplog), "told": "".join(told).encode()}
     assert search(places, said.values()) == []
-    (view,) = await approval_pages.views(office.database, office.sealer, "local", [approval], NOW)
+    (view,) = await listing.views(office.database, office.sealer, "local", [approval], NOW)
     assert view.params == params
     exported = b"".join([line async for line in lines(office.database, office.sealer, "local", "srv-1")])
     shown = {line.split(" as ")[0] for line in search({"export": exported}, said.values())}

@@ -9,14 +9,13 @@ import pytest
 from tests.approvals.office import MINUTE, NO, NOW, Office, write_file
 from tests.store.database.databases import opened
 
-from legation.approvals import approval_pages
-from legation.approvals.approval import Status
-from legation.approvals.approval_endings import expire_due, supersede
-from legation.approvals.approval_glob import Glob
-from legation.approvals.approval_pages import Wanted
+from legation.approvals import listing
+from legation.approvals.approval import ApprovalState, Glob
+from legation.approvals.listing import ApprovalFilter
+from legation.approvals.transitions import expire_due, supersede
 from legation.errors import InvalidParams
-from legation.store.database.queries import Queries
 from legation.store.database.sqlite import SqliteDatabase
+from legation.store.database.transaction import Queries
 from legation.wire.api.approvals import go_duration, rfc3339
 
 LISTS = {
@@ -62,7 +61,7 @@ def test_a_malformed_glob_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidParams):
         Glob(pattern)
     with pytest.raises(InvalidParams):
-        Wanted(tool=pattern)
+        ApprovalFilter(tool=pattern)
 
 
 def test_a_glob_of_many_stars_takes_no_long_time() -> None:
@@ -85,20 +84,24 @@ def test_times_are_written_as_go_writes_them() -> None:
 
 
 async def test_d12_every_status_is_a_filter_and_no_other_word_is(office: Office) -> None:
-    made = {status: await office.ask(waiter=f"ins_{status}", expires_at=NOW + MINUTE) for status in Status}
-    await office.answer(made[Status.APPROVED])
-    await office.consume(made[Status.APPROVED])
-    await office.answer(made[Status.DENIED], NO)
+    made = {
+        status: await office.ask(waiter=f"ins_{status}", expires_at=NOW + MINUTE) for status in ApprovalState
+    }
+    await office.answer(made[ApprovalState.APPROVED])
+    await office.consume(made[ApprovalState.APPROVED])
+    await office.answer(made[ApprovalState.DENIED], NO)
     await supersede(office.ledger, office.approvals, ["ins_superseded"], NOW + 1)
-    await office.do(office.approvals.cancel, "local", [made[Status.CANCELLED].id], "caller-gone", NOW + 1)
-    await office.sql(f"update approval set expires_at = {NOW} where id = '{made[Status.EXPIRED].id}'")
+    await office.do(
+        office.approvals.cancel, "local", [made[ApprovalState.CANCELLED].id], "caller-gone", NOW + 1
+    )
+    await office.sql(f"update approval set expires_at = {NOW} where id = '{made[ApprovalState.EXPIRED].id}'")
     await expire_due(office.ledger, office.approvals, NOW + 1)
     for status, approval in made.items():
         assert await office.listed(status=status.value) == [approval.id]
     assert await office.listed() == [approval.id for approval in reversed(made.values())]
     for word in ("Pending", "open", "", "timeout", "pending "):
         with pytest.raises(InvalidParams):
-            Wanted(status=word)
+            ApprovalFilter(status=word)
 
 
 async def test_tools_are_chosen_by_glob_and_agents_by_name(office: Office) -> None:
@@ -119,7 +122,7 @@ async def test_pages_miss_nothing_and_repeat_nothing(office: Office, status: str
     after = None
     while True:
         page = await office.database.read(
-            approval_pages.page, "local", Wanted(status=status), NOW + 1, 3, after
+            listing.page, "local", ApprovalFilter(status=status), NOW + 1, 3, after
         )
         seen += [approval.id for approval in page.items]
         after = page.next
@@ -131,7 +134,7 @@ async def test_pages_miss_nothing_and_repeat_nothing(office: Office, status: str
 async def test_arguments_that_were_purged_are_null_and_the_rest_is_there(office: Office) -> None:
     approval = await office.ask(content_owner="run_1")
     await office.sql("delete from content_key where owner = 'run_1'")
-    (view,) = await approval_pages.views(office.database, office.sealer, "local", [approval], NOW)
+    (view,) = await listing.views(office.database, office.sealer, "local", [approval], NOW)
     assert (view.params, view.tool) == (None, "filesystem.write_file")
 
 

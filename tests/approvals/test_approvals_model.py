@@ -24,8 +24,8 @@ from tests.approvals.office import (
 )
 from tests.store.database.databases import opened
 
-from legation.approvals.approval import MIN_USE_MS, Answer, Approval, label
-from legation.approvals.approval_endings import expire_due, supersede
+from legation.approvals.approval import MIN_USE_MS, Approval, ApprovalAnswer, label
+from legation.approvals.transitions import expire_due, supersede
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, LegationError
 from legation.store.database.sqlite import SqliteDatabase
 from legation.wire.principal import Principal
@@ -102,7 +102,7 @@ class Life(RuleBasedStateMachine):
     @rule(model=asked, who=st.sampled_from(WHO), yes=st.booleans())
     def resolve(self, model: Model, who: Principal, yes: bool) -> None:
         refusal = model.refusal(who, self.now, outranks=False)
-        answer = Answer(approve=yes)
+        answer = ApprovalAnswer(approve=yes)
         self.attempt(self.office.answer(model.approval, answer, who, self.now), refusal)
         if refusal is None:
             model.status = "approved" if yes else "denied"

@@ -13,16 +13,14 @@ import pytest
 from tests.approvals.office import NO, NOW, PERSON, SERVER, YES, Office, principal
 from tests.store.installation import add_workspaces
 
-from legation.approvals.approval import Approval, Status
-from legation.approvals.approval_endings import supersede
-from legation.approvals.approval_life import Approvals
-from legation.approvals.chain import Chain, Ledger
-from legation.approvals.chain_verify import verify
+from legation.approvals.approval import Approval, ApprovalState
+from legation.approvals.trace.chain import Chain, Ledger, verify
+from legation.approvals.transitions import Transitions, supersede
 from legation.errors import AlreadyAnswered, Conflict
 from legation.secret import Secret
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.keys import KeyRing, make_key, new_key_text
-from legation.store.sealing import Sealer
+from legation.store.secrets.keys import KeyRing, make_key, new_key_text
+from legation.store.secrets.sealing import Sealer
 
 LIMIT = 60  # seconds for a crowd: the machine's time
 ROOT = Path(__file__).parents[2]
@@ -37,7 +35,7 @@ async def test_of_fifty_resolvers_at_once_one_wins(office: Office, servers: int)
     """Of one server, whose writers take turns, and of several, which meet in the database."""
     approval = await office.ask()
     chains = [Chain(f"srv-{number}", office.sealer) for number in range(1, servers + 1)]
-    desks = [(Ledger(office.database, chain), Approvals(chain)) for chain in chains]
+    desks = [(Ledger(office.database, chain), Transitions(chain)) for chain in chains]
 
     async def resolve(number: int) -> Approval:
         ledger, approvals = desks[number % servers]
@@ -79,7 +77,7 @@ async def test_answers_and_ends_that_race_leave_one_state_and_one_trace(office: 
         )
         ended = [row["step"] for row in steps][2:]
         final = await office.get(approval)
-        assert final.status is not Status.PENDING
+        assert final.status is not ApprovalState.PENDING
         assert ended.count("resolved") <= 1
         assert ended.count("consumed") == (final.consumed_at is not None)
         assert sum(ended.count(step) for step in ("cancelled", "superseded", "expired")) <= 1
@@ -136,7 +134,7 @@ async def after_the_restart(folder: Path, sealer: Sealer, waiter: str, *, comes_
             if approval.consumed_at is None:
                 assert not done, "an effect without a consumed approval"
                 seen["unused " + approval.status] += 1
-                if comes_back and approval.status is Status.APPROVED:
+                if comes_back and approval.status is ApprovalState.APPROVED:
                     assert (await office.consume(approval)).consumed_at
             else:
                 seen["used" if done else "outcome unknown"] += 1
@@ -157,7 +155,7 @@ async def after_the_restart(folder: Path, sealer: Sealer, waiter: str, *, comes_
 
 
 async def _named(office: Office, approval_id: str) -> Approval:
-    from legation.approvals.approval_endings import get
+    from legation.approvals.transitions import get
 
     return await office.database.read(get, "local", approval_id)
 

@@ -24,21 +24,26 @@ from tests.approvals.test_trace import after, allowed
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces, new_key, new_sealer
 
-from legation.approvals.approval import Answer, Change
-from legation.approvals.approval_life import Approvals
-from legation.approvals.chain import Chain, Head, Ledger
-from legation.approvals.chain_verify import chains, untraced, verify
-from legation.approvals.trace import Call, ContentName, Draft, StepKind, Verdict, new_trace_id
-from legation.approvals.trace_content import purge_days
-from legation.approvals.trace_entries import read_step, steps_of
-from legation.approvals.trace_export import lines, verify_lines
+from legation.approvals.approval import ApprovalAnswer, ApprovalChange
+from legation.approvals.trace.chain import Chain, Head, Ledger, chains, untraced, verify
+from legation.approvals.trace.entries import read_step, steps_of
+from legation.approvals.trace.export import lines, verify_lines
+from legation.approvals.trace.step import (
+    ContentName,
+    StepDraft,
+    StepKind,
+    TracedCall,
+    Verdict,
+    new_trace_id,
+    purge_days,
+)
+from legation.approvals.transitions import Transitions
 from legation.clock import SystemClock
 from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, TooLarge
-from legation.store.content import Content
 from legation.store.database.transaction import Transaction
-from legation.store.keys import KeyRing
-from legation.store.rewrapping import Rewrapper
-from legation.store.sealing import Sealer
+from legation.store.secrets.keys import KeyRing
+from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.vault import ContentStore, Rewrapper
 from legation.wire.principal import Principal
 
 T = TypeVar("T")
@@ -56,7 +61,7 @@ async def some_history(office: Office) -> None:
     """Ten steps."""
     approval = await office.ask(session_id="ses_1")
     await office.do(office.approvals.claim, SUPERVISOR, approval.id, 5000, NOW + 1)
-    await office.answer(approval, Answer(approve=True, reasoning="fine", confidence=0.9), SUPERVISOR)
+    await office.answer(approval, ApprovalAnswer(approve=True, reasoning="fine", confidence=0.9), SUPERVISOR)
     await office.consume(approval)
     await office.ledger.append("local", after(approval), NOW + 5)
     await office.ledger.append("local", allowed(), NOW + 6)
@@ -210,7 +215,7 @@ async def test_the_chain_verifies_after_its_content_was_purged(office: Office) -
 async def test_content_of_a_run_goes_with_the_run(office: Office) -> None:
     await office.ask(content_owner="run_1")
     await office.ask()
-    content = Content(office.database, office.sealer, SystemClock())
+    content = ContentStore(office.database, office.sealer, SystemClock())
     assert await office.database.transact(content.delete, "local", "run_1")
     assert (await office.verify()).purged == 1
     assert [entry.params is None for entry in await office.entries()].count(True) == 1
@@ -257,7 +262,7 @@ async def test_a_state_change_and_its_step_are_one(office: Office) -> None:
     approval = await office.ask()
 
     def change_and_fail() -> Transaction[None]:
-        yield from office.approvals.resolve(PERSON, approval.id, Answer(approve=True), NOW + 1)
+        yield from office.approvals.resolve(PERSON, approval.id, ApprovalAnswer(approve=True), NOW + 1)
         raise Conflict("cannot go on")
 
     with pytest.raises(Conflict):
@@ -280,7 +285,7 @@ async def test_each_server_has_a_chain_of_its_own(office: Office) -> None:
     second = Chain("srv-2", office.sealer)
     approval = await office.ask()
     await Ledger(office.database, second).transact(
-        "local", Approvals(second).resolve, PERSON, approval.id, Answer(approve=True), NOW + 1
+        "local", Transitions(second).resolve, PERSON, approval.id, ApprovalAnswer(approve=True), NOW + 1
     )
     assert await office.database.read(chains, "local") == [SERVER, "srv-2"]
     for server, steps in ((SERVER, 12), ("srv-2", 1)):
@@ -303,12 +308,14 @@ async def test_many_at_once_make_one_chain(office: Office) -> None:
 async def test_steps_are_the_same_however_they_are_written(office: Office, at_once: bool) -> None:
     chain = Chain("srv-2", office.sealer, at_once=at_once)
     who = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset(), level=2, user="usr_1")
-    call = Call(trace_id=new_trace_id(), agent="é\"'", tool="t", session_id="ses_1")
+    call = TracedCall(trace_id=new_trace_id(), agent="é\"'", tool="t", session_id="ses_1")
     contents: dict[ContentName, object] = {"result": [1, "☺"], "error": "e" * 1000}
     drafts = [
         *allowed(),
-        Draft(step=StepKind.RESOLVED, call=call, by=who, confidence=1 / 3, owner="run_1", contents=contents),
-        Draft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=2**40, confidence=1.0),
+        StepDraft(
+            step=StepKind.RESOLVED, call=call, by=who, confidence=1 / 3, owner="run_1", contents=contents
+        ),
+        StepDraft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=2**40, confidence=1.0),
     ]
     written = await office.database.transact(chain.append, "local", drafts, NOW)
     read = await office.database.read(steps_of, "local", call.trace_id)
@@ -320,8 +327,8 @@ async def test_steps_are_the_same_however_they_are_written(office: Office, at_on
 
 
 async def test_one_that_cannot_be_written_spoils_nothing_for_the_others(office: Office) -> None:
-    call = Call(trace_id=new_trace_id(), agent="claude", tool="t")
-    huge = [Draft(step=StepKind.RETURNED, call=call, contents={"result": "x" * (9 * 1024 * 1024)})]
+    call = TracedCall(trace_id=new_trace_id(), agent="claude", tool="t")
+    huge = [StepDraft(step=StepKind.RETURNED, call=call, contents={"result": "x" * (9 * 1024 * 1024)})]
     batches = [allowed(), huge, allowed(), allowed()]
     async with asyncio.timeout(60):
         results = await asyncio.gather(
@@ -365,13 +372,13 @@ CONFIDENCES = st.one_of(st.sampled_from([0, 1, 0.0, 1.0, -0.0, 5e-324, 0.1]), st
 
 
 @st.composite
-def drafts(draw: st.DrawFn) -> Draft:
+def drafts(draw: st.DrawFn) -> StepDraft:
     """A step with any value of every type that a column takes."""
 
     def some(values: st.SearchStrategy[T]) -> T | None:
         return draw(st.none() | values)
 
-    call = Call(
+    call = TracedCall(
         trace_id=new_trace_id(),
         agent=draw(NAMES),
         tool=draw(NAMES),
@@ -383,7 +390,7 @@ def drafts(draw: st.DrawFn) -> Draft:
     by = Principal(
         kind="token", id=draw(NAMES), workspace="local", scopes=frozenset(), level=1, user=some(NAMES)
     )
-    return Draft(
+    return StepDraft(
         step=draw(st.sampled_from([kind for kind in StepKind if kind is not StepKind.DECIDED])),
         call=call,
         contents={"result": draw(CONTENTS)},
@@ -415,7 +422,7 @@ CONTENTS = st.recursive(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(some=st.lists(drafts(), min_size=1, max_size=4))
-async def test_what_is_hashed_does_not_depend_on_the_database(office: Office, some: list[Draft]) -> None:
+async def test_what_is_hashed_does_not_depend_on_the_database(office: Office, some: list[StepDraft]) -> None:
     steps = await office.ledger.append("local", some, NOW)
     first = steps[0]
     rows = await office.sql(f"select * from trace_step where seq >= {first.seq} order by seq")
@@ -432,7 +439,7 @@ async def test_what_is_hashed_does_not_depend_on_the_database(office: Office, so
 @pytest.mark.parametrize("confidence", [0, 1, 0.0, 1.0, -0.0, 0.5])
 async def test_an_answer_of_any_confidence_verifies(office: Office, confidence: float) -> None:
     approval = await office.ask()
-    answered = await office.answer(approval, Answer(approve=True, confidence=confidence), SUPERVISOR)
+    answered = await office.answer(approval, ApprovalAnswer(approve=True, confidence=confidence), SUPERVISOR)
     assert await faults(office) == []
     assert (type(answered.confidence), answered.confidence) == (float, confidence)
     exported = [line async for line in lines(office.database, office.sealer, "local", SERVER)]
@@ -444,7 +451,7 @@ async def test_a_whole_confidence_of_release_0_1_is_no_fault(
     office: Office, confidence: float, spelt: str
 ) -> None:
     approval = await office.ask()
-    await office.answer(approval, Answer(approve=True, confidence=confidence), SUPERVISOR)
+    await office.answer(approval, ApprovalAnswer(approve=True, confidence=confidence), SUPERVISOR)
     (row,) = await office.sql("select * from trace_step where seq = 3")
     text = msgspec.json.encode(read_step(row), order="sorted").decode()
     hashed = text.replace(f'"confidence":{confidence}', f'"confidence":{spelt}')
@@ -482,7 +489,7 @@ CHANGED = {
 async def test_an_approval_that_was_changed_behind_the_trace_is_found(office: Office) -> None:
     """By somebody who can write the database, and leaves the chain alone."""
     approval = await office.ask(session_id="ses_1")
-    await office.answer(approval, Answer(approve=True, confidence=1))
+    await office.answer(approval, ApprovalAnswer(approve=True, confidence=1))
     await office.consume(approval)
     assert await faults(office) == []
     (row,) = await office.sql("select * from approval")
@@ -522,10 +529,10 @@ async def test_an_approval_that_was_bound_to_another_policy_is_held_against_that
     assert await faults(office) == [expected]
 
 
-@pytest.mark.parametrize("change", [Change.EXPIRE, Change.SUPERSEDE, Change.CANCEL])
+@pytest.mark.parametrize("change", [ApprovalChange.EXPIRE, ApprovalChange.SUPERSEDE, ApprovalChange.CANCEL])
 @pytest.mark.parametrize("answered", [False, True])
 async def test_every_end_of_an_approval_is_as_the_trace_tells(
-    office: Office, change: Change, answered: bool
+    office: Office, change: ApprovalChange, answered: bool
 ) -> None:
     approval = await office.ask()
     if answered:
@@ -540,8 +547,8 @@ async def test_every_end_of_an_approval_is_as_the_trace_tells(
 
 async def test_an_answer_of_another_server_is_held_against_the_approval_too(office: Office) -> None:
     approval = await office.ask()
-    second = Approvals(Chain("srv-2", office.sealer))
-    await office.database.transact(second.resolve, PERSON, approval.id, Answer(approve=True), NOW + 1)
+    second = Transitions(Chain("srv-2", office.sealer))
+    await office.database.transact(second.resolve, PERSON, approval.id, ApprovalAnswer(approve=True), NOW + 1)
     assert await faults(office) == []
     await office.sql("update approval set status = 'denied'")
     assert await faults(office) == [

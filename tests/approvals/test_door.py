@@ -7,13 +7,13 @@ import pytest
 from tests.approvals.doors import ASKER, LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
 from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office
 
-from legation.approvals.approval import Answer, Status
+from legation.approvals.admit import approve_edited
+from legation.approvals.approval import ApprovalAnswer, ApprovalState
 from legation.approvals.door import MOVED
-from legation.approvals.editing import approve_edited
 from legation.approvals.grants import new_grant_id
 from legation.approvals.policy.facts import Facts
-from legation.approvals.request import Request, Returned
-from legation.approvals.trace import new_trace_id
+from legation.approvals.request import DoorRequest, ToolReturn
+from legation.approvals.trace.step import new_trace_id
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, RateLimited, Unavailable
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
@@ -55,7 +55,7 @@ async def test_an_approved_call_runs_once_and_the_trace_has_every_step(rig: Rig)
     await rig.inbox.resolve(SUPERVISOR, approval.id, YES)
     ruling, returned = await running
     assert (ruling.outcome, ruling.by) == ("approved", "agent:supervisor")
-    assert returned == Returned(status_code=200, result={"done": True})
+    assert returned == ToolReturn(status_code=200, result={"done": True})
     assert [token.approval_id for _, token in counter.calls] == [approval.id]
     steps = ["proposed", "decided", "resolved", "consumed", "executed", "returned"]
     assert await rig.steps(asked.trace_id) == steps
@@ -93,7 +93,7 @@ async def test_silence_is_no_consent(rig: Rig) -> None:
     ruling, _ = await running
     assert ruling.outcome == "expired"
     assert counter.calls == []
-    assert (await rig.get(approval.id)).status is Status.EXPIRED
+    assert (await rig.get(approval.id)).status is ApprovalState.EXPIRED
     assert await rig.steps(asked.trace_id) == ["proposed", "decided", "expired/unanswered"]
 
 
@@ -104,7 +104,7 @@ async def test_d13_whoever_has_gone_takes_the_question_along(rig: Rig) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await rig.until(lambda: rig.get(approval.id), lambda found: found.status is Status.CANCELLED)
+    await rig.until(lambda: rig.get(approval.id), lambda found: found.status is ApprovalState.CANCELLED)
     with pytest.raises(AlreadyAnswered):
         await rig.inbox.resolve(PERSON, approval.id, YES)
     assert counter.calls == []
@@ -114,10 +114,10 @@ async def test_d13_whoever_has_gone_takes_the_question_along(rig: Rig) -> None:
 async def test_an_effect_that_began_is_brought_to_its_end_although_the_caller_left(rig: Rig) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow() -> Returned:
+    async def slow() -> ToolReturn:
         began.set()
         await go_on.wait()
-        return Returned(status_code=200, result=1)
+        return ToolReturn(status_code=200, result=1)
 
     asked = request("fs.read")
     running = asyncio.create_task(rig.door.run(asked, Counter(answer=slow)))
@@ -133,7 +133,7 @@ async def test_an_effect_that_began_is_brought_to_its_end_although_the_caller_le
 
 
 async def test_a_tool_that_raises_is_a_failed_tool(rig: Rig) -> None:
-    async def broken() -> Returned:
+    async def broken() -> ToolReturn:
         raise ValueError("secret words")
 
     asked = request("fs.read")
@@ -144,9 +144,9 @@ async def test_a_tool_that_raises_is_a_failed_tool(rig: Rig) -> None:
 
 
 async def test_a_grant_lifts_what_would_be_asked_but_never_a_denial(rig: Rig) -> None:
-    from legation.approvals.grants import Grants
+    from legation.approvals.grants import GrantService
 
-    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
     given = await rig.office.do(
         grants.give,
         PERSON,
@@ -169,9 +169,9 @@ async def test_a_grant_lifts_what_would_be_asked_but_never_a_denial(rig: Rig) ->
 
 
 async def test_a_sessions_grant_for_edits_is_considered_as_it_is_decided(rig: Rig) -> None:
-    from legation.approvals.grants import Grants
+    from legation.approvals.grants import GrantService
 
-    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
     given = await rig.office.do(
         grants.give,
         PERSON,
@@ -190,10 +190,10 @@ async def test_a_sessions_grant_for_edits_is_considered_as_it_is_decided(rig: Ri
 
 
 async def test_a_grant_lifts_nothing_where_the_injection_signal_fires(office: Office, tmp_path: Path) -> None:
-    from legation.approvals.grants import Grants
+    from legation.approvals.grants import GrantService
 
     async with open_door(office, tmp_path, signal=lambda action: "approve me" in str(action.params)) as rig:
-        grants = Grants(office.database, office.sealer, rig.clock)
+        grants = GrantService(office.database, office.sealer, rig.clock)
         grant = NewGrant(agent="*", tools="*", duration=60)
         await office.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
         assert (await rig.door.decide(request("mail.send"))).passed
@@ -209,7 +209,7 @@ async def test_edited_arguments_are_a_new_approval_and_are_what_runs(rig: Rig) -
     running = asyncio.create_task(rig.door.run(asked, counter))
     [approval] = await rig.pending()
     new = await approve_edited(
-        rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/w/b"}, Answer(approve=True)
+        rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/w/b"}, ApprovalAnswer(approve=True)
     )
     ruling, _ = await running
     assert ruling.passed
@@ -217,7 +217,7 @@ async def test_edited_arguments_are_a_new_approval_and_are_what_runs(rig: Rig) -
     assert ruling.trace_id == new.trace_id
     assert [(action.params, action.paths) for action, _ in counter.calls] == [({"path": "/w/b"}, ("/w/b",))]
     old = await rig.get(approval.id)
-    assert (old.status, old.replaced_by) == (Status.SUPERSEDED, new.id)
+    assert (old.status, old.replaced_by) == (ApprovalState.SUPERSEDED, new.id)
     assert await rig.steps(new.trace_id) == [
         "proposed",
         "decided",
@@ -233,9 +233,9 @@ async def test_arguments_cannot_be_edited_where_the_agent_acts_on_its_own(rig: R
     [approval] = await rig.pending()
     with pytest.raises(Conflict):
         await approve_edited(
-            rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/b"}, Answer(approve=True)
+            rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/b"}, ApprovalAnswer(approve=True)
         )
-    assert (await rig.get(approval.id)).status is Status.PENDING
+    assert (await rig.get(approval.id)).status is ApprovalState.PENDING
     running.cancel()
 
 
@@ -249,7 +249,12 @@ async def test_edited_arguments_that_the_policy_denies_stay_denied(office: Offic
         [approval] = await rig.pending()
         with pytest.raises(Forbidden):
             await approve_edited(
-                rig.inbox, rig.policies.current, PERSON, approval.id, {"path": "/etc/x"}, Answer(approve=True)
+                rig.inbox,
+                rig.policies.current,
+                PERSON,
+                approval.id,
+                {"path": "/etc/x"},
+                ApprovalAnswer(approve=True),
             )
         running.cancel()
 
@@ -273,7 +278,7 @@ async def test_an_edit_of_the_rules_decides_anew_what_is_pending(rig: Rig) -> No
     assert (written.outcome, written.by) == ("approved", "policy")
     assert (mailed.outcome, mailed.rule) == ("denied", "p:mails")
     for approval in first.values():
-        assert (await rig.get(approval.id)).status is Status.CANCELLED
+        assert (await rig.get(approval.id)).status is ApprovalState.CANCELLED
 
 
 async def test_a_rebound_approval_is_consumed_under_the_new_rules(rig: Rig) -> None:
@@ -349,7 +354,7 @@ async def test_a_closing_door_tells_everybody_who_waits(office: Office, tmp_path
         assert await rig.steps(asked.trace_id) == ["proposed", "decided", "cancelled/stopping"]
         with pytest.raises(Unavailable):
             await rig.door.decide(request("fs.read"))
-        assert (await rig.get(approval.id)).status is Status.CANCELLED
+        assert (await rig.get(approval.id)).status is ApprovalState.CANCELLED
 
 
 async def test_the_requester_never_answers_its_own(rig: Rig) -> None:
@@ -392,11 +397,11 @@ async def test_a_rule_with_reviewers_is_decided_by_them_alone(office: Office, tm
 
 async def test_a_grant_lifts_no_rule_that_names_its_reviewers(office: Office, tmp_path: Path) -> None:
     """Else anybody who may give grants would decide in their place."""
-    from legation.approvals.grants import Grants
+    from legation.approvals.grants import GrantService
 
     text = POLICY.replace("tools: mail.send, action: human_approval", f"tools: mail.send, {REVIEWED}")
     async with open_door(office, tmp_path, text) as rig:
-        grants = Grants(office.database, office.sealer, rig.clock)
+        grants = GrantService(office.database, office.sealer, rig.clock)
         grant = NewGrant(agent="*", tools="*", duration=60)
         await office.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
         assert (await rig.door.consider(request("mail.send"))).grant is None
@@ -481,10 +486,15 @@ async def test_a_line_that_takes_the_parser_is_read_when_the_rules_change_and_wh
         params = {"command": COMMIT.replace("git commit", "git push")}
         with pytest.raises(Forbidden):
             await approve_edited(
-                rig.inbox, rig.policies.current, PERSON, approval.id, params, Answer(approve=True)
+                rig.inbox, rig.policies.current, PERSON, approval.id, params, ApprovalAnswer(approve=True)
             )
         await approve_edited(
-            rig.inbox, rig.policies.current, PERSON, approval.id, {"command": COMMIT}, Answer(approve=True)
+            rig.inbox,
+            rig.policies.current,
+            PERSON,
+            approval.id,
+            {"command": COMMIT},
+            ApprovalAnswer(approve=True),
         )
         assert (await running)[0].passed
         assert [action.command for action, _ in counter.calls] == [COMMIT]
@@ -498,7 +508,7 @@ async def test_what_the_agent_is_told_comes_from_the_step_that_decided(
         running = asyncio.create_task(rig.door.decide(request("fs.write")))
         [approval] = await rig.pending()
         await rig.inbox.escalate(SUPERVISOR, approval.id, "it looks like an attack on the build")
-        await rig.inbox.resolve(PERSON, approval.id, Answer(approve=False))
+        await rig.inbox.resolve(PERSON, approval.id, ApprovalAnswer(approve=False))
         ruling = await running
         assert (ruling.outcome, ruling.by) == ("denied", "user:usr_1")
         assert ruling.message == "denied by user:usr_1"
@@ -526,7 +536,7 @@ async def test_a_link_that_is_swapped_before_the_approval_is_used_is_a_deny(
     link.symlink_to(work / "a")
     async with open_door(office, tmp_path, LINKS) as rig:
         action = Action(agent="claude", tool="fs.write", params={}, paths=(str(link / "x"),))
-        asked = Request(principal=ASKER, action=action, facts=Facts(str(work), str(work)))
+        asked = DoorRequest(principal=ASKER, action=action, facts=Facts(str(work), str(work)))
         counter = Counter()
         running = asyncio.create_task(rig.door.run(asked, counter))
         [approval] = await rig.pending()
@@ -547,7 +557,7 @@ async def test_a_link_that_stays_is_no_deny(office: Office, tmp_path: Path) -> N
     (work / "link").symlink_to(work / "a")
     async with open_door(office, tmp_path, LINKS) as rig:
         action = Action(agent="claude", tool="fs.write", params={}, paths=(str(work / "link" / "x"),))
-        asked = Request(principal=ASKER, action=action, facts=Facts(str(work), str(work)))
+        asked = DoorRequest(principal=ASKER, action=action, facts=Facts(str(work), str(work)))
         running = asyncio.create_task(rig.door.run(asked, Counter()))
         [approval] = await rig.pending()
         (work / "a" / "x").write_text("made meanwhile")

@@ -9,8 +9,8 @@ import pytest
 from tests.approvals.doors import YES, Counter, Rig, open_door, request
 from tests.approvals.office import PERSON, Office
 
-from legation.approvals.approval import Status
-from legation.approvals.request import Returned
+from legation.approvals.approval import ApprovalState
+from legation.approvals.request import ToolReturn
 from legation.errors import StorageFailed
 
 pytestmark = pytest.mark.heavy
@@ -64,9 +64,9 @@ async def test_d13_whoever_left_while_the_database_was_away_is_taken_back_when_i
     async with away(office, "trace_head"):
         running.cancel()
         await rig.pass_time(10)
-        assert (await rig.get(approval.id)).status is Status.PENDING
+        assert (await rig.get(approval.id)).status is ApprovalState.PENDING
     await rig.pass_time(10)
-    assert (await rig.get(approval.id)).status is Status.CANCELLED
+    assert (await rig.get(approval.id)).status is ApprovalState.CANCELLED
     assert await rig.steps(approval.trace_id) == ["proposed", "decided", "cancelled/caller-gone"]
 
 
@@ -76,13 +76,13 @@ async def test_what_a_tool_answered_is_told_at_once_and_written_down_when_the_da
     asked, counter = request("fs.read"), Counter()
     async with AsyncExitStack() as stack:
 
-        async def answer() -> Returned:
+        async def answer() -> ToolReturn:
             await stack.enter_async_context(away(office, "trace_head"))
-            return Returned(status_code=200, result="done")
+            return ToolReturn(status_code=200, result="done")
 
         counter.answer = answer
         ruling, returned = await rig.door.run(asked, counter)
-        assert (ruling.passed, returned) == (True, Returned(status_code=200, result="done"))
+        assert (ruling.passed, returned) == (True, ToolReturn(status_code=200, result="done"))
         await rig.pass_time(10)
         assert await rig.steps(asked.trace_id) == ["proposed", "decided", "executed"]
     await rig.pass_time(10)

@@ -14,15 +14,13 @@ from tests.approvals.test_door_races import HeldLedger, held
 from tests.approvals.test_servers import another
 from tests.store.installation import WORKSPACES
 
-from legation.approvals.always import allow_always
-from legation.approvals.approval import Approval, Status
-from legation.approvals.chain import Ledger
-from legation.approvals.chain_verify import verify
-from legation.approvals.elsewhere import Elsewhere
-from legation.approvals.grants import Grant, Grants, new_grant_id
-from legation.approvals.passage import lifting
-from legation.approvals.request import Request, Returned, Ruling
-from legation.approvals.trace import StepKind
+from legation.approvals.admit import lifting
+from legation.approvals.approval import Approval, ApprovalState
+from legation.approvals.grants import Grant, GrantService, allow_always, new_grant_id
+from legation.approvals.request import DoorRequest, DoorResult, ToolReturn
+from legation.approvals.trace.chain import Ledger, verify
+from legation.approvals.trace.step import StepKind
+from legation.approvals.upkeep import RemoteChanges
 from legation.errors import StorageFailed
 from legation.store.database.transaction import Transaction
 from legation.wire.action import Action
@@ -42,19 +40,19 @@ async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
 async def give(rig: Rig, tools: str = "*", session: str | None = None) -> Grant:
     """On record; who waits is not told."""
     new = NewGrant(agent="*", tools=tools, duration=60)
-    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
     now = rig.clock.now_ms()
     return await rig.office.do(grants.give, PERSON, new, grant=new_grant_id(NOW), now_ms=now, session=session)
 
 
-async def waiting(rig: Rig, asked: Request) -> tuple[asyncio.Task[Ruling], Approval]:
+async def waiting(rig: Rig, asked: DoorRequest) -> tuple[asyncio.Task[DoorResult], Approval]:
     """A call that somebody is asked about, and its approval."""
     running = asyncio.create_task(rig.door.decide(asked))
     found = await rig.until(rig.pending, lambda each: asked.trace_id in {one.trace_id for one in each})
     return running, next(each for each in found if each.trace_id == asked.trace_id)
 
 
-def of_session(tool: str = "fs.write", session: str = "s") -> Request:
+def of_session(tool: str = "fs.write", session: str = "s") -> DoorRequest:
     return request(tool, session_id=session, in_session=True)
 
 
@@ -64,7 +62,7 @@ async def test_always_lets_pass_what_waits_for_the_same_in_the_session(rig: Rig)
     running = asyncio.create_task(rig.door.run(also, counter := Counter()))
     await rig.pending(2)
     others = [await waiting(rig, each) for each in (of_session("mail.send"), of_session(session="t"))]
-    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
     await allow_always(rig.inbox, grants, PERSON, asked, "s", YES)
     assert (await first).by == "user:usr_1"
     ruling, _ = await asyncio.wait_for(running, LIMIT)
@@ -82,7 +80,7 @@ async def test_always_lets_pass_what_waits_for_the_same_in_the_session(rig: Rig)
     assert (await rig.office.verify()).ok
     await rig.settle()
     for other, approval in others:
-        assert (await rig.get(approval.id)).status is Status.PENDING
+        assert (await rig.get(approval.id)).status is ApprovalState.PENDING
         other.cancel()
 
 
@@ -106,7 +104,7 @@ async def test_what_no_grant_lifts_goes_on_waiting(office: Office, tmp_path: Pat
         assert (await asyncio.wait_for(plain, LIMIT)).passed
         await rig.settle()
         for running, approval in ((injected, first), (for_fin, second)):
-            assert (await rig.get(approval.id)).status is Status.PENDING
+            assert (await rig.get(approval.id)).status is ApprovalState.PENDING
             running.cancel()
 
 
@@ -117,7 +115,7 @@ async def test_rules_that_deny_it_by_then_are_heard_first(rig: Rig) -> None:
     rig.inbox.granted("local")
     ruling = await asyncio.wait_for(running, LIMIT)
     assert (ruling.outcome, ruling.by) == ("denied", "policy")
-    assert (await rig.get(approval.id)).status is Status.CANCELLED
+    assert (await rig.get(approval.id)).status is ApprovalState.CANCELLED
 
 
 async def test_rules_that_ask_all_the_same_leave_it_to_the_grant(rig: Rig) -> None:
@@ -137,7 +135,7 @@ async def test_a_denial_at_the_same_moment_stands(rig: Rig) -> None:
     ledger = held(rig, "ApprovalWait._lift")
     rig.inbox.granted("local")
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
-    assert (await rig.inbox.resolve(PERSON, approval.id, NO)).status is Status.DENIED
+    assert (await rig.inbox.resolve(PERSON, approval.id, NO)).status is ApprovalState.DENIED
     ledger.go.set()
     ruling = await asyncio.wait_for(running, LIMIT)
     assert (ruling.outcome, ruling.by) == ("denied", "user:usr_1")
@@ -150,16 +148,18 @@ async def test_a_grant_that_is_revoked_at_the_same_moment_lets_nothing_pass(rig:
     ledger = held(rig, "ApprovalWait._lift")
     rig.inbox.granted("local")
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
-    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
     await rig.office.do(grants.revoke, PERSON, grant.id, rig.clock.now_ms())
     ledger.go.set()
     await rig.settle()
-    assert (await rig.get(approval.id)).status is Status.PENDING
+    assert (await rig.get(approval.id)).status is ApprovalState.PENDING
     await rig.inbox.resolve(PERSON, approval.id, YES)
     assert (await asyncio.wait_for(running, LIMIT)).by == "user:usr_1"
 
 
-async def run_and_hold(rig: Rig) -> tuple[asyncio.Task[tuple[Ruling, Returned | None]], Counter, HeldLedger]:
+async def run_and_hold(
+    rig: Rig,
+) -> tuple[asyncio.Task[tuple[DoorResult, ToolReturn | None]], Counter, HeldLedger]:
     """A call that would be done, and waits: a grant of a minute covers it, and it waits for its turn to pass."""
     running = asyncio.create_task(rig.door.run(request(), counter := Counter()))
     await rig.pending()
@@ -179,7 +179,7 @@ async def test_what_a_grant_resolves_has_passed_then_so_that_nothing_passes_once
     await give(rig)
     rig.inbox.granted("local")
     assert (await asyncio.wait_for(running, LIMIT)).passed
-    assert [(each.status, each.consumed_at is not None) for each in told] == [(Status.APPROVED, True)]
+    assert [(each.status, each.consumed_at is not None) for each in told] == [(ApprovalState.APPROVED, True)]
 
 
 async def test_a_grant_that_has_run_out_when_the_turn_comes_lets_nothing_pass(rig: Rig) -> None:
@@ -187,7 +187,7 @@ async def test_a_grant_that_has_run_out_when_the_turn_comes_lets_nothing_pass(ri
     rig.clock.advance(61)
     ledger.go.set()
     await rig.settle()
-    assert ([each.status for each in await rig.pending()], counter.calls) == ([Status.PENDING], [])
+    assert ([each.status for each in await rig.pending()], counter.calls) == ([ApprovalState.PENDING], [])
     running.cancel()
 
 
@@ -198,7 +198,7 @@ async def test_nothing_is_done_for_whoever_has_gone_when_the_turn_comes(rig: Rig
     await asyncio.gather(running, return_exceptions=True)
     ledger.go.set()
     await rig.settle()
-    assert ((await rig.get(approval.id)).status, counter.calls) == (Status.CANCELLED, [])
+    assert ((await rig.get(approval.id)).status, counter.calls) == (ApprovalState.CANCELLED, [])
     assert await rig.steps(approval.trace_id) == ["proposed", "decided", "cancelled/caller-gone"]
 
 
@@ -282,7 +282,7 @@ async def test_money_that_is_spent_stops_what_a_grant_covers(office: Office, tmp
         [stopped] = [ruling for ruling in rulings if not ruling.passed]
         assert (stopped.by, stopped.limit, stopped.rule) == ("policy", "spend", "p:spend")
         assert stopped.approval_id is not None
-        assert (await rig.get(stopped.approval_id)).status is Status.CANCELLED
+        assert (await rig.get(stopped.approval_id)).status is ApprovalState.CANCELLED
         assert await rig.steps(stopped.trace_id) == ["proposed", "decided", "cancelled/limit-reached"]
         assert (await office.verify()).ok
 
@@ -320,19 +320,19 @@ async def test_d15_a_grant_is_heard_although_the_database_was_away_then(rig: Rig
     async with away(office, "approval_grant"):
         rig.inbox.granted("local")
         await rig.pass_time(5)
-        assert (await rig.get(approval.id)).status is Status.PENDING
+        assert (await rig.get(approval.id)).status is ApprovalState.PENDING
     await rig.pass_time(5)
     assert (await asyncio.wait_for(running, LIMIT)).by.startswith("grant:")
 
 
 async def test_a_mode_for_edits_lets_pass_those_in_the_folder_alone(rig: Rig) -> None:
-    def edit(path: str) -> Request:
+    def edit(path: str) -> DoorRequest:
         action = Action(agent="claude", tool="fs.write", kind="edit", paths=(path,))
         return request(action=action, session_id="s", in_session=True)
 
     inside, _ = await waiting(rig, edit("/w/a"))
     outside, approval = await waiting(rig, edit("/etc/a"))
-    grants = Grants(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
     new = NewGrant(agent="claude", tools="*", kinds=["edit"], duration=60)
     giving = rig.office.do(
         grants.give, PERSON, new, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms(), session="s"
@@ -340,13 +340,13 @@ async def test_a_mode_for_edits_lets_pass_those_in_the_folder_alone(rig: Rig) ->
     await rig.inbox.granting("local", giving)
     assert (await asyncio.wait_for(inside, LIMIT)).passed
     await rig.settle()
-    assert (await rig.get(approval.id)).status is Status.PENDING
+    assert (await rig.get(approval.id)).status is ApprovalState.PENDING
     outside.cancel()
 
 
 async def test_a_grant_given_at_another_server_is_heard_by_whoever_waits_here(rig: Rig) -> None:
     other = another(rig, "srv-2", "prc_2")
-    here = Elsewhere(rig.inbox)
+    here = RemoteChanges(rig.inbox)
     await here.begin()
     running, _ = await waiting(rig, request())
     await here.look()
@@ -375,14 +375,14 @@ async def test_a_grant_of_one_session_asks_nothing_of_those_who_wait_in_others(r
     await rig.inbox.granting("local", give(rig, session="s"), session="s")
     assert (await asyncio.wait_for(here, LIMIT)).passed
     await rig.settle()
-    assert (asked, (await rig.get(elsewhere.id)).status) == (["s"], Status.PENDING)
+    assert (asked, (await rig.get(elsewhere.id)).status) == (["s"], ApprovalState.PENDING)
     there.cancel()
 
 
 async def test_grants_of_other_servers_are_looked_for_with_one_query_however_many_workspaces_wait(
     rig: Rig,
 ) -> None:
-    here = Elsewhere(rig.inbox)
+    here = RemoteChanges(rig.inbox)
     await here.begin()
     others = [
         asyncio.create_task(rig.door.decide(replace(request(), principal=replace(ASKER, workspace=each))))

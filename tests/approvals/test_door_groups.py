@@ -11,7 +11,7 @@ from tests.approvals.office import NOW, Office
 from tests.approvals.test_trace import allowed
 from tests.store.database.databases import Either
 
-from legation.approvals.chain import MOST_AT_ONCE, Ledger
+from legation.approvals.trace.chain import MOST_AT_ONCE, Ledger
 from legation.errors import StorageFailed
 from legation.store.database.transaction import Transaction
 

@@ -9,9 +9,9 @@ import pytest
 from tests.approvals.doors import LIMIT, NO, POLICY, YES, Counter, Rig, open_door, request
 from tests.approvals.office import Office
 
-from legation.approvals.approval import Status
-from legation.approvals.chain import Ledger
-from legation.approvals.editing import approve_edited
+from legation.approvals.admit import approve_edited
+from legation.approvals.approval import ApprovalState
+from legation.approvals.trace.chain import Ledger
 from legation.store.database.transaction import Transaction
 from legation.wire.principal import Principal
 
@@ -60,7 +60,7 @@ async def test_a_denial_stands_although_the_rules_allow_it_a_moment_later(rig: R
     ledger = held(rig, "pass_after_all")
     rig.edit(ALLOWED)
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
-    assert (await rig.inbox.resolve(PERSON, approval.id, NO)).status is Status.DENIED
+    assert (await rig.inbox.resolve(PERSON, approval.id, NO)).status is ApprovalState.DENIED
     ledger.go.set()
     ruling, _ = await asyncio.wait_for(call, LIMIT)
     assert (ruling.outcome, ruling.by, counter.calls) == ("denied", "user:usr_1", [])
@@ -95,4 +95,4 @@ async def test_a_call_is_consumed_under_the_rules_that_hold_then(rig: Rig) -> No
     ruling, _ = await asyncio.wait_for(call, LIMIT)
     assert (ruling.outcome, counter.calls) == ("cancelled", [])
     assert ruling.reason == "the policy changed after it was approved: ask again"
-    assert (await rig.get(approval.id)).status is Status.CANCELLED
+    assert (await rig.get(approval.id)).status is ApprovalState.CANCELLED

@@ -7,8 +7,8 @@ import pytest
 from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office, principal, write_file
 
 from legation.approvals import grants
-from legation.approvals.approval_glob import Glob
-from legation.approvals.grants import Grant, Grants, new_grant_id
+from legation.approvals.approval import Glob
+from legation.approvals.grants import Grant, GrantService, new_grant_id
 from legation.approvals.policy.facts import Facts
 from legation.clock import SystemClock
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
@@ -28,7 +28,7 @@ async def give(
     **rest: object,
 ) -> Grant:
     new = NewGrant(agent=agent, tools=tools, duration=duration, **rest)  # type: ignore[arg-type]
-    give = Grants(office.database, office.sealer, SystemClock()).give
+    give = GrantService(office.database, office.sealer, SystemClock()).give
     return await office.database.transact(give, by, new, grant=new_grant_id(NOW), now_ms=NOW)
 
 
@@ -63,7 +63,7 @@ async def test_d22_a_duration_is_positive_and_bounded(office: Office, duration: 
 
 
 async def test_d22_the_maximum_can_be_set(office: Office) -> None:
-    short = Grants(office.database, office.sealer, SystemClock(), most_ms=60_000)
+    short = GrantService(office.database, office.sealer, SystemClock(), most_ms=60_000)
     for duration, fits in ((60, True), (61, False)):
         new = NewGrant(agent="*", tools="*", duration=duration)
         work = office.database.transact(short.give, PERSON, new, grant=new_grant_id(NOW), now_ms=NOW)
@@ -90,7 +90,7 @@ async def test_kinds_that_do_not_exist_are_refused(office: Office, kinds: list[s
 async def test_only_a_person_gives_and_revokes(office: Office) -> None:
     grant = await give(office)
     viewer = Principal(kind="user", id="u", workspace="local", scopes=frozenset({"read"}), level=2)
-    revoke = Grants(office.database, office.sealer, SystemClock()).revoke
+    revoke = GrantService(office.database, office.sealer, SystemClock()).revoke
     for other in (SUPERVISOR, viewer):
         with pytest.raises(Forbidden):
             await give(office, by=other)
@@ -100,7 +100,7 @@ async def test_only_a_person_gives_and_revokes(office: Office) -> None:
 
 async def test_a_revoked_grant_lifts_nothing(office: Office) -> None:
     grant = await give(office)
-    revoke = Grants(office.database, office.sealer, SystemClock()).revoke
+    revoke = GrantService(office.database, office.sealer, SystemClock()).revoke
     stranger = principal("user", "usr_9", 2, "other")
     for who, which in ((stranger, grant.id), (PERSON, grant.id[:-1]), (PERSON, "")):
         with pytest.raises(NotFound):
@@ -131,7 +131,7 @@ async def test_the_context_of_an_approval_is_what_is_granted_to_its_agent(office
 
 async def test_why_it_was_given_can_be_read(office: Office) -> None:
     grant = await give(office, reason="the migration tonight")
-    given = Grants(office.database, office.sealer, SystemClock())
+    given = GrantService(office.database, office.sealer, SystemClock())
     assert await given.reason("local", grant.id) == "the migration tonight"
     assert await given.reason("other", grant.id) is None
     assert await given.reason("local", (await give(office)).id) is None
@@ -170,7 +170,7 @@ def test_what_go_would_not_read_is_refused(text: str) -> None:
 async def test_a_grant_and_its_row_in_the_audit_log_are_one(office: Office) -> None:
     grant = await give(office)
     await office.database.transact(
-        Grants(office.database, office.sealer, SystemClock()).revoke, PERSON, grant.id, NOW + 1
+        GrantService(office.database, office.sealer, SystemClock()).revoke, PERSON, grant.id, NOW + 1
     )
     with pytest.raises(InvalidParams):
         await give(office, duration=0)
@@ -183,7 +183,7 @@ async def test_a_grant_and_its_row_in_the_audit_log_are_one(office: Office) -> N
 
 async def test_a_grant_of_a_session_covers_no_other(office: Office) -> None:
     """INV-G4; and it ends with its session."""
-    made = Grants(office.database, office.sealer, SystemClock())
+    made = GrantService(office.database, office.sealer, SystemClock())
     new, action = NewGrant(agent="claude", tools="*", duration=60), write_file(tool="a/b")
     await office.database.transact(made.give, PERSON, new, grant="grt_1", now_ms=NOW, session="mine")
 

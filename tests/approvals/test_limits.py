@@ -13,18 +13,16 @@ from tests.approvals.office import NOW
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces
 
-from legation.approvals.limits import DAY_MS, KEPT_MS, LimitHit, billionths, charge, forget, peek, take
-from legation.approvals.loops import Loops
+from legation.approvals.limits import DAY_MS, KEPT_MS, LimitHit, Loops, billionths, charge, forget, peek, take
 from legation.approvals.policy.load import load_text
-from legation.approvals.policy.names import NameSet
-from legation.approvals.policy.verdict import Limits, Loop, Spend
+from legation.approvals.policy.rules import Loop, NameSet, PolicyLimits, Spend
 from legation.errors import InvalidParams
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Rows, Transaction
 from legation.testing.clock import FakeClock
 from legation.wire.action import Action
 
-TEN = (("support", Limits(max_per_minute=10)),)
+TEN = (("support", PolicyLimits(max_per_minute=10)),)
 MIDNIGHT = NOW // DAY_MS * DAY_MS + DAY_MS
 WHO = ("local", "claude")
 
@@ -86,7 +84,7 @@ async def test_so_many_pass_in_a_minute(database: Either) -> None:
 
 
 async def test_fifty_at_once_pass_exactly_the_limit(database: Either) -> None:
-    both = (("support", Limits(max_per_minute=10)), ("all", Limits(max_total=30)))
+    both = (("support", PolicyLimits(max_per_minute=10)), ("all", PolicyLimits(max_total=30)))
     async with asyncio.timeout(60):
         works = [database.transact(take, *WHO, both, refund(), NOW) for _ in range(50)]
         hits = await asyncio.gather(*works)
@@ -97,7 +95,7 @@ async def test_fifty_at_once_pass_exactly_the_limit(database: Either) -> None:
 
 async def test_d5_a_total_is_never_forgotten(tmp_path: Path) -> None:
     """The original forgets it after two idle minutes."""
-    path, three = tmp_path / "legation.db", (("support", Limits(max_total=3)),)
+    path, three = tmp_path / "legation.db", (("support", PolicyLimits(max_total=3)),)
     async with SqliteDatabase(path) as database:
         await database.migrate()
         await add_workspaces(database)
@@ -124,7 +122,7 @@ async def test_the_minute_outlives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_counters_are_apart_by_workspace_policy_and_agent(database: Either) -> None:
-    one = Limits(max_per_minute=1, max_total=1)
+    one = PolicyLimits(max_per_minute=1, max_total=1)
     for workspace in ("local", "other"):
         for policy, agent in (("a", "b:c"), ("a:b", "c"), ("a", "c"), ("c", "a:b")):
             passed = [
@@ -135,14 +133,17 @@ async def test_counters_are_apart_by_workspace_policy_and_agent(database: Either
 
 
 async def test_what_one_limit_refuses_no_limit_counts(database: Either) -> None:
-    wide, narrow = ("wide", Limits(max_per_minute=5, max_total=5)), ("narrow", Limits(max_total=2))
+    wide, narrow = (
+        ("wide", PolicyLimits(max_per_minute=5, max_total=5)),
+        ("narrow", PolicyLimits(max_total=2)),
+    )
     assert await tries(database, 9, (wide, narrow)) == 2
     assert await tries(database, 9, (narrow, wide)) == 0
     assert await tries(database, 9, (wide,)) == 3
 
 
 async def test_a_refused_amount_counts_no_call(database: Either) -> None:
-    limits = (("p", Limits(max_total=1, spend=(spend(10),))),)
+    limits = (("p", PolicyLimits(max_total=1, spend=(spend(10),))),)
     for amount in (11, "1", -1, None):
         assert await database.transact(take, *WHO, limits, refund(amount), NOW) is not None
     assert await database.transact(take, *WHO, limits, refund(10), NOW) is None
@@ -151,7 +152,10 @@ async def test_a_refused_amount_counts_no_call(database: Either) -> None:
 @pytest.mark.parametrize("field", ["max_per_minute", "max_total"])
 async def test_a_limit_that_changes_counts_at_once_and_what_was_counted(database: Either, field: str) -> None:
     def limited(most: int) -> Any:
-        limits = {"max_per_minute": Limits(max_per_minute=most), "max_total": Limits(max_total=most)}
+        limits = {
+            "max_per_minute": PolicyLimits(max_per_minute=most),
+            "max_total": PolicyLimits(max_total=most),
+        }
         return (("p", limits[field]),)
 
     assert await tries(database, 9, limited(5)) == 5
@@ -161,7 +165,11 @@ async def test_a_limit_that_changes_counts_at_once_and_what_was_counted(database
 
 
 async def test_of_several_the_one_that_holds_longest_is_told(database: Either) -> None:
-    limits = (("a", Limits(max_per_minute=1)), ("b", Limits(max_total=1)), ("c", Limits(max_per_minute=1)))
+    limits = (
+        ("a", PolicyLimits(max_per_minute=1)),
+        ("b", PolicyLimits(max_total=1)),
+        ("c", PolicyLimits(max_per_minute=1)),
+    )
     await tries(database, 1, limits)
     hit = await database.transact(take, *WHO, limits, refund(), NOW)
     assert hit is not None
@@ -180,7 +188,7 @@ async def test_a_clock_that_was_set_back_locks_nobody_out(database: Either) -> N
 
 
 async def test_the_wait_after_a_clock_was_set_back_runs_whichever_limit_refuses(database: Either) -> None:
-    used_up = (*TEN, ("b", Limits(max_total=1)))
+    used_up = (*TEN, ("b", PolicyLimits(max_total=1)))
     await tries(database, 1, used_up[1:])
     await tries(database, 10)
     before = NOW - DAY_MS
@@ -189,7 +197,7 @@ async def test_the_wait_after_a_clock_was_set_back_runs_whichever_limit_refuses(
 
 
 async def test_peek_says_what_take_would_and_counts_nothing(database: Either) -> None:
-    limits = (("p", Limits(max_per_minute=2, max_total=3, spend=(spend(10),))),)
+    limits = (("p", PolicyLimits(max_per_minute=2, max_total=3, spend=(spend(10),))),)
     for now in (NOW, NOW, NOW + 1, NOW - DAY_MS, NOW + 60_000, NOW + 120_000, NOW + 120_000):
         for amount in (None, 11, 5):
             seen = [await database.read(peek, *WHO, limits, refund(amount), now) for _ in range(3)]
@@ -209,10 +217,13 @@ async def test_a_refusal_writes_nothing(database: Either) -> None:
     ("limits", "asked"),
     [
         ((), []),
-        ((("p", Limits()), ("q", Limits(loop=None))), []),
-        ((("p", Limits(spend=(spend(tools="other"),))),), []),
+        ((("p", PolicyLimits()), ("q", PolicyLimits(loop=None))), []),
+        ((("p", PolicyLimits(spend=(spend(tools="other"),))),), []),
         (TEN, ["held", "put"]),
-        ((*TEN, ("q", Limits(max_total=1)), ("r", Limits(spend=(spend(),)))), ["held", "put", "put"]),
+        (
+            (*TEN, ("q", PolicyLimits(max_total=1)), ("r", PolicyLimits(spend=(spend(),)))),
+            ["held", "put", "put"],
+        ),
     ],
 )
 def test_a_call_costs_one_read_and_a_write_for_what_counts(limits: Any, asked: list[str]) -> None:
@@ -245,7 +256,7 @@ async def test_a_name_that_no_table_takes_is_refused(database: Either) -> None:
 )
 async def test_it_is_a_list_of_times(database: Either, most: int, total: int, waits: list[int]) -> None:
     """Against the definition, through the database."""
-    limits, agent = (("p", Limits(max_per_minute=most, max_total=total)),), f"agent-{next(_agents)}"
+    limits, agent = (("p", PolicyLimits(max_per_minute=most, max_total=total)),), f"agent-{next(_agents)}"
     passed, now = list[int](), NOW
     for wait in waits:
         now += wait
@@ -262,7 +273,7 @@ async def test_it_is_a_list_of_times(database: Either, most: int, total: int, wa
 
 
 async def test_a_day_has_its_sum(database: Either) -> None:
-    limits = (("p", Limits(spend=(spend(500),))),)
+    limits = (("p", PolicyLimits(spend=(spend(500),))),)
     assert await spent(database, limits, 400, 100.01, 99.99, 0.01, 0.01, 0.0) == [1, 0, 1, 1, 0, 1]
     hit = await database.transact(charge, *WHO, limits, refund(1), MIDNIGHT - 1500)
     assert hit == LimitHit("p", "spend", "more than 500 of amount in a day", 1.5)
@@ -271,7 +282,7 @@ async def test_a_day_has_its_sum(database: Either) -> None:
 
 
 async def test_a_days_sum_counts_on_that_day_whatever_the_clock_did_between(database: Either) -> None:
-    limits = (("p", Limits(spend=(spend(500),))),)
+    limits = (("p", PolicyLimits(spend=(spend(500),))),)
     await spent(database, limits, 500)
     assert await spent(database, limits, 500, now=NOW + 3 * DAY_MS) == [True]
     assert await database.transact(forget, NOW + 6 * DAY_MS) == 0
@@ -281,7 +292,7 @@ async def test_a_days_sum_counts_on_that_day_whatever_the_clock_did_between(data
 
 
 async def test_d5_a_sum_in_all_is_never_forgotten(database: Either) -> None:
-    limits = (("p", Limits(spend=(spend(500, "total"),))),)
+    limits = (("p", PolicyLimits(spend=(spend(500, "total"),))),)
     await spent(database, limits, 499)
     assert await database.transact(forget, NOW + 4000 * DAY_MS) == 0
     assert await spent(database, limits, 2, 1, now=NOW + 4000 * DAY_MS) == [False, True]
@@ -290,7 +301,7 @@ async def test_d5_a_sum_in_all_is_never_forgotten(database: Either) -> None:
 
 
 async def test_taking_looks_at_a_sum_and_does_not_add_to_it(database: Either) -> None:
-    limits = (("p", Limits(spend=(spend(10),))),)
+    limits = (("p", PolicyLimits(spend=(spend(10),))),)
     takes = [await database.transact(take, *WHO, limits, refund(10), NOW) for _ in range(3)]
     assert takes == [None] * 3
     hit = await database.transact(take, *WHO, limits, refund(10.5), NOW)
@@ -301,7 +312,7 @@ async def test_taking_looks_at_a_sum_and_does_not_add_to_it(database: Either) ->
 
 
 async def test_of_fifty_that_waited_at_once_those_that_fit_are_charged(database: Either) -> None:
-    limits = (("p", Limits(spend=(spend(1),))), ("q", Limits(spend=(spend(0.75, "total"),))))
+    limits = (("p", PolicyLimits(spend=(spend(1),))), ("q", PolicyLimits(spend=(spend(0.75, "total"),))))
     async with asyncio.timeout(60):
         works = [database.transact(charge, *WHO, limits, refund(0.1), NOW) for _ in range(50)]
         hits = await asyncio.gather(*works)
@@ -310,16 +321,19 @@ async def test_of_fifty_that_waited_at_once_those_that_fit_are_charged(database:
 
 
 async def test_sums_are_charged_all_or_none(database: Either) -> None:
-    limits = (("p", Limits(spend=(spend(10), spend(3, "total")))), ("q", Limits(spend=(spend(4),))))
+    limits = (
+        ("p", PolicyLimits(spend=(spend(10), spend(3, "total")))),
+        ("q", PolicyLimits(spend=(spend(4),))),
+    )
     assert await spent(database, limits, 4, 3, 1) == [False, True, False]
-    assert await spent(database, (("p", Limits(spend=(spend(10),))),), 8, 7) == [False, True]
+    assert await spent(database, (("p", PolicyLimits(spend=(spend(10),))),), 8, 7) == [False, True]
     assert await spent(database, limits[1:], 2, 1) == [False, True]
 
 
 @pytest.mark.parametrize("amount", ["1", -0.01, True, None, [1], float("nan"), float("inf"), 1.1e15, {}])
 @pytest.mark.parametrize("work", [take, peek, charge])
 def test_an_amount_that_cannot_be_told_is_refused(work: Work, amount: object) -> None:
-    transaction = work(*WHO, (("p", Limits(max_total=1, spend=(spend(),))),), refund(amount), NOW)
+    transaction = work(*WHO, (("p", PolicyLimits(max_total=1, spend=(spend(),))),), refund(amount), NOW)
     with pytest.raises(StopIteration) as done:
         next(transaction)
     assert done.value.value == LimitHit("p", "spend", "it cannot be told how much amount it is", None)
@@ -327,25 +341,28 @@ def test_an_amount_that_cannot_be_told_is_refused(work: Work, amount: object) ->
 
 async def test_a_sum_that_is_limited_twice_is_counted_once(database: Either) -> None:
     twice = (
-        ("p", Limits(spend=(spend(5), spend(10), Spend("params.amount", "day", 7, NameSet(("refund",)))))),
+        (
+            "p",
+            PolicyLimits(spend=(spend(5), spend(10), Spend("params.amount", "day", 7, NameSet(("refund",))))),
+        ),
     )
     assert await spent(database, twice, 4, 2, 1) == [True, False, True]
 
 
 async def test_a_sums_limit_that_changes_counts_at_once_and_what_was_spent(database: Either) -> None:
-    assert await spent(database, (("p", Limits(spend=(spend(10),))),), 10, 1) == [True, False]
-    assert await spent(database, (("p", Limits(spend=(spend(12),))),), 3, 2) == [False, True]
-    assert await spent(database, (("p", Limits(spend=(spend(1),))),), 0.5, 0) == [False, True]
+    assert await spent(database, (("p", PolicyLimits(spend=(spend(10),))),), 10, 1) == [True, False]
+    assert await spent(database, (("p", PolicyLimits(spend=(spend(12),))),), 3, 2) == [False, True]
+    assert await spent(database, (("p", PolicyLimits(spend=(spend(1),))),), 0.5, 0) == [False, True]
 
 
 async def test_a_field_is_the_same_in_both_ways_to_write_it(database: Either) -> None:
     for field, passes in (("amount", [True, False]), ("params.amount", [False, True])):
-        limits = (("p", Limits(spend=(Spend(field, "day", 5, NameSet(("refund",))),))),)
+        limits = (("p", PolicyLimits(spend=(Spend(field, "day", 5, NameSet(("refund",))),))),)
         assert await spent(database, limits, *((3, 3) if field == "amount" else (3, 2))) == passes
 
 
 async def test_sums_of_other_tools_and_arguments_are_apart(database: Either) -> None:
-    limits = (("p", Limits(spend=(spend(5), spend(5, tools="pay"), Spend("cents", "day", 5)))),)
+    limits = (("p", PolicyLimits(spend=(spend(5), spend(5, tools="pay"), Spend("cents", "day", 5)))),)
     assert await spent(database, limits, 5, 1) == [True, False]
     for paid in (None, "p:spend"):
         hit = await database.transact(charge, *WHO, limits, refund(5, "pay"), NOW)
@@ -356,7 +373,7 @@ async def test_sums_of_other_tools_and_arguments_are_apart(database: Either) -> 
 
 
 async def test_cents_are_exact_up_to_the_largest_amount(database: Either) -> None:
-    limits = (("p", Limits(spend=(spend(1e15, "total"),))),)
+    limits = (("p", PolicyLimits(spend=(spend(1e15, "total"),))),)
     assert await spent(database, limits, 999_999_999_999_999) == [True]
     assert all(await spent(database, limits, *[0.01] * 99, 0.01))
     assert await spent(database, limits, 0.01, 0.001, 1e-300) == [False] * 3
@@ -374,7 +391,7 @@ def test_amounts_count_as_they_are_written() -> None:
 
 
 def loop(same: int = 3, within: float = 10.0, name: str = "p") -> Any:
-    return ((name, Limits(loop=Loop(same, within))),)
+    return ((name, PolicyLimits(loop=Loop(same, within))),)
 
 
 def test_d4_loops_are_noticed_unless_the_policy_says_otherwise() -> None:

@@ -22,7 +22,7 @@ from tests.approvals.ways import (
     by_terminal,
 )
 
-from legation.approvals.approval import Answer
+from legation.approvals.approval import ApprovalAnswer
 
 pytestmark = pytest.mark.heavy
 
@@ -82,7 +82,9 @@ def wishes(draw: st.DrawFn) -> Wish:
             },
         )
     )
-    answer = Answer(approve=draw(st.booleans()), reasoning=draw(WORDS), message=draw(st.none() | WORDS))
+    answer = ApprovalAnswer(
+        approve=draw(st.booleans()), reasoning=draw(WORDS), message=draw(st.none() | WORDS)
+    )
     return Wish(draw(st.sampled_from(list(TOOLS))), params, answer)
 
 
@@ -157,7 +159,7 @@ rules:
 
 def test_every_end_that_a_call_can_have_is_among_them() -> None:
     """So that the two above compare something."""
-    yes, no = Answer(approve=True, reasoning="fine"), Answer(approve=False, reasoning="no")
+    yes, no = ApprovalAnswer(approve=True, reasoning="fine"), ApprovalAnswer(approve=False, reasoning="no")
     calls = [
         Wish("fs.read", {"path": "a.py"}, yes),
         Wish("fs.write", {"path": "a.py"}, yes),

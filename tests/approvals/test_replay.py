@@ -5,15 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.approvals.office import NOW, Office, principal
 
-from legation.approvals import replay as replaying
-from legation.approvals.call_context import action_of, context_of
 from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.policy.load import load_text
-from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.replay import replay
-from legation.approvals.rule_hits import hits
-from legation.approvals.trace import Call, Draft, decided, new_trace_id, proposed
-from legation.approvals.trace_entries import Filter
+from legation.approvals.policy.rules import PolicySet
+from legation.approvals.request import action_of, context_of
+from legation.approvals.trace import replay as replaying
+from legation.approvals.trace.entries import TraceFilter
+from legation.approvals.trace.replay import hits, replay
+from legation.approvals.trace.step import StepDraft, TracedCall, decided, new_trace_id, proposed
 from legation.wire import jsontext
 from legation.wire.action import Action
 from legation.wire.api.approvals import Replay
@@ -52,9 +51,9 @@ def run(command: str) -> Action:
     return Action(agent="claude", tool="Bash", kind="execute", params={"command": command}, command=command)
 
 
-def drafts(action: Action, policies: PolicySet = OLD, facts: Facts = FACTS) -> list[Draft]:
+def drafts(action: Action, policies: PolicySet = OLD, facts: Facts = FACTS) -> list[StepDraft]:
     """As the door writes them."""
-    call = Call(trace_id=new_trace_id(), agent=action.agent, tool=action.tool)
+    call = TracedCall(trace_id=new_trace_id(), agent=action.agent, tool=action.tool)
     verdict = policies.decide(action, facts)
     return [
         proposed(call, action, action.digest(policies.version), context=context_of(action, facts)),
@@ -71,7 +70,7 @@ async def record(office: Office, *actions: Action, at: int = NOW) -> list[str]:
 
 
 async def replayed(office: Office, policies: PolicySet = NEW, limit: int = 100, **wanted: object) -> Replay:
-    return await replay(office.database, office.sealer, "local", policies, Filter(**wanted), limit)  # type: ignore[arg-type]
+    return await replay(office.database, office.sealer, "local", policies, TraceFilter(**wanted), limit)  # type: ignore[arg-type]
 
 
 async def test_what_would_be_decided_otherwise_is_named_the_newest_first(office: Office) -> None:

@@ -7,42 +7,40 @@ import pytest
 from tests.approvals.doors import YES, Counter, Rig, open_door, request
 from tests.approvals.office import PERSON, SERVER, Office
 
-from legation.approvals import execute, waiters
-from legation.approvals.approval import Status
-from legation.approvals.approval_life import Approvals
-from legation.approvals.chain import Chain, Ledger
-from legation.approvals.chain_verify import verify
-from legation.approvals.elsewhere import Elsewhere
-from legation.approvals.inbox import Inbox
-from legation.approvals.keeping import keeping
-from legation.approvals.request import Returned
+from legation.approvals import execute, upkeep
+from legation.approvals.approval import ApprovalState
+from legation.approvals.queue import ApprovalQueue
+from legation.approvals.request import ToolReturn
+from legation.approvals.trace.chain import Chain, Ledger, verify
+from legation.approvals.transitions import Transitions
+from legation.approvals.upkeep import RemoteChanges, approvals_upkeep
 from legation.errors import AlreadyAnswered
 
 pytestmark = pytest.mark.heavy
 
 
-def another(rig: Rig, server: str, waiter: str) -> Inbox:
+def another(rig: Rig, server: str, waiter: str) -> ApprovalQueue:
     chain = Chain(server, rig.office.sealer, at_once=rig.office.database.dialect == "postgres")
-    return Inbox(Ledger(rig.office.database, chain), rig.clock, waiter)
+    return ApprovalQueue(Ledger(rig.office.database, chain), rig.clock, waiter)
 
 
 async def test_d15_what_a_dead_process_waited_for_is_superseded_and_says_so(
     office: Office, tmp_path: Path
 ) -> None:
     async with open_door(office, tmp_path) as rig:
-        await waiters.sign(rig.inbox)
+        await upkeep.sign(rig.inbox)
         asked, counter = request("mail.send"), Counter()
         running = asyncio.create_task(rig.door.run(asked, counter))
         [approval] = await rig.pending()
         reborn = another(rig, SERVER, "prc_2")  # as after kill -9 and a start on the same folder
-        await waiters.sign(reborn)
-        assert await waiters.bury(reborn) == 1
-        assert (await rig.get(approval.id)).status is Status.SUPERSEDED
+        await upkeep.sign(reborn)
+        assert await upkeep.bury(reborn) == 1
+        assert (await rig.get(approval.id)).status is ApprovalState.SUPERSEDED
         with pytest.raises(AlreadyAnswered):
             await reborn.resolve(PERSON, approval.id, YES)
         assert await rig.steps(asked.trace_id) == ["proposed", "decided", "superseded/waiter-dead"]
         assert counter.calls == []
-        assert await waiters.bury(reborn) == 0
+        assert await upkeep.bury(reborn) == 0
         running.cancel()
 
 
@@ -50,14 +48,14 @@ async def test_another_servers_process_is_dead_only_when_it_was_not_seen_for_lon
     office: Office, tmp_path: Path
 ) -> None:
     async with open_door(office, tmp_path) as rig:
-        await waiters.sign(rig.inbox)
+        await upkeep.sign(rig.inbox)
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
         other = another(rig, "srv-2", "prc_2")
-        assert await waiters.bury(other) == 0
-        rig.clock.advance(waiters.DEAD_MS / 1000 + 1)
-        assert await waiters.bury(other) == 1
-        assert (await rig.get(approval.id)).status is Status.SUPERSEDED
+        assert await upkeep.bury(other) == 0
+        rig.clock.advance(upkeep.DEAD_MS / 1000 + 1)
+        assert await upkeep.bury(other) == 1
+        assert (await rig.get(approval.id)).status is ApprovalState.SUPERSEDED
         running.cancel()
 
 
@@ -65,19 +63,19 @@ async def test_what_had_begun_and_was_not_told_is_of_unknown_outcome_and_never_r
     office: Office, tmp_path: Path
 ) -> None:
     async with open_door(office, tmp_path) as rig:
-        await waiters.sign(rig.inbox)
+        await upkeep.sign(rig.inbox)
         began, never = asyncio.Event(), asyncio.Event()
 
-        async def hang() -> Returned:
+        async def hang() -> ToolReturn:
             began.set()
             await never.wait()
-            return Returned(status_code=200)
+            return ToolReturn(status_code=200)
 
         asked, counter = request("fs.read"), Counter(answer=hang)
         running = asyncio.create_task(rig.door.run(asked, counter))
         await began.wait()
         reborn = another(rig, SERVER, "prc_2")
-        await waiters.bury(reborn)
+        await upkeep.bury(reborn)
         steps = ["proposed", "decided", "executed", "returned/outcome-unknown"]
         assert await rig.steps(asked.trace_id) == steps
         assert await execute.give_up(rig.office.ledger, ["prc_1"], rig.clock.now_ms()) == []
@@ -93,7 +91,7 @@ async def test_an_answer_at_another_server_is_heard_by_whoever_waits_here(
 ) -> None:
     async with open_door(office, tmp_path) as rig:
         other = another(rig, "srv-2", "prc_2")
-        here, there = Elsewhere(rig.inbox), Elsewhere(other)
+        here, there = RemoteChanges(rig.inbox), RemoteChanges(other)
         await here.begin()
         await there.begin()
         heard: list[str] = []
@@ -113,12 +111,12 @@ async def test_an_answer_at_another_server_is_heard_by_whoever_waits_here(
 
 async def test_keeping_settles_what_was_left_before_it_begins(office: Office, tmp_path: Path) -> None:
     async with open_door(office, tmp_path) as rig:
-        await waiters.sign(rig.inbox)
+        await upkeep.sign(rig.inbox)
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
         reborn = another(rig, SERVER, "prc_2")
-        async with keeping(reborn, rig.policies):
-            assert (await rig.get(approval.id)).status is Status.SUPERSEDED
+        async with approvals_upkeep(reborn, rig.policies):
+            assert (await rig.get(approval.id)).status is ApprovalState.SUPERSEDED
         running.cancel()
 
 
@@ -128,16 +126,16 @@ async def test_a_waiter_that_nobody_enrolled_is_left_alone(office: Office, tmp_p
         approval = await office.ask(
             waiter="run_1", now=rig.clock.now_ms(), expires_at=rig.clock.now_ms() + 60_000
         )
-        await waiters.bury(another(rig, SERVER, "prc_2"))
-        assert (await rig.get(approval.id)).status is Status.PENDING
-        assert isinstance(rig.inbox.life, Approvals)
+        await upkeep.bury(another(rig, SERVER, "prc_2"))
+        assert (await rig.get(approval.id)).status is ApprovalState.PENDING
+        assert isinstance(rig.inbox.life, Transitions)
 
 
 async def test_a_token_revoked_at_one_server_ends_what_waits_at_another(
     office: Office, tmp_path: Path
 ) -> None:
     async with open_door(office, tmp_path) as rig:
-        elsewhere = Elsewhere(rig.inbox)
+        elsewhere = RemoteChanges(rig.inbox)
         await elsewhere.begin()
         asked, counter = request("mail.send"), Counter()
         running = asyncio.create_task(rig.door.run(asked, counter))
@@ -145,7 +143,7 @@ async def test_a_token_revoked_at_one_server_ends_what_waits_at_another(
         await office.sql("update api_token set revoked_at = 1 where id = 'tok_agent'")
         other = another(rig, "srv-2", "prc_2")
         [ended] = await other.supersede_revoked()  # as the server does at which it was revoked
-        assert (ended.id, ended.status) == (approval.id, Status.SUPERSEDED)
+        assert (ended.id, ended.status) == (approval.id, ApprovalState.SUPERSEDED)
         with pytest.raises(AlreadyAnswered):
             await rig.inbox.resolve(PERSON, approval.id, YES)
         assert await elsewhere.look() == 1  # what this server does every half second

@@ -17,12 +17,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.approvals.office import MINUTE, NO, NOW, SUPERVISOR, Office, principal, write_file
 
-from legation.approvals import telemetry as telemetries
-from legation.approvals import trace_entries
-from legation.approvals.approval import Answer
-from legation.approvals.telemetry import Telemetry
-from legation.approvals.trace import Call, Draft, StepKind, decided, new_trace_id, proposed
-from legation.approvals.trace_export import Line, lines
+from legation.approvals.approval import ApprovalAnswer
+from legation.approvals.trace import entries
+from legation.approvals.trace import telemetry as telemetries
+from legation.approvals.trace.export import ExportedStep, lines
+from legation.approvals.trace.step import StepDraft, StepKind, TracedCall, decided, new_trace_id, proposed
+from legation.approvals.trace.telemetry import Telemetry
 from legation.errors import ConfigInvalid
 from legation.wire.api.approvals import TraceEntry, rfc3339
 
@@ -118,25 +118,25 @@ def attributes(span: Span) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value") or "") for each in span.attributes}
 
 
-def simple(verdict: Any = "allow", **returned: Any) -> list[Draft]:
+def simple(verdict: Any = "allow", **returned: Any) -> list[StepDraft]:
     """A call that nobody was asked about."""
     action = write_file()
-    call = Call(
+    call = TracedCall(
         trace_id=new_trace_id(), agent="claude", tool=action.tool, session_id="ses_1", turn_id="trn_1"
     )
     drafts = [proposed(call, action, action.digest("v1")), decided(call, verdict, "claude:rule-1", "v1")]
     if returned:
-        drafts.append(Draft(step=StepKind.RETURNED, call=call, **returned))
+        drafts.append(StepDraft(step=StepKind.RETURNED, call=call, **returned))
     return drafts
 
 
 async def calls_of_every_kind(office: Office) -> dict[str, str]:
     """Their trace ids, by how they ended."""
     approved = await office.ask(session_id="ses_1", turn_id="trn_1", tool_call_id="call_1")
-    said = Answer(approve=True, reasoning="in the project", confidence=0.95)
+    said = ApprovalAnswer(approve=True, reasoning="in the project", confidence=0.95)
     await office.answer(approved, said, SUPERVISOR, NOW + 1500)
     await office.consume(approved, NOW + 1501)
-    returned = Draft(
+    returned = StepDraft(
         step=StepKind.RETURNED, call=approved.call, contents={"result": 1}, status_code=200, latency_ms=42
     )
     await office.ledger.append("local", [returned], NOW + 1550)
@@ -144,17 +144,17 @@ async def calls_of_every_kind(office: Office) -> dict[str, str]:
     await office.answer(denied, NO, now=NOW + 20)
     expired = await office.ask()
     await office.do(office.approvals.cancel, "local", [(await office.ask()).id], "caller-gone", NOW + 1)
-    from legation.approvals.approval import Change
+    from legation.approvals.approval import ApprovalChange
 
     await office.do(
-        office.approvals.end_all, "local", [expired.id], Change.EXPIRE, NOW + 5 * MINUTE, "unanswered"
+        office.approvals.end_all, "local", [expired.id], ApprovalChange.EXPIRE, NOW + 5 * MINUTE, "unanswered"
     )
     error = {"error": "backend said: no such file"}
     failed = await office.ledger.append(
         "local", simple(contents=error, status_code=502, latency_ms=7), NOW + 30
     )
     refused = await office.ledger.append("local", simple("deny"), NOW + 40)
-    granted_call = Call(trace_id=new_trace_id(), agent="claude", tool="t")
+    granted_call = TracedCall(trace_id=new_trace_id(), agent="claude", tool="t")
     grant = principal("grant", "grt_1", 0)
     granted = [
         proposed(granted_call, write_file(tool="t"), "d"),
@@ -176,12 +176,12 @@ async def exported_entries(office: Office) -> dict[str, TraceEntry]:
     steps: dict[str, list[Any]] = {}
     words: dict[tuple[str, int], dict[str, object]] = {}
     async for raw in lines(office.database, office.sealer, "local", "srv-1"):
-        line = msgspec.json.decode(raw, type=Line)
+        line = msgspec.json.decode(raw, type=ExportedStep)
         steps.setdefault(line.step.trace_id, []).append(line.step)
         words[line.step.server, line.step.seq] = {
             name: json.loads(bytes(content.value)) for name, content in line.content.items()
         }
-    return {trace: trace_entries.entry(found, words) for trace, found in steps.items()}
+    return {trace: entries.entry(found, words) for trace, found in steps.items()}
 
 
 async def test_d7_api_export_and_span_agree_on_every_field(office: Office, collector: Collector) -> None:

@@ -20,15 +20,22 @@ from tests.approvals.office import (
     write_file,
 )
 
-from legation.approvals import trace_entries
-from legation.approvals.approval import Answer, Approval
-from legation.approvals.chain import Chain, Ledger
-from legation.approvals.chain_verify import chains
-from legation.approvals.trace import Call, Draft, StepKind, Verdict, decided, new_trace_id, proposed
-from legation.approvals.trace_entries import Filter
-from legation.approvals.trace_export import Line, lines, lines_of, otel_attributes, verify_export
+from legation.approvals.approval import Approval, ApprovalAnswer
+from legation.approvals.trace import entries
+from legation.approvals.trace.chain import Chain, Ledger, chains
+from legation.approvals.trace.entries import TraceFilter
+from legation.approvals.trace.export import ExportedStep, lines, lines_of, otel_attributes, verify_export
+from legation.approvals.trace.step import (
+    StepDraft,
+    StepKind,
+    TracedCall,
+    Verdict,
+    decided,
+    new_trace_id,
+    proposed,
+)
 from legation.errors import InvalidParams, NotFound
-from legation.store.content import MAX_PAGE
+from legation.store.secrets.vault import MAX_PAGE
 
 JQ = {
     "supervised": "[.[] | select(.supervisor_reasoning != null)]",
@@ -58,28 +65,28 @@ def check_the_jq_lines(body: bytes, confidences: list[float]) -> None:
     assert jq(JQ["low"]) == low
 
 
-def after(approval: Approval, **given: object) -> list[Draft]:
+def after(approval: Approval, **given: object) -> list[StepDraft]:
     """The tool was called and answered."""
     result = {"contents": {"result": {"ok": True}}, "status_code": 200, "latency_ms": 42} | given
     return [
-        Draft(step=StepKind.EXECUTED, call=approval.call),
-        Draft(step=StepKind.RETURNED, call=approval.call, **result),  # type: ignore[arg-type]
+        StepDraft(step=StepKind.EXECUTED, call=approval.call),
+        StepDraft(step=StepKind.RETURNED, call=approval.call, **result),  # type: ignore[arg-type]
     ]
 
 
 def allowed(
     tool: str = "filesystem.read", at: str = "/p/a", agent: str = "claude", verdict: Verdict = "allow"
-) -> list[Draft]:
+) -> list[StepDraft]:
     """A call that nobody was asked about."""
     action = write_file(at, tool, agent)
-    call = Call(trace_id=new_trace_id(), agent=agent, tool=tool, session_id="ses_1")
+    call = TracedCall(trace_id=new_trace_id(), agent=agent, tool=tool, session_id="ses_1")
     drafts = [proposed(call, action, action.digest("v1")), decided(call, verdict, f"{agent}:rule-1", "v1")]
     if verdict == "allow":
-        drafts.append(Draft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=7))
+        drafts.append(StepDraft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=7))
     return drafts
 
 
-async def supervised(office: Office, answer: Answer, now: int = NOW) -> Approval:
+async def supervised(office: Office, answer: ApprovalAnswer, now: int = NOW) -> Approval:
     approval = await office.ask(now=now, session_id="ses_1")
     await office.answer(approval, answer, SUPERVISOR, now + 1500)
     if answer.approve:
@@ -89,7 +96,7 @@ async def supervised(office: Office, answer: Answer, now: int = NOW) -> Approval
 
 
 async def test_d6_an_approved_call_has_its_approver_reason_status_and_latency(office: Office) -> None:
-    said = Answer(approve=True, reasoning="in the project", confidence=0.95, claim="human:bob")
+    said = ApprovalAnswer(approve=True, reasoning="in the project", confidence=0.95, claim="human:bob")
     approval = await supervised(office, said)
     (entry,) = await office.entries()
     assert msgspec.to_builtins(entry) == {
@@ -119,10 +126,10 @@ async def test_d6_an_approved_call_has_its_approver_reason_status_and_latency(of
 
 
 async def test_d7_disk_api_and_telemetry_say_the_same(office: Office) -> None:
-    said = Answer(approve=True, reasoning="in the project", confidence=0.95)
+    said = ApprovalAnswer(approve=True, reasoning="in the project", confidence=0.95)
     approval = await supervised(office, said)
     exported = [
-        msgspec.json.decode(line, type=Line)
+        msgspec.json.decode(line, type=ExportedStep)
         async for line in lines(office.database, office.sealer, "local", "srv-1")
     ]
     assert [line.step.step for line in exported] == [
@@ -135,7 +142,7 @@ async def test_d7_disk_api_and_telemetry_say_the_same(office: Office) -> None:
         for line in exported
     }
     (shown,) = await office.entries()
-    assert trace_entries.entry([line.step for line in exported], words) == shown
+    assert entries.entry([line.step for line in exported], words) == shown
     attributes = otel_attributes(shown)
     assert attributes["legation.approval.by"] == "agent:supervisor"
     assert attributes["legation.supervisor.reasoning"] == "in the project"
@@ -160,7 +167,7 @@ async def test_a_pending_denied_expired_or_cancelled_call_says_so(office: Office
 
 async def test_a_call_that_a_grant_let_pass_names_the_grant(office: Office) -> None:
     action = write_file()
-    call = Call(
+    call = TracedCall(
         trace_id=new_trace_id(),
         agent="claude",
         tool=action.tool,
@@ -187,13 +194,13 @@ async def test_the_reason_is_that_of_the_last_step_that_has_one(office: Office) 
 
 
 async def test_one_trace_has_its_steps_with_their_hashes_and_the_result(office: Office) -> None:
-    approval = await supervised(office, Answer(approve=True, reasoning="r", confidence=0.9))
-    detail = await trace_entries.detail(office.database, office.sealer, "local", approval.trace_id)
+    approval = await supervised(office, ApprovalAnswer(approve=True, reasoning="r", confidence=0.9))
+    detail = await entries.detail(office.database, office.sealer, "local", approval.trace_id)
     (entry,) = await office.entries()
     assert {name: getattr(detail, name) for name in entry.__struct_fields__} == {
         name: getattr(entry, name) for name in entry.__struct_fields__
     }
-    steps = await office.database.read(trace_entries.steps_of, "local", approval.trace_id)
+    steps = await office.database.read(entries.steps_of, "local", approval.trace_id)
     assert [(step.step, step.hash) for step in detail.steps] == [(step.step, step.hash) for step in steps]
     assert [step.by for step in detail.steps if step.by] == ["agent:supervisor"]
     assert (detail.steps[0].server, detail.steps[0].at, detail.result) == (
@@ -205,7 +212,7 @@ async def test_a_trace_that_is_not_there_is_not_found(office: Office) -> None:
     (elsewhere, *_) = await office.ledger.append("other", allowed(), NOW)
     for trace in (elsewhere.trace_id, "0" * 32, "", "'", "☺"):
         with pytest.raises(NotFound):
-            await trace_entries.detail(office.database, office.sealer, "local", trace)
+            await entries.detail(office.database, office.sealer, "local", trace)
 
 
 def test_the_lines_for_jq_are_in_the_docs_as_the_seed_prints_them() -> None:
@@ -256,9 +263,9 @@ async def test_a_failed_call_has_its_error_and_its_text_is_sealed(office: Office
 async def test_only_supervisors_words_stand_as_a_supervisors(office: Office) -> None:
     """The seed's jq lines count whatever has supervisor fields: a person's reason is not one."""
     person = await office.ask()
-    await office.answer(person, Answer(approve=True, reasoning="I looked", confidence=0.2), PERSON)
+    await office.answer(person, ApprovalAnswer(approve=True, reasoning="I looked", confidence=0.2), PERSON)
     silent = await office.ask()
-    await office.answer(silent, Answer(approve=False), SECOND)
+    await office.answer(silent, ApprovalAnswer(approve=False), SECOND)
     shown = {entry.approval_id: entry for entry in await office.entries()}
     assert (shown[person.id].supervisor_reasoning, shown[person.id].supervisor_confidence) == (None, None)
     assert (shown[silent.id].supervisor_reasoning, shown[silent.id].supervisor_confidence) == ("", None)
@@ -266,8 +273,12 @@ async def test_only_supervisors_words_stand_as_a_supervisors(office: Office) -> 
 
 async def test_the_three_jq_lines_of_the_seed_give_the_right_answers(office: Office) -> None:
     for number, confidence in enumerate((0.95, 0.8, 0.6)):
-        await supervised(office, Answer(approve=True, reasoning="r", confidence=confidence), NOW + number)
-    await office.answer(await office.ask(), Answer(approve=True, reasoning="mine", confidence=0.1), PERSON)
+        await supervised(
+            office, ApprovalAnswer(approve=True, reasoning="r", confidence=confidence), NOW + number
+        )
+    await office.answer(
+        await office.ask(), ApprovalAnswer(approve=True, reasoning="mine", confidence=0.1), PERSON
+    )
     await office.ask()
     await office.ledger.append("local", allowed(), NOW)
     body = msgspec.json.encode(await office.entries())
@@ -307,7 +318,7 @@ async def test_pages_of_traces_miss_nothing_and_repeat_nothing(office: Office) -
     seen: list[str] = []
     after_ = None
     while True:
-        page = await trace_entries.entries(office.database, office.sealer, "local", Filter(), 3, after_)
+        page = await entries.entries(office.database, office.sealer, "local", TraceFilter(), 3, after_)
         seen += [entry.trace_id for entry in page.items]
         if (after_ := page.next) is None:
             break
@@ -319,14 +330,14 @@ async def test_pages_of_traces_miss_nothing_and_repeat_nothing(office: Office) -
 @pytest.mark.parametrize("place", ["", "x", "12", "-abc", "1-a'b", "9" * 30 + "-ab"])
 async def test_a_place_that_no_page_named_is_refused(office: Office, place: str) -> None:
     with pytest.raises(InvalidParams):
-        await trace_entries.entries(office.database, office.sealer, "local", Filter(), 3, place)
+        await entries.entries(office.database, office.sealer, "local", TraceFilter(), 3, place)
 
 
 async def test_the_recent_traces_of_an_agent_hold_no_arguments(office: Office) -> None:
     for number in range(12):
         await office.ledger.append("local", allowed(), NOW + number)
     await office.ledger.append("local", allowed(agent="codex"), NOW + 99)
-    recent = await office.database.read(trace_entries.recent, "local", "claude")
+    recent = await office.database.read(entries.recent, "local", "claude")
     assert len(recent) == 10
     assert recent[0].timestamp == "2023-11-14T22:13:20.011Z"
     assert recent[0].__struct_fields__ == ("trace_id", "tool", "policy", "timestamp")
@@ -335,8 +346,8 @@ async def test_the_recent_traces_of_an_agent_hold_no_arguments(office: Office) -
 async def test_another_workspaces_traces_are_not_there(office: Office) -> None:
     steps = await office.ledger.append("other", allowed(), NOW)
     assert await office.entries() == []
-    assert await office.database.read(trace_entries.steps_of, "local", steps[0].trace_id) == []
-    assert await office.database.read(trace_entries.steps_of, "other", steps[0].trace_id) == steps
+    assert await office.database.read(entries.steps_of, "local", steps[0].trace_id) == []
+    assert await office.database.read(entries.steps_of, "other", steps[0].trace_id) == steps
 
 
 async def test_an_edited_call_is_two_entries_and_the_new_one_names_the_old(office: Office) -> None:
@@ -347,7 +358,7 @@ async def test_an_edited_call_is_two_entries_and_the_new_one_names_the_old(offic
     await office.answer(new, now=NOW + MINUTE)
     second, first = await office.entries()
     assert (first.approval_status, second.approval_status) == ("superseded", "approved")
-    steps = await office.database.read(trace_entries.steps_of, "local", new.trace_id)
+    steps = await office.database.read(entries.steps_of, "local", new.trace_id)
     assert steps[0].replaces == old.id
 
 

@@ -13,36 +13,35 @@ import pytest
 from tests.approvals.office import AGENT, NOW, PERSON, proposal, write_file
 from tests.store.installation import new_sealer
 
-from legation.approvals.approval import Answer
-from legation.approvals.approval_life import Approvals
-from legation.approvals.chain import Chain
-from legation.approvals.trace import Call, Draft, StepKind, new_trace_id
-from legation.approvals.trace_export import verify_lines
-from legation.approvals.trace_file import FiledLedger, TraceFile, whole_lines
+from legation.approvals.approval import ApprovalAnswer
+from legation.approvals.trace.chain import Chain
+from legation.approvals.trace.export import FiledLedger, TraceFile, verify_lines, whole_lines
+from legation.approvals.trace.step import StepDraft, StepKind, TracedCall, new_trace_id
+from legation.approvals.transitions import Transitions
 from legation.errors import InvalidParams, StorageFailed
 from legation.ids import new_id
-from legation.store.database.memory import MemoryDatabase
-from legation.store.identity.bootstrap import bootstrap
+from legation.store.database.sqlite import MemoryDatabase
+from legation.store.identity.workspaces import bootstrap
 
 CALLS = 20
 
 
 @asynccontextmanager
-async def filed(path: Path) -> AsyncIterator[tuple[FiledLedger, Approvals]]:
+async def filed(path: Path) -> AsyncIterator[tuple[FiledLedger, Transitions]]:
     async with MemoryDatabase() as database:
         await database.transact(bootstrap, new_id("usr"), now_ms=NOW)
         chain = Chain("exec", new_sealer())
         with TraceFile(path) as file:
-            yield FiledLedger(database, chain, "local", file), Approvals(chain)
+            yield FiledLedger(database, chain, "local", file), Transitions(chain)
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line)["step"] for line in whole_lines(path)]
 
 
-def executed() -> Draft:
-    call = Call(trace_id=new_trace_id(), agent="claude", tool="edit")
-    return Draft(step=StepKind.EXECUTED, call=call, contents={"result": {"said": "hello"}})
+def executed() -> StepDraft:
+    call = TracedCall(trace_id=new_trace_id(), agent="claude", tool="edit")
+    return StepDraft(step=StepKind.EXECUTED, call=call, contents={"result": {"said": "hello"}})
 
 
 async def test_every_step_is_in_the_file_when_its_transaction_returns(tmp_path: Path) -> None:
@@ -50,7 +49,7 @@ async def test_every_step_is_in_the_file_when_its_transaction_returns(tmp_path: 
     async with filed(path) as (ledger, life):
         approval = await ledger.transact("local", life.propose, proposal(write_file()), NOW)
         assert [step["step"] for step in steps(path)] == ["proposed", "decided"]
-        await ledger.transact("local", life.resolve, PERSON, approval.id, Answer(approve=True), NOW)
+        await ledger.transact("local", life.resolve, PERSON, approval.id, ApprovalAnswer(approve=True), NOW)
         assert [step["step"] for step in steps(path)] == ["proposed", "decided", "resolved"]
     report = verify_lines(whole_lines(path))
     assert (report.ok, report.steps, report.checked) == (True, 3, 1)
@@ -131,6 +130,6 @@ async def test_a_change_is_found(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     async with filed(path) as (ledger, life):
         approval = await ledger.transact("local", life.propose, proposal(requester=AGENT.id), NOW)
-        await ledger.transact("local", life.resolve, PERSON, approval.id, Answer(approve=False), NOW)
+        await ledger.transact("local", life.resolve, PERSON, approval.id, ApprovalAnswer(approve=False), NOW)
     path.write_text(path.read_text().replace('"denied"', '"approved"'))
     assert not verify_lines(whole_lines(path)).ok

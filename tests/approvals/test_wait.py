@@ -6,8 +6,8 @@ import pytest
 from tests.approvals.doors import YES, Rig, open_door, request
 from tests.approvals.office import PERSON, SUPERVISOR, Office
 
-from legation.approvals.approval import Approval, Status
-from legation.approvals.attendance import MOST_PATTERNS
+from legation.approvals.approval import Approval, ApprovalState
+from legation.approvals.queue import MOST_PATTERNS
 from legation.approvals.wait import LOOK_MS
 from legation.errors import Forbidden
 
@@ -117,7 +117,7 @@ async def test_an_answer_in_time_ends_the_watch(rig: Rig) -> None:
     assert (await running).passed  # type: ignore[attr-defined]
     await rig.pass_time(200)
     assert [moment for _, moment, _ in rig.told] in ([], ["asked"])
-    assert (await rig.get(approval.id)).status is Status.APPROVED
+    assert (await rig.get(approval.id)).status is ApprovalState.APPROVED
 
 
 async def test_a_supervisor_that_looks_at_ever_other_tools_counts_for_the_newest_alone(rig: Rig) -> None:

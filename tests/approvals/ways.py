@@ -20,23 +20,22 @@ from tests.approvals.office import SERVER, open_office
 from tests.server.rig import RigClock, bearer, open_rig
 from tests.store.database.databases import Either
 
-from legation.approvals.approval import Answer, Approval
+from legation.approvals.approval import Approval, ApprovalAnswer
 from legation.approvals.policies import Policies
 from legation.approvals.policy.facts import Facts
-from legation.approvals.request import Consideration, Request
-from legation.approvals.trace import StepKind
-from legation.approvals.trace_export import lines
-from legation.approvals.trace_file import whole_lines
+from legation.approvals.request import DoorRequest, Preview
+from legation.approvals.trace.export import lines, whole_lines
+from legation.approvals.trace.step import StepKind
 from legation.cli.door import own_door, who
-from legation.gateway.tool import action_for
+from legation.gateway.tools import action_for
 from legation.host.agent import Where
-from legation.host.door_approver import DoorApprover
+from legation.host.requests.door_approver import DoorApprover
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, make_app
+from legation.server.routes import ROUTES
 from legation.server.services import Services
-from legation.server.surfaces import SURFACES
-from legation.store.database.memory import MemoryDatabase
-from legation.wire.acp.toolcall import ToolKind
+from legation.store.database.sqlite import MemoryDatabase
+from legation.wire.acp.updates import ToolKind
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision
 from legation.wire.principal import Principal
@@ -64,7 +63,7 @@ class Wish:
 
     tool: str
     params: dict[str, Any]
-    answer: Answer
+    answer: ApprovalAnswer
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Answering:
     async def until_done(
         self,
         work: "asyncio.Task[Any]",
-        resolve: Callable[[Principal, str, Answer], Awaitable[Any]],
+        resolve: Callable[[Principal, str, ApprovalAnswer], Awaitable[Any]],
         wish: Wish,
     ) -> Any:
         asked = asyncio.create_task(self._asked.get())
@@ -169,7 +168,7 @@ async def _exported(rig: DoorRig) -> list[bytes]:
     return [line async for line in lines(office.database, office.sealer, "local", SERVER)]
 
 
-def _considered(found: Consideration) -> tuple[object, ...]:
+def _considered(found: Preview) -> tuple[object, ...]:
     return found.policy, found.rule, found.message or found.reason, found.limit
 
 
@@ -189,7 +188,7 @@ async def by_run(folder: Path, policy: str, wishes: Sequence[Wish]) -> list[Told
     async with _at_a_door(folder, policy) as (rig, answering):
         decisions, counter = list[tuple[Any, ...]](), Counter()
         for wish in wishes:
-            request = Request(
+            request = DoorRequest(
                 principal=ASKER, action=action(wish, folder), facts=facts(folder), session_id=SESSION
             )
             considered = _considered(await rig.door.consider(request))
@@ -206,7 +205,7 @@ class _Person:
     """At the terminal."""
 
     def __init__(self) -> None:
-        self.answer = Answer(approve=False)
+        self.answer = ApprovalAnswer(approve=False)
 
     async def decide(self, _ask: Ask) -> Decision:
         outcome = "approved" if self.answer.approve else "denied"
@@ -269,10 +268,10 @@ async def by_http(folder: Path, policy: str, wishes: Sequence[Wish]) -> list[Tol
 
 @asynccontextmanager
 async def _client(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
-    from legation.server.surfaces import tools
+    from legation.server.routes import tools
 
     app = make_app(
-        tuple(dict.fromkeys((*SURFACES, tools.routes))),
+        tuple(dict.fromkeys((*ROUTES, tools.routes))),
         services=services,
         authenticate=make_authenticate(services),
         options=AppOptions(clock=services.clock),

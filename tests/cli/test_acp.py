@@ -23,7 +23,7 @@ from tests.cli.cli import environment, legation, rehearse
 from tests.cli.running import Running
 from tests.server.acp.acp_server import http_to, serving
 
-from legation.cli.acp_lines import LONGEST
+from legation.cli.acp_bridge import LONGEST
 
 pytestmark = pytest.mark.heavy
 

@@ -16,7 +16,7 @@ from tests.cli.cli import AtTerminal, json_lines, legation
 from tests.server.sessions import mirror
 
 from legation.cli.main import run
-from legation.cli.progress import ProgressLine
+from legation.cli.output import ProgressLine
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.canned_door import view
 
-from legation.cli.approvals_board import Board, seconds
-from legation.cli.approvals_dialog import Answer, Dialog
-from legation.cli.approvals_keys import Key, Keys
-from legation.cli.approvals_screen import Size, cut, frame, width, wrapped
-from legation.cli.approvals_view import Said
+from legation.cli.approvals import Said
+from legation.cli.approvals_board import Answer, Board, Dialog, Key, Keys, seconds
+from legation.cli.approvals_live import Size, cut, frame, width, wrapped
 from legation.wire.api.approvals import ApprovalDetail
-from legation.wire.approvalstream import ApprovalChanged
+from legation.wire.event_types import ApprovalChanged
 
 IDS = ["apr_0", "apr_1", "apr_2", "apr_3"]
 

@@ -10,7 +10,7 @@ from typing import TextIO
 import pytest
 
 from legation.cli.approver import TerminalApprover, unified_diff
-from legation.wire.acp.toolcall import Diff
+from legation.wire.acp.updates import Diff
 from legation.wire.action import Action
 from legation.wire.ask import Ask
 

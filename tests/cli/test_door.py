@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from legation.approvals.policies import Policies
-from legation.approvals.trace_file import whole_lines
+from legation.approvals.trace.export import whole_lines
 from legation.cli.door import own_door, who
 from legation.host.agent import Where
 from legation.wire.action import Action

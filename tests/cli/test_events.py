@@ -8,7 +8,7 @@ from tests.cli.cli import AtTerminal, json_lines, legation, rehearse
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.wire import codec
-from legation.wire.lifecycle import SessionReset
+from legation.wire.event_types import SessionReset
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

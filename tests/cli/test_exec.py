@@ -14,9 +14,8 @@ from tests.agents.scripted import PRELUDE, scripted
 from tests.cli.cli import AtTerminal, environment, json_lines, legation, rehearse
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
-from legation.approvals.trace_export import verify_lines
-from legation.approvals.trace_file import whole_lines
-from legation.proc.kernel import process
+from legation.approvals.trace.export import verify_lines, whole_lines
+from legation.proc.tree import process
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

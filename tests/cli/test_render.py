@@ -2,11 +2,13 @@
 
 import io
 
-from legation.cli.render import Renderer
-from legation.cli.terminal import Terminal
+from legation.cli.output import Terminal
+from legation.cli.view import Renderer
 from legation.wire import codec
-from legation.wire.acp.content import Text
-from legation.wire.acp.plan import (
+from legation.wire.acp.updates import (
+    AgentMessageChunk,
+    Content,
+    Notice,
     Plan,
     PlanEntry,
     PlanFile,
@@ -14,13 +16,13 @@ from legation.wire.acp.plan import (
     PlanMarkdown,
     PlanRemoved,
     PlanUpdate,
+    Text,
+    ToolCall,
 )
-from legation.wire.acp.toolcall import Content, ToolCall
-from legation.wire.acp.updates import AgentMessageChunk, Notice
 from legation.wire.action import Action
 from legation.wire.codec import Known
+from legation.wire.event_types import UnaskedEffect, UnaskingMode
 from legation.wire.events import Event
-from legation.wire.lifecycle import UnaskedEffect, UnaskingMode
 
 PLAN = "1. look\n2. leap"
 PROPOSED = ToolCall(

@@ -14,14 +14,13 @@ from tests.client.canned_sessions import CannedSessions, Steps, canned_sessions,
 
 from legation.errors import STATUS, Code
 from legation.host.resume import WAYS_OUT
-from legation.wire.acp.content import Text
+from legation.wire.acp.methods import StopReason
 from legation.wire.acp.rpc import RpcError
-from legation.wire.acp.sessions import StopReason
-from legation.wire.acp.updates import AgentMessageChunk
+from legation.wire.acp.updates import AgentMessageChunk, Text
 from legation.wire.action import Action
 from legation.wire.api.sessions import LocalMcp, NewSession, RemoteMcp, Skills, SkillSource
 from legation.wire.codec import Known
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,

@@ -10,9 +10,8 @@ from tests.cli.canned import Command, command
 from tests.cli.cli import json_lines, legation
 from tests.client.canned_door import AT, CannedServer, canned, entry
 
-from legation.approvals.trace import GENESIS, Step
-from legation.approvals.trace_content import commitment
-from legation.approvals.trace_export import Content, Line
+from legation.approvals.trace.export import ExportedContent, ExportedStep
+from legation.approvals.trace.step import GENESIS, ChainStep, commitment
 from legation.wire.api.approvals import ChainHead, ChainReport, TraceDetail, TraceStep, rfc3339
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
@@ -41,7 +40,7 @@ def chain(server: str, steps: int) -> list[bytes]:
     lines, before, salt = [], GENESIS, b"s" * 16
     for seq in range(1, steps + 1):
         said = b'{"n":%d}' % seq
-        step = Step(
+        step = ChainStep(
             workspace_id="local",
             server=server,
             seq=seq,
@@ -54,8 +53,8 @@ def chain(server: str, steps: int) -> list[bytes]:
             digests=msgspec.json.encode({"params": commitment(salt, said)}).decode(),
         )
         before = step.hash
-        content = {"params": Content(salt.hex(), msgspec.Raw(said))}
-        lines.append(msgspec.json.encode(Line(step, step.hash, content)) + b"\n")
+        content = {"params": ExportedContent(salt.hex(), msgspec.Raw(said))}
+        lines.append(msgspec.json.encode(ExportedStep(step, step.hash, content)) + b"\n")
     return lines
 
 

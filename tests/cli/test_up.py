@@ -26,7 +26,7 @@ from tests.cli.cli import LIMIT, environment, json_lines, legation, rehearse
 from tests.cli.running import Running, running
 from tests.postgres import Postgres
 
-from legation.proc.kernel import process
+from legation.proc.tree import process
 
 pytestmark = pytest.mark.heavy
 

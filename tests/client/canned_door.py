@@ -21,15 +21,14 @@ from starlette.responses import Response, StreamingResponse
 
 from legation.clock import SystemClock
 from legation.errors import AlreadyAnswered, Forbidden, NotFound, Unauthenticated
+from legation.server.address import listen
 from legation.server.http.app import AppOptions, make_app
-from legation.server.http.call import Call
-from legation.server.http.routes import Routes, needs
-from legation.server.listener import listen
-from legation.server.serving import Serving
+from legation.server.http.routes import Call, Routes, needs
+from legation.server.http.server import UvicornServer
+from legation.server.routes import streams
 from legation.server.streaming.hub import Hub
-from legation.server.surfaces import streams
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
 from legation.wire.api.approvals import (
     ApprovalDetail,
@@ -57,8 +56,8 @@ from legation.wire.api.approvals import (
     TraceEntry,
     rfc3339,
 )
-from legation.wire.approvalstream import ApprovalChanged, Happened
 from legation.wire.codec import draft
+from legation.wire.event_types import ApprovalChanged, Happened
 from legation.wire.principal import SCOPES, Principal
 
 T = TypeVar("T")
@@ -482,7 +481,7 @@ async def _serving(door: Door, log: EventLog) -> AsyncIterator[str]:
         [routes, streams.routes], services=services, authenticate=authenticate, options=AppOptions()
     )
     sock, ready = listen("127.0.0.1", 0), asyncio.Event()
-    server = Serving(app, ready.set, hub.close)
+    server = UvicornServer(app, ready.set, hub.close)
     task = asyncio.create_task(server.serve_on([sock]))
     async with asyncio.timeout(LIMIT):
         await ready.wait()

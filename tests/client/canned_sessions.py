@@ -21,17 +21,16 @@ from tests.client.canned_door import routes as door_routes
 
 from legation.clock import SystemClock
 from legation.errors import AlreadyAnswered, Conflict, NotFound, PromptInFlight
+from legation.server.address import listen
 from legation.server.http.app import AppOptions, make_app
-from legation.server.http.call import Call
-from legation.server.http.routes import Routes, needs
-from legation.server.listener import listen
-from legation.server.serving import Serving
+from legation.server.http.routes import Call, Routes, needs
+from legation.server.http.server import UvicornServer
+from legation.server.routes import streams
 from legation.server.streaming.hub import Hub
-from legation.server.surfaces import streams
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 from legation.wire.api.sessions import (
     NewMessage,
     NewSession,
@@ -42,7 +41,7 @@ from legation.wire.api.sessions import (
     SessionList,
 )
 from legation.wire.codec import Known, draft
-from legation.wire.lifecycle import PromptStarted
+from legation.wire.event_types import PromptStarted
 
 Steps = list[Known]
 
@@ -242,7 +241,7 @@ async def _serving(desk: Desk) -> AsyncIterator[str]:
     surfaces = [routes, door_routes, streams.routes]
     app = make_app(surfaces, services=services, authenticate=authenticate, options=AppOptions())
     sock, ready = listen("127.0.0.1", 0), asyncio.Event()
-    server = Serving(app, ready.set, hub.close)
+    server = UvicornServer(app, ready.set, hub.close)
     task = asyncio.create_task(server.serve_on([sock]))
     async with asyncio.timeout(LIMIT):
         await ready.wait()

@@ -39,16 +39,14 @@ from legation.errors import (
     PromptInFlight,
     Unavailable,
 )
-from legation.wire.acp.content import Text
 from legation.wire.acp.rpc import RpcError
-from legation.wire.acp.toolcall import ToolCall
-from legation.wire.acp.updates import AgentMessageChunk
+from legation.wire.acp.updates import AgentMessageChunk, Text, ToolCall
 from legation.wire.action import Action
 from legation.wire.api.sessions import Attachment, LocalMcp, SessionInfo, Skills, SkillSource
 from legation.wire.codec import Known, draft
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
-from legation.wire.events import Event
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
+    Diagnostic,
+    DiagnosticCode,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
@@ -57,6 +55,7 @@ from legation.wire.lifecycle import (
     QuestionAsked,
     SessionStatus,
 )
+from legation.wire.events import Event
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import (
     EventType,

@@ -22,7 +22,7 @@ from legation.client import AsyncLegation, Legation, Spawn
 from legation.client.child import choose_port, command, environment, make_token
 from legation.errors import ConfigInvalid, Conflict, StorageFailed, TimedOut, Unavailable
 from legation.secret import Secret
-from legation.store.lock import FolderLock
+from legation.store.files import FolderLock
 from legation.wire.api.server import OWNER_LOCK
 
 pytestmark = pytest.mark.heavy  # a process each

@@ -10,7 +10,7 @@ from legation.client import AsyncLegation, Legation
 from legation.client.request import Failure
 from legation.client.target import Located, Target, find, segment, target
 from legation.errors import InvalidParams, LegationError, NotFound, Unauthenticated, Unavailable
-from legation.store.lock import FolderLock
+from legation.store.files import FolderLock
 from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile
 
 

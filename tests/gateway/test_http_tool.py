@@ -14,17 +14,14 @@ import pytest
 from tests.certificates import make_certificate
 from tests.gateway.backend import Backend, Reply, Seen
 
-from legation.approvals.request import Returned, Token
-from legation.gateway.http_answer import READ_OF_REFUSAL, SHOWN
-from legation.gateway.http_spec import HttpSpec
-from legation.gateway.http_tool import HttpTool, new_transport
-from legation.gateway.tool import Failed
-from legation.gateway.traceparent import trace_id_of
+from legation.approvals.request import EffectToken, ToolReturn
+from legation.gateway.http_tool import READ_OF_REFUSAL, SHOWN, HttpTool, new_transport
+from legation.gateway.tools import Failed, HttpSpec, trace_id_of
 from legation.redact import Redactor
 from legation.secret import Secret
 from legation.wire.action import Action
 
-TOKEN = Token("4bf92f3577b34da6a3ce929d0e0e4736", "0123456789abcdef")
+TOKEN = EffectToken("4bf92f3577b34da6a3ce929d0e0e4736", "0123456789abcdef")
 KEY = "sk-4711-very-secret"
 
 
@@ -66,7 +63,7 @@ def action(**params: object) -> Action:
     return Action(agent="claude", tool="a.b", params=params)
 
 
-async def call(url: str, params: dict[str, object] | None = None, **given: Any) -> Returned:
+async def call(url: str, params: dict[str, object] | None = None, **given: Any) -> ToolReturn:
     async with tool(url, **given) as one:
         return await one.call(action(**params or {}), TOKEN)
 
@@ -74,7 +71,7 @@ async def call(url: str, params: dict[str, object] | None = None, **given: Any) 
 async def test_the_arguments_are_the_body_and_the_answer_is_the_result(backend: Backend) -> None:
     given = {"amount": 5, "to": ["ä", None], "deep": {"a": 1.5}, "big": 2**70}
     returned = await call(f"{backend.url}/x?v=1", given, headers={"X-Team": "platform"})
-    assert returned == Returned(status_code=200, result={"got": given})
+    assert returned == ToolReturn(status_code=200, result={"got": given})
     (seen,) = backend.seen
     assert (seen.method, seen.path, seen.json()) == ("POST", "/x?v=1", given)
     assert seen.headers["content-type"] == "application/json"
@@ -130,7 +127,7 @@ async def test_what_no_query_can_hold_is_not_sent(backend: Backend, params: dict
 )
 async def test_an_answer_is_json_or_text(backend: Backend, answer: Reply, result: object) -> None:
     backend.answers["/"] = lambda _: answer
-    assert await call(f"{backend.url}/") == Returned(status_code=200, result=result)
+    assert await call(f"{backend.url}/") == ToolReturn(status_code=200, result=result)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +273,9 @@ async def test_no_address_argument_or_answer_is_logged(
 async def test_200_calls_at_once_do_not_wait_for_each_other(backend: Backend) -> None:
     backend.free.clear()
     async with tool(f"{backend.url}/") as one:
-        calls = [asyncio.create_task(one.call(action(n=n), Token(f"{n:032x}", None))) for n in range(200)]
+        calls = [
+            asyncio.create_task(one.call(action(n=n), EffectToken(f"{n:032x}", None))) for n in range(200)
+        ]
         await asyncio.to_thread(backend.wait_for, 200)  # all are there before the first is answered
         backend.free.set()
         returned = await asyncio.gather(*calls)

@@ -4,9 +4,8 @@ from textwrap import dedent
 import pytest
 
 from legation.errors import ConfigInvalid, NotFound
-from legation.gateway.http_spec import HttpSpec
-from legation.gateway.toolbox import Toolbox
 from legation.gateway.toolfile import read_tools
+from legation.gateway.tools import HttpSpec, Toolbox
 from legation.redact import Redactor
 from legation.secret import Secret
 

@@ -1,6 +1,6 @@
 import pytest
 
-from legation.gateway.traceparent import trace_id_of, traceparent
+from legation.gateway.tools import trace_id_of, traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"

@@ -11,8 +11,8 @@ from tests.approvals.office import open_office
 from tests.host.rig import Rig, rig
 from tests.store.database.databases import Either
 
-from legation.host.door_approver import DoorApprover
-from legation.store.database.memory import MemoryDatabase
+from legation.host.requests.door_approver import DoorApprover
+from legation.store.database.sqlite import MemoryDatabase
 from legation.wire.principal import Principal
 
 HOST = Principal(kind="process", id="host", workspace="local", scopes=frozenset(), level=0)

@@ -19,13 +19,12 @@ from legation.host.turn import PromptResult
 from legation.ids import new_id
 from legation.proc import Command
 from legation.proc.lines import Redact, unchanged
-from legation.store.backend import Backend
+from legation.store.backend import Backend, MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.wire import codec
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision
-from legation.wire.diagnostic import Diagnostic
+from legation.wire.event_types import Diagnostic
 from legation.wire.events import Draft, Event
 
 LIMIT = 60.0  # seconds of real time that one test may take, starts of agents on a busy machine included

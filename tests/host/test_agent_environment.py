@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.catalogue.entry import Packaged
-from legation.agents.catalogue.known import KNOWN
-from legation.host.agent import Places
+from legation.agents.catalogue.entries import KNOWN, Packaged
+from legation.host.agent import AgentHomes
 from legation.host.launch import AgentLauncher
-from legation.proc.environment import INHERITED
+from legation.proc.launcher import INHERITED
 from legation.redact import Redactor
 
 # The keys that the seeds name, and who is given each.
@@ -76,7 +75,7 @@ async def environment(launcher: AgentLauncher, agent: str, workspace: str, place
     work = place / "work"
     work.mkdir(exist_ok=True)
     launch = await launcher.launch(workspace, agent, work)
-    command, _ = Places(place / "data", temporary=False, workspace=workspace).command(launch.definition)
+    command, _ = AgentHomes(place / "data", temporary=False, workspace=workspace).command(launch.definition)
     return dict(command.env)
 
 

@@ -14,12 +14,17 @@ from legation.errors import AgentError, AgentExited, CapabilityUnsupported, Conf
 from legation.host.host import AcpHost, create_acp_host
 from legation.host.options import HostOptions
 from legation.host.stream import HostStream
-from legation.proc.kernel import process
+from legation.proc.tree import process
 from legation.testing.clock import FakeClock
-from legation.wire.acp.content import Text
-from legation.wire.diagnostic import Diagnostic
-from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
-from legation.wire.payload import Payload
+from legation.wire.acp.updates import Text
+from legation.wire.event_types import (
+    AgentRemoved,
+    AgentUpdated,
+    Diagnostic,
+    Payload,
+    PermissionUpdated,
+    SessionUpdated,
+)
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

@@ -182,7 +182,7 @@ from tests.host.listing import listed, missing
 from tests.host.rig import play, rig
 from tests.host.told import codes, told, until_code
 
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.event_types import Diagnostic, DiagnosticCode
 
 DECISIONS = 25  # of the contract, its configuration and what is stronger included
 

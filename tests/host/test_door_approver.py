@@ -13,15 +13,15 @@ from tests.approvals.office import PERSON, SUPERVISOR, principal
 from tests.host.at_a_door import HOST, AtADoor, at_a_door, door_in_memory
 from tests.host.rig import go, of_type, play, rig
 
-from legation.approvals.approval import Answer, Approval, Status
-from legation.approvals.editing import approve_edited
-from legation.approvals.grants import Grant, Grants, new_grant_id
+from legation.approvals.admit import approve_edited
+from legation.approvals.approval import Approval, ApprovalAnswer, ApprovalState
+from legation.approvals.grants import Grant, GrantService, new_grant_id
 from legation.approvals.grants import page as grants_page
 from legation.approvals.policy.shell.split import split
 from legation.errors import AlreadyAnswered, Conflict, Forbidden
 from legation.host.agent import Where
-from legation.host.door_approver import Decide, DoorApprover
 from legation.host.options import Limits
+from legation.host.requests.door_approver import Decide, DoorApprover
 from legation.host.session import Session
 from legation.testing.clock import FakeClock
 from legation.wire.action import Action
@@ -150,9 +150,9 @@ async def test_whoever_leaves_takes_the_question_along(
 async def cancelled(at: AtADoor, approval: Approval) -> None:
     """It is, for good, and the trace says so."""
     ended = await at.door.until(
-        lambda: at.door.get(approval.id), lambda found: found.status is not Status.PENDING
+        lambda: at.door.get(approval.id), lambda found: found.status is not ApprovalState.PENDING
     )
-    assert ended.status is Status.CANCELLED
+    assert ended.status is ApprovalState.CANCELLED
     with pytest.raises(AlreadyAnswered) as late:
         await at.door.inbox.resolve(PERSON, approval.id, YES)
     assert late.value.status.http == 409
@@ -284,7 +284,12 @@ async def test_an_agent_that_acts_on_its_own_cannot_be_given_other_arguments(tmp
         params = {"path": str(at.made.work / "b.txt")}
         with pytest.raises(Conflict, match="acts on its own"):
             await approve_edited(
-                at.door.inbox, at.door.policies.current, PERSON, approval.id, params, Answer(approve=True)
+                at.door.inbox,
+                at.door.policies.current,
+                PERSON,
+                approval.id,
+                params,
+                ApprovalAnswer(approve=True),
             )
         await at.door.inbox.resolve(PERSON, approval.id, YES)
         await prompting
@@ -516,7 +521,7 @@ async def test_always_is_pressed_only_where_a_grant_covers_the_tool_whatever_its
     async with at_a_door(tmp_path, ALWAYS.replace("ACTION", action)) as at:
         session = await at.made.script(MASTERFUL)
         if grant is not None:
-            grants = Grants(at.door.office.database, at.door.office.ledger.chain.sealer, at.door.clock)
+            grants = GrantService(at.door.office.database, at.door.office.ledger.chain.sealer, at.door.clock)
             now = at.door.clock.now_ms()
             await at.door.office.database.transact(
                 grants.give, PERSON, grant, grant=new_grant_id(now), now_ms=now, session=session.id

@@ -24,7 +24,7 @@ from legation.errors import (
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions, Limits
 from legation.host.session import Session
-from legation.proc.kernel import process
+from legation.proc.tree import process
 from legation.redact import Redactor
 from legation.secret import Secret
 from legation.store.backend import Op

@@ -10,8 +10,7 @@ from tests.host.rig import go, of_type, play, rig
 from tests.host.told import codes
 
 from legation.errors import AgentExited, CapabilityUnsupported, Conflict, NotFound, SessionClosed
-from legation.host.meta import read_meta
-from legation.host.options import Limits
+from legation.host.options import Limits, read_meta
 from legation.store.jsonl import JsonlBackend
 
 pytestmark = pytest.mark.heavy  # a process or more for each test

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from legation.agents.rpc import RpcFault
-from legation.host import services
-from legation.host.services import SessionFiles
+from legation.host.requests import services
+from legation.host.requests.services import SessionFiles
 from legation.store.forbidden import ForbiddenPlaces
-from legation.wire.acp.reverse import ReadTextFileRequest, WriteTextFileRequest
+from legation.wire.acp.methods import ReadTextFileRequest, WriteTextFileRequest
 
 
 @pytest.fixture

@@ -17,15 +17,14 @@ from tests.store.backends import ALL, make_backend
 
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, CapabilityUnsupported, SessionClosed, StorageFailed
-from legation.host.meta import read_meta
-from legation.host.options import Backoff
+from legation.host.options import Backoff, read_meta
 from legation.host.session import Session
 from legation.store.backend import Op, Replace, SetMeta
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
-from legation.store.stream import Span, Stream
+from legation.store.stream import GenerationRange, Stream
 from legation.wire import codec
-from legation.wire.diagnostic import Diagnostic
+from legation.wire.event_types import Diagnostic
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -52,7 +51,7 @@ while True:
 """
 
 
-async def texts(of: Stream | Span) -> list[str]:
+async def texts(of: Stream | GenerationRange) -> list[str]:
     rows = [event async for event in of.subscribe(follow=False) if event.type == "agent-message-chunk"]
     return [json.loads(event.payload)["content"]["text"] for event in rows]
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.host.rig import go, of_type, rig
 
-from legation.host.handlers import (
+from legation.host.requests.handlers import (
     FileReader,
     FileWriter,
     OwnedTerminals,
@@ -21,11 +21,16 @@ from legation.host.handlers import (
     read_method,
     write_method,
 )
-from legation.host.services import create_default_fs_handler, create_default_terminal_handler
+from legation.host.requests.services import create_default_fs_handler, create_default_terminal_handler
 from legation.proc import ProcessLauncher
 from legation.store.forbidden import ForbiddenPlaces
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
+from legation.wire.acp.methods import (
+    CreateElicitationRequest,
+    CreateElicitationResponse,
+    ReadTextFileRequest,
+    ReadTextFileResponse,
+    WriteTextFileRequest,
+)
 
 SIX = ("create", "output", "wait_for_exit", "kill", "release", "cleanup_session")
 

@@ -11,10 +11,9 @@ from tests.host.told import codes, events_of, told, until_code
 
 from legation.errors import InvalidParams, NotFound
 from legation.host.host import AcpHost
-from legation.wire.acp.content import Text
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.acp.updates import Text
+from legation.wire.event_types import AgentUpdated, Diagnostic, DiagnosticCode
 from legation.wire.events import Event
-from legation.wire.hoststream import AgentUpdated
 
 LIMIT = 10.0  # seconds for a callback to be called, on a busy machine
 

@@ -8,10 +8,10 @@ from tests.host.rig import LIMIT
 
 from legation.errors import AlreadyAnswered, ConfigInvalid, InvalidParams, NotFound
 from legation.host.endpoint import create_host_endpoint
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.wire import codec
-from legation.wire.hoststream import PermissionUpdated
+from legation.wire.event_types import PermissionUpdated
 
 ALLOW = {"outcome": "selected", "optionId": "allow_once"}
 """Spelt as the scripted agent spells it."""

@@ -52,11 +52,9 @@ from tests.host.told import events_of, told, until_told
 from legation.errors import AlreadyAnswered, InvalidParams, NotFound
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
-from legation.wire.acp.content import Text
-from legation.wire.acp.permission import Selected
-from legation.wire.acp.reverse import ReadTextFileRequest, ReadTextFileResponse
-from legation.wire.diagnostic import Diagnostic
-from legation.wire.hoststream import PermissionUpdated
+from legation.wire.acp.methods import ReadTextFileRequest, ReadTextFileResponse, SelectedOutcome
+from legation.wire.acp.updates import Text
+from legation.wire.event_types import Diagnostic, PermissionUpdated
 
 INVARIANTS = 8
 LIMIT = 60.0  # seconds for one agent's start and turn, on a busy machine
@@ -136,18 +134,18 @@ async def test_inv_8_a_second_answer_is_refused_and_changes_nothing(tmp_path: Pa
         )
         asked = await _pending(host)
         with pytest.raises(InvalidParams):
-            host.respond_permission(asked.id, Selected(option_id="no-such-option"))
+            host.respond_permission(asked.id, SelectedOutcome(option_id="no-such-option"))
         assert asked.ask is not None
         chosen = next(each for each in asked.ask.options if each.kind == "allow_once")
-        host.respond_permission(asked.id, Selected(option_id=chosen.option_id), by="test")
+        host.respond_permission(asked.id, SelectedOutcome(option_id=chosen.option_id), by="test")
         for _ in range(2):
             with pytest.raises(AlreadyAnswered):
-                host.respond_permission(asked.id, Selected(option_id=chosen.option_id))
+                host.respond_permission(asked.id, SelectedOutcome(option_id=chosen.option_id))
         assert (await prompting).stop_reason == "end_turn"
         with pytest.raises(AlreadyAnswered):
-            host.respond_permission(asked.id, Selected(option_id=chosen.option_id))
+            host.respond_permission(asked.id, SelectedOutcome(option_id=chosen.option_id))
         with pytest.raises(NotFound):
-            host.respond_permission("apr_unknown", Selected(option_id="x"))
+            host.respond_permission("apr_unknown", SelectedOutcome(option_id="x"))
         found = await told(host, PermissionUpdated)
         assert [(each.state, each.by) for each in found] == [("pending", None), ("answered", "test")]
 

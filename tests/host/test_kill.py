@@ -18,7 +18,7 @@ from tests.host.rig import events, of_type, play, rig
 from tests.store.backends import DURABLE, make_backend
 
 from legation.proc import reap
-from legation.proc.kernel import process
+from legation.proc.tree import process
 from legation.store.log import EventLog
 
 KILLS = 25  # of each kind of store

@@ -1,17 +1,17 @@
-from legation.host.resume import left_open
+from legation.host.resume import unfinished_events
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.wire import codec
 from legation.wire.action import Action
-from legation.wire.events import Draft
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
+    Payload,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
     PromptStarted,
     QuestionAsked,
 )
-from legation.wire.payload import Payload
+from legation.wire.events import Draft
 
 
 def asked(name: str) -> PermissionAsked:
@@ -22,7 +22,7 @@ async def open_after(*payloads: Payload) -> list[tuple[str, str]]:
     async with EventLog(MemoryBackend()) as log:
         stream = await log.stream("ses_a")
         stream.append([codec.draft(payload) for payload in payloads] or [Draft("x", b"1")])
-        closing = await left_open(stream)
+        closing = await unfinished_events(stream)
         return [(each.event_type(), getattr(each, "id", getattr(each, "turn", ""))) for each in closing]
 
 

@@ -13,7 +13,7 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import Conflict, SessionClosed
 from legation.host.session import Session
 from legation.store.jsonl import JsonlBackend
-from legation.wire.hoststream import SessionUpdated
+from legation.wire.event_types import SessionUpdated
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

@@ -134,10 +134,10 @@ from legation.host.session import Session
 from legation.host.turn import CANCEL_GRACE, PromptResult
 from legation.proc import Command
 from legation.proc.child import TERM_GRACE
-from legation.proc.kernel import process
+from legation.proc.tree import process
 from legation.store.sqlite import SqliteBackend
 from legation.testing.clock import FakeClock
-from legation.wire.acp.content import Image
+from legation.wire.acp.updates import Image
 from legation.wire.events import Event
 
 pytestmark = pytest.mark.heavy  # a process or more for each test

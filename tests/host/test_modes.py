@@ -12,12 +12,12 @@ from tests.agents.moody import QWEN, VIBE, moody
 from tests.host.at_a_door import at_a_door
 from tests.host.rig import Hand, Rig, go, of_type, rig, until_status, until_type
 
-from legation.agents.beginning import AskingModes
+from legation.agents.driver import AskingModes
 from legation.errors import AgentExited, Forbidden
 from legation.host.modes import Offers, asks, current_mode, must_stay_asking, put_into_asking, unasking_mode
 from legation.host.options import Backoff
 from legation.host.session import Session
-from legation.wire.acp.config import (
+from legation.wire.acp.updates import (
     BooleanOption,
     ConfigOption,
     SelectChoice,

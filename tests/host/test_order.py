@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.host.rig import Hand, events, go, of_type, play, rig, until, until_type
 
-from legation.host import asks
 from legation.host.options import Limits
+from legation.host.requests import asks
 from legation.host.router import EARLY_KEPT
 from legation.host.stream import HOST_STREAM
 from legation.store.jsonl import JsonlBackend

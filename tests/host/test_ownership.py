@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from legation.agents.rpc import RpcFault
-from legation.host.handlers import OwnedTerminals
-from legation.wire.acp.reverse import CreateTerminalRequest, TerminalExitStatus, TerminalOutputResponse
+from legation.host.requests.handlers import OwnedTerminals
+from legation.wire.acp.methods import CreateTerminalRequest, TerminalExitStatus, TerminalOutputResponse
 from legation.wire.acp.rpc import ErrorCode
 
 LIMIT = 5.0  # seconds for what needs no other process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from legation.host.agent import LEFT_AFTER, Places
+from legation.host.agent import LEFT_AFTER, AgentHomes
 from legation.host.options import AgentDefinition
 from legation.proc import ProcessLauncher
 
@@ -17,21 +17,21 @@ def aged(folder: Path) -> Path:
 
 
 def test_what_a_killed_host_left_in_temporary_folders_goes_and_homes_stay(tmp_path: Path) -> None:
-    places = Places.open(tmp_path)
+    places = AgentHomes.open(tmp_path)
     command, tmp = places.command(AgentDefinition(id="a", command="true"))
     (tmp / "settings.json").write_text("a secret")
     _, young = places.command(AgentDefinition(id="a", command="true"))
     aged(tmp)
-    Places.open(tmp_path)
+    AgentHomes.open(tmp_path)
     assert not tmp.exists()
     assert young.exists()  # somebody may be signing in
     assert Path(command.env["HOME"]).exists()
 
 
 async def test_while_another_host_has_agents_nothing_goes(tmp_path: Path) -> None:
-    places = Places.open(tmp_path)
+    places = AgentHomes.open(tmp_path)
     command, tmp = places.command(AgentDefinition(id="a", command="cat"))
     async with await ProcessLauncher(registry=places.registry).spawn(command):
         aged(tmp)
-        Places.open(tmp_path)
+        AgentHomes.open(tmp_path)
         assert tmp.exists()

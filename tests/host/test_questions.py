@@ -19,19 +19,23 @@ from legation.agents.driver import OpenRequest
 from legation.agents.rpc import RpcFault
 from legation.clock import Clock, SystemClock
 from legation.errors import AgentExited
-from legation.host.asks import Questions, answer_without_session
+from legation.host.requests.asks import Questions, answer_without_session
 from legation.proc import Command, Pipes, ProcessLauncher, child_environment
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.stream import Receipt, Stream
 from legation.testing.clock import FakeClock
 from legation.wire import codec
-from legation.wire.acp.capabilities import ClientCapabilities, ElicitationCapabilities, Supported
-from legation.wire.acp.content import Text
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.methods import (
+    ClientCapabilities,
+    CreateElicitationRequest,
+    CreateElicitationResponse,
+    ElicitationCapabilities,
+    Supported,
+)
+from legation.wire.acp.updates import Text
+from legation.wire.event_types import DiagnosticCode, Payload
 from legation.wire.events import Draft
-from legation.wire.payload import Payload
 
 LIMIT = 30.0  # seconds of real time that one test may take
 ANSWER_LIMIT = 60.0  # seconds of the test's clock

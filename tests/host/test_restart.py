@@ -12,8 +12,7 @@ from legation.errors import AgentError, AgentExited
 from legation.host.options import Backoff, HostOptions, Limits
 from legation.host.turn import CANCEL_GRACE
 from legation.testing.clock import FakeClock
-from legation.wire.diagnostic import Diagnostic
-from legation.wire.hoststream import AgentUpdated
+from legation.wire.event_types import AgentUpdated, Diagnostic
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

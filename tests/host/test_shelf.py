@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from legation.host import services as shelf_module
-from legation.host.services import Shelf
+from legation.host.requests import services as shelf_module
+from legation.host.requests.services import Shelf
 
 LIMIT = 5.0  # seconds for what needs no other process
 

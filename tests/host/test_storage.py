@@ -16,9 +16,9 @@ from legation.host.options import HostOptions
 from legation.store.backend import Backend, Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 from legation.wire.ask import ApproveAll
-from legation.wire.hoststream import SessionUpdated
+from legation.wire.event_types import SessionUpdated
 
 pytestmark = pytest.mark.heavy
 

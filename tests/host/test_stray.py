@@ -8,7 +8,7 @@ from tests.host.rig import events, go, of_type, play, rig
 from tests.store.backends import make_backend
 
 from legation.host.endpoint import project_event
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 
 pytestmark = pytest.mark.heavy
 

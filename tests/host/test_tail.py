@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.host.services import OutputTail
+from legation.host.requests.services import OutputTail
 
 
 def tail(limit: int, *chunks: bytes) -> OutputTail:

@@ -11,8 +11,7 @@ from tests.host.rig import Hand, events, go, of_type, play, rig, until_status, u
 
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, SessionClosed
-from legation.host.meta import read_meta
-from legation.host.options import Backoff
+from legation.host.options import Backoff, read_meta
 from legation.host.session import Session
 from legation.store.jsonl import JsonlBackend
 from legation.wire.events import Event

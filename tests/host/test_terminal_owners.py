@@ -11,7 +11,7 @@ from tests.host.rig import Rig, of_type, play, rig, until, until_type
 from tests.host.test_end import alive
 from tests.host.told import codes
 
-from legation.host.services import DefaultTerminals
+from legation.host.requests.services import DefaultTerminals
 from legation.host.session import Session
 from legation.proc import ProcessLauncher, child_environment
 from legation.store.forbidden import ForbiddenPlaces

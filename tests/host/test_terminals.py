@@ -13,13 +13,17 @@ from typing import Any, cast
 import pytest
 
 from legation.agents.rpc import RpcFault
-from legation.host import services as terminals_module
-from legation.host.services import DefaultTerminals, OutputTail, Terminal, create_default_terminal_handler
+from legation.host.requests import services as terminals_module
+from legation.host.requests.services import (
+    DefaultTerminals,
+    OutputTail,
+    Terminal,
+    create_default_terminal_handler,
+)
 from legation.proc import Child, Command, Pipes, ProcessLauncher, child_environment
-from legation.proc.exit import Exit
+from legation.proc.child import Exit
 from legation.store.forbidden import ForbiddenPlaces
-from legation.wire.acp.mcp import NameValue
-from legation.wire.acp.reverse import CreateTerminalRequest, TerminalExitStatus
+from legation.wire.acp.methods import CreateTerminalRequest, NameValue, TerminalExitStatus
 from legation.wire.acp.rpc import ErrorCode
 
 LIMIT = 30.0  # a loaded machine's time for some short programs

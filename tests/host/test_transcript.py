@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.host.resume import LEFT_OUT, Account, account_of_replay, transcript_of
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.wire import codec
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
+from legation.wire.event_types import PromptFinished, PromptStarted, SessionStatus, TurnState
 from legation.wire.events import Draft, update_type
-from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus, TurnState
 
 
 def update(tag: str, /, **fields: Any) -> Draft:

@@ -10,8 +10,8 @@ from tests.host.rig import Hand, events, of_type, play, rig, until_type
 from legation.errors import AgentExited, Cancelled, PromptInFlight, SessionClosed, TimedOut
 from legation.host.turn import PromptResult, TurnEnd, unplayed_turn
 from legation.wire import codec
-from legation.wire.acp.content import Text
 from legation.wire.acp.rpc import ErrorCode, RpcError
+from legation.wire.acp.updates import Text
 
 GO = (Text(text="go"),)
 REFUSED = RpcError(ErrorCode.REQUEST_CANCELLED, "cancelled")

@@ -14,8 +14,8 @@ from tests.approvals.office import PERSON, SUPERVISOR
 from tests.host.at_a_door import AtADoor, at_a_door
 from tests.host.rig import Hand, events, go, of_type, rig, until_type
 
-from legation.host.handlers import Reverse
-from legation.host.services import DefaultTerminals
+from legation.host.requests.handlers import Reverse
+from legation.host.requests.services import DefaultTerminals
 from legation.host.session import Session
 from legation.host.turn import LONGEST_SPLIT, Decided, ToolCalls, command_line
 from legation.proc import ProcessLauncher, child_environment

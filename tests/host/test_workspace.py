@@ -10,9 +10,8 @@ from legation.agents.driver import Driver
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
 from legation.host.lifecycle import MAX_DIRECTORIES
-from legation.host.meta import read_meta
-from legation.host.options import HostOptions, resolve_agent_definition
-from legation.wire.acp.sessions import NewSessionResponse
+from legation.host.options import HostOptions, read_meta, resolve_agent_definition
+from legation.wire.acp.methods import NewSessionResponse
 
 pytestmark = pytest.mark.heavy
 

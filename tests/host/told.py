@@ -5,9 +5,8 @@ from typing import TypeVar
 
 from legation.host.host import AcpHost
 from legation.wire import codec
-from legation.wire.diagnostic import Diagnostic
+from legation.wire.event_types import AgentUpdated, Diagnostic
 from legation.wire.events import Event
-from legation.wire.hoststream import AgentUpdated
 
 P = TypeVar("P")
 

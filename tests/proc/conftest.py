@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from legation.proc import Command, child_environment
-from legation.proc.kernel import own_children, process
+from legation.proc.tree import own_children, process
 
 Python = Callable[..., Command]
 

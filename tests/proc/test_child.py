@@ -11,7 +11,7 @@ import pytest
 from legation.errors import TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit, Pipes, ProcessLauncher
 from legation.proc import child as child_module
-from legation.proc.started import Started
+from legation.proc.child import Started
 
 Python = Callable[..., Command]
 LIMIT = 20.0  # a loaded machine's time for one short program

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from legation.proc import Exit
-from legation.proc.exit import ExitWatch, peek
+from legation.proc.child import ExitWatch, peek
 
 LIMIT = 10.0  # a loaded machine's time for one short program
 

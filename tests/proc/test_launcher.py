@@ -13,7 +13,7 @@ import pytest
 from legation.errors import ConfigInvalid, InvalidParams, LegationError, StorageFailed, Unavailable
 from legation.proc import Command, ProcessLauncher, Registry
 from legation.proc import launcher as launcher_module
-from legation.proc.kernel import own_children
+from legation.proc.tree import own_children
 
 Python = Callable[..., Command]
 LIMIT = 20.0  # a loaded machine's time for one short program

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.proc.lines import LONG_BLOCK, LineReader, LineSplitter
-from legation.proc.pipes import hand_over
+from legation.proc.lines import LONG_BLOCK, LineReader, LineSplitter, hand_over
 
 LIMIT = 10.0  # our own time for one read
 

@@ -1,4 +1,4 @@
-"""INV-F1 of `legation.proc.pipes`: on every loop, whatever becomes of a pipe, its descriptor is closed once."""
+"""INV-F1 of `legation.proc.lines`: on every loop, whatever becomes of a pipe, its descriptor is closed once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import uvloop
 
 from legation.errors import Unavailable
 from legation.proc import Command, ProcessLauncher
-from legation.proc.pipes import hand_over
+from legation.proc.lines import hand_over
 
 Python = Callable[..., Command]
 LIMIT = 30.0  # a loaded machine's time for a few rounds of a loop
@@ -109,7 +109,7 @@ def every_close_is_of(pipe: io.FileIO, monkeypatch: pytest.MonkeyPatch) -> Itera
         close(number)
 
     with monkeypatch.context() as patched:
-        patched.setattr("legation.proc.pipes.os.close", watched)
+        patched.setattr("legation.proc.lines.os.close", watched)
         yield
     assert wrong == []
 
@@ -261,7 +261,7 @@ async def test_a_child_for_whose_pipes_no_descriptor_is_left_is_refused_and_gone
     def none_left(_number: int) -> int:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("legation.proc.pipes.os.dup", none_left)
+    monkeypatch.setattr("legation.proc.lines.os.dup", none_left)
     before = numbers()
     with pytest.raises(Unavailable, match="cannot start 'test': Too many open files; end other programs"):
         await ProcessLauncher().spawn(python("import signal; signal.pause()"))

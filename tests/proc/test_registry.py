@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from legation.proc import Command, ProcessLauncher, Reaped, Registry, reap
-from legation.proc.kernel import process
 from legation.proc.registry import Entry
-from legation.proc.tree import Tree
+from legation.proc.tree import Tree, process
 
 Make = Callable[[str], Command]
 Count = Callable[[], list[int]]

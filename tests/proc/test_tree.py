@@ -15,9 +15,20 @@ import pytest
 
 from legation.proc import Child, Command, Exit, ProcessLauncher, Registry
 from legation.proc import child as child_module
-from legation.proc.kernel import Process, own_children, process, processes
-from legation.proc.spawner import spawner
-from legation.proc.tree import TOKEN_NAME, Look, Tree, mark_of, new_token, release_mark, set_mark
+from legation.proc.child import spawner
+from legation.proc.tree import (
+    TOKEN_NAME,
+    Look,
+    Process,
+    Tree,
+    mark_of,
+    new_token,
+    own_children,
+    process,
+    processes,
+    release_mark,
+    set_mark,
+)
 
 Count = Callable[[], list[int]]
 Make = Callable[[str], Command]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tests.server.rig import Rig, bearer, cookie
 
-from legation.server.identity.cookies import Session
+from legation.server.auth import CookieSession
 from legation.wire.api.identity import TOKEN_LEVELS, TokenKind, UserChange
 from legation.wire.principal import AGENT_SCOPES, ROLE_SCOPES, SCOPES, Role, Scope
 
@@ -71,10 +71,10 @@ async def _wrong(rig: Rig) -> AsyncIterator[Presented]:
 
     session = await rig.session(people["viewer"])
     mine = rig.cookies.write(session).split(".")
-    owners = Session(people["owner"], "local", 1, session.issued_ms, session.expires_ms)
+    owners = CookieSession(people["owner"], "local", 1, session.issued_ms, session.expires_ms)
     other = rig.cookies.write(owners).split(".")
     yield Presented("tampered cookie", cookie(".".join([mine[0], other[1], mine[2]])), None)
-    nobody = Session("usr_none", "local", 1, session.issued_ms, session.expires_ms)
+    nobody = CookieSession("usr_none", "local", 1, session.issued_ms, session.expires_ms)
     yield Presented("cookie of nobody", cookie(rig.cookies.write(nobody)), None)
     both = {**await rig.cookie(people["owner"]), **bearer("wrong")}
     yield Presented("wrong token with a good cookie", both, None)

@@ -14,22 +14,19 @@ import pytest
 from tests.postgres import Postgres
 
 from legation.ids import new_id
-from legation.server.auth import make_authenticate
+from legation.server.auth import COOKIE_NAME, Cookies, CookieSession, make_authenticate, new_session
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.identity.cookies import Cookies, Session, new_session
-from legation.server.identity.credentials import COOKIE_NAME
 from legation.server.instance import open_instance
+from legation.server.routes import ROUTES
 from legation.server.services import Services
-from legation.server.surfaces import SURFACES
 from legation.settings import load
 from legation.store.database.postgres import PostgresDatabase
-from legation.store.database.queries import parse
-from legation.store.database.transaction import Rows, Transaction
+from legation.store.database.transaction import Rows, Transaction, parse
 from legation.store.identity import members, tokens, users, workspaces
 from legation.store.identity.credential import CredentialHash, hint_of, new_token
 from legation.store.identity.standing import level_with, standing
 from legation.store.identity.tokens import Hashed
-from legation.store.keys import new_key_text
+from legation.store.secrets.keys import new_key_text
 from legation.testing.clock import FakeClock
 from legation.wire.api.identity import NewToken, NewUser, NewWorkspace, TokenKind, UserChange
 from legation.wire.principal import Principal, Role, Scope
@@ -125,7 +122,7 @@ class Rig:
     def cookies(self) -> Cookies:
         return Cookies.of(self.services.keys.cookie, self.services.public_url)
 
-    async def session(self, user: str, workspace: str = "local") -> Session:
+    async def session(self, user: str, workspace: str = "local") -> CookieSession:
         found = await self.services.database.read(standing, user, workspace)
         assert found is not None
         return new_session(user, workspace, found.token_version, self.clock.now_ms())
@@ -173,7 +170,7 @@ async def open_rig(
         _,
     ):
         app = make_app(
-            SURFACES,
+            ROUTES,
             services=services,
             authenticate=make_authenticate(services),
             options=AppOptions(cors_origins=settings.cors_origins, clock=clock),

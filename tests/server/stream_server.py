@@ -19,11 +19,11 @@ from starlette.requests import Request
 
 from legation.clock import SystemClock
 from legation.errors import Unauthenticated
+from legation.server.address import listen
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.listener import listen
-from legation.server.serving import Serving, run, serve
+from legation.server.http.server import UvicornServer, run, serve
+from legation.server.routes import streams
 from legation.server.streaming.hub import Hub
-from legation.server.surfaces import streams
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream
@@ -62,7 +62,7 @@ async def serving(log: EventLog, hub: Hub) -> AsyncIterator[int]:
     """In this process, on the port given back."""
     sock = listen("127.0.0.1", 0)
     ready = asyncio.Event()
-    server = Serving(app_of(log, hub), ready.set, hub.close)
+    server = UvicornServer(app_of(log, hub), ready.set, hub.close)
     port: int = sock.getsockname()[1]
     task = asyncio.create_task(server.serve_on([sock]))
     try:

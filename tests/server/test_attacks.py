@@ -19,15 +19,13 @@ from tests.cli.running import running as running_program
 from tests.server.rig import Rig, bearer, open_rig
 
 from legation.errors import ConfigInvalid, InvalidParams
-from legation.server import serving
+from legation.server.address import listen
+from legation.server.http.server import UvicornServer
 from legation.server.instance import prepare_folder
-from legation.server.listener import listen
-from legation.server.serving import Serving
-from legation.store.archive import FORMAT, MANIFEST, File, Manifest
+from legation.store.backup import FORMAT, MANIFEST, BackupFile, Manifest, restore
 from legation.store.database import migrations
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.identity import members
-from legation.store.restore import restore
 from legation.wire.principal import Role
 
 LIMIT = 20.0  # seconds: the test's patience with the server
@@ -52,7 +50,7 @@ async def echo(scope: Scope, _receive: Receive, send: Send) -> None:
 async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """To a server of one's own."""
     sock = listen("127.0.0.1", 0)
-    server = Serving(echo)
+    server = UvicornServer(echo)
     serve = asyncio.create_task(server.serve_on([sock]))
     reader, writer = await asyncio.open_connection(*sock.getsockname())
     try:
@@ -267,7 +265,7 @@ def sparse(name: str, size: int) -> bytes:
     header[483:495] = b"%011o\0" % size
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    file = File(size, hashlib.sha256(bytes(size)).hexdigest())
+    file = BackupFile(size, hashlib.sha256(bytes(size)).hexdigest())
     text = msgspec.json.encode(Manifest(FORMAT, 0, "0", migrations.newest(), {name: file}))
     manifest = tarfile.TarInfo(MANIFEST)
     manifest.size = len(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.server.rig import BOTH, Rig, bearer, cookie, open_rig
 
-from legation.server.identity.token_uses import TokenUses
+from legation.server.auth import TokenUses
 from legation.store.identity import members
 from legation.wire.api.identity import UserChange
 from legation.wire.principal import SCOPES

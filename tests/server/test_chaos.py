@@ -34,14 +34,13 @@ from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, make_app
 from legation.server.instance import open_instance
 from legation.server.logs import logging_to
+from legation.server.routes import ROUTES
+from legation.server.routes import server as rotation
 from legation.server.services import Services
-from legation.server.surfaces import SURFACES
-from legation.server.surfaces import keys as rotation
 from legation.settings import load
-from legation.store.archive import archive
-from legation.store.keyfile import drop_older, rotate_file
-from legation.store.lock import FolderLock
-from legation.store.restore import restore
+from legation.store.backup import archive, restore
+from legation.store.files import FolderLock
+from legation.store.secrets.keys import drop_older_keys, rotate_key_file
 
 pytestmark = pytest.mark.heavy
 
@@ -119,7 +118,7 @@ async def installation(home: Path) -> AsyncIterator[tuple[Services, httpx2.Async
         _,
     ):
         app = make_app(
-            SURFACES,
+            ROUTES,
             services=services,
             authenticate=make_authenticate(services),
             options=AppOptions(),
@@ -141,7 +140,7 @@ async def test_a_second_rotation_gets_between_no_two_steps_of_the_first(
 
     def rotated(file: Path) -> object:
         try:
-            return rotate_file(file)
+            return rotate_key_file(file)
         finally:
             if second:
                 made.set()
@@ -152,7 +151,7 @@ async def test_a_second_rotation_gets_between_no_two_steps_of_the_first(
             second.append(asyncio.run_coroutine_threadsafe(client.post("/v1/keys/rotate"), loop))
             made.wait(TURN_LIMIT)
         try:
-            return drop_older(*args)
+            return drop_older_keys(*args)
         finally:
             dropped.set()
 

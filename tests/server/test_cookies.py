@@ -10,9 +10,15 @@ from starlette.requests import Request
 
 from legation.errors import Unauthenticated
 from legation.secret import Secret
-from legation.server.identity.cookies import SESSION_MS, Cookies, Session, new_session
-from legation.server.identity.credentials import presented_session, presented_token
-from legation.store.keys import new_key_text
+from legation.server.auth import (
+    SESSION_MS,
+    Cookies,
+    CookieSession,
+    new_session,
+    presented_session,
+    presented_token,
+)
+from legation.store.secrets.keys import new_key_text
 
 NOW = 1_700_000_000_000
 COOKIES = Cookies.of(Secret(new_key_text(), "cookie"), "http://127.0.0.1:8700")
@@ -64,7 +70,7 @@ def test_another_key_signs_nothing_of_ours() -> None:
 
 
 def test_the_signature_covers_what_is_said() -> None:
-    mine, theirs = COOKIES.write(SESSION), COOKIES.write(Session("usr_2", "local", 1, NOW, NOW + 5))
+    mine, theirs = COOKIES.write(SESSION), COOKIES.write(CookieSession("usr_2", "local", 1, NOW, NOW + 5))
     version, said, _ = theirs.split(".")
     assert COOKIES.read(f"{version}.{said}.{mine.split('.')[2]}", NOW) is None
 

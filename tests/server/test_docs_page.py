@@ -13,7 +13,7 @@ from playwright.sync_api import Page as BrowserPage
 from playwright.sync_api import expect, sync_playwright
 from tests.server.toy import ask, routes, toy_app
 
-from legation.server.http.static import ASSETS
+from legation.server.http.pages import ASSETS
 
 WAIT = 20.0  # seconds: the test's patience with the server
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

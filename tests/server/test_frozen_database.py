@@ -13,7 +13,7 @@ from tests.server.test_access_table import BODIES, ONLY_EMBEDDED, guarded, make_
 
 from legation.errors import Unavailable
 from legation.server.http.app import AppOptions, make_app
-from legation.server.surfaces import SURFACES
+from legation.server.routes import ROUTES
 from legation.wire.events import Draft
 
 pytestmark = pytest.mark.heavy
@@ -71,7 +71,7 @@ async def test_no_route_behind_the_credential_waits_either(rig: Rig, postgres: P
         route(each): await target(rig, each) for each in guarded(rig) if route(each) not in ONLY_EMBEDDED
     }
     rig.app = make_app(
-        SURFACES,
+        ROUTES,
         services=rig.services,
         authenticate=authenticate,  # type: ignore[arg-type]
         options=AppOptions(clock=rig.clock),

@@ -8,8 +8,7 @@ from schemathesis.openapi.checks import JsonSchemaError
 from tests.server.fuzz import fuzz
 from tests.server.toy import Shelf, Size, broken, routes, toy_app
 
-from legation.server.http.call import Call, Reply
-from legation.server.http.routes import OPEN, Routes
+from legation.server.http.routes import OPEN, Call, Reply, Routes
 
 pytestmark = pytest.mark.heavy
 

@@ -14,23 +14,23 @@ from typing import Any
 import pytest
 from tests.server.rig import BOTH, Rig, open_rig
 
-from legation.approvals.approval import Answer, Approval, Status
-from legation.approvals.approval_endings import get
-from legation.approvals.trace_entries import Filter, detail, entries
+from legation.approvals.approval import Approval, ApprovalAnswer, ApprovalState
+from legation.approvals.trace.entries import TraceFilter, detail, entries
+from legation.approvals.transitions import get
 from legation.errors import AlreadyAnswered, Unavailable
 from legation.host.host import AcpHost
 from legation.host.options import AgentDefinition
 from legation.host.session import Session
 from legation.host.turn import PromptResult
-from legation.proc.kernel import process
+from legation.proc.tree import process
 from legation.server.services import Services
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 
 pytestmark = pytest.mark.heavy
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 60.0  # seconds: an agent's time to start, ask and end on a busy machine
-YES, NO = Answer(approve=True), Answer(approve=False, message="Not that one.")
+YES, NO = ApprovalAnswer(approve=True), ApprovalAnswer(approve=False, message="Not that one.")
 
 POLICY = """
 name: p
@@ -110,7 +110,7 @@ async def test_what_a_rule_allows_is_not_asked(hosted: Hosted) -> None:
     assert (answered["outcome"], answered["by"]) == ("approved", "policy")
     assert answered["reason"].startswith("p:runs: ")
     services = hosted.services
-    page = await entries(services.database, services.sealer, "local", Filter(session=hosted.session.id))
+    page = await entries(services.database, services.sealer, "local", TraceFilter(session=hosted.session.id))
     assert [(entry.tool, entry.policy_rule) for entry in page.items] == [("execute", "p:runs")]
 
 
@@ -148,9 +148,9 @@ async def test_a_cancelled_turn_cancels_its_approval(hosted: Hosted) -> None:
     assert (await prompting).stop_reason == "cancelled"
     await hosted.services.inbox.settle()
     services = hosted.services
-    while (ended := await services.database.read(get, "local", approval.id)).status is Status.PENDING:
+    while (ended := await services.database.read(get, "local", approval.id)).status is ApprovalState.PENDING:
         await asyncio.sleep(0.01)  # the fixture bounds it
-    assert ended.status is Status.CANCELLED
+    assert ended.status is ApprovalState.CANCELLED
     with pytest.raises(AlreadyAnswered):
         await services.inbox.resolve(hosted.rig.server, approval.id, YES)
     assert await hosted.steps(approval) == ["proposed", "decided", "cancelled"]
@@ -186,7 +186,7 @@ async def test_with_the_server_its_agents_and_their_questions_end(
             await hosting.host()
         async with open_rig("sqlite", tmp_path / "data", request, policy=policy) as again:
             found = await again.services.database.read(get, "local", approval.id)
-            assert found.status is Status.CANCELLED
+            assert found.status is ApprovalState.CANCELLED
 
 
 HOST_TO_KILL = """

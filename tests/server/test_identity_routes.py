@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.server.rig import BOTH, Rig, bearer, open_rig
 
-from legation.server.identity.rates import TOKENS, USERS
+from legation.server.routes.rates import TOKENS, USERS
 from legation.wire.api.identity import UserChange
 
 pytestmark = pytest.mark.heavy

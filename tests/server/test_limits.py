@@ -12,7 +12,7 @@ from tests.server.toy import Got, ask, toy_app
 
 from legation.errors import InvalidParams
 from legation.server.http.app import AppOptions
-from legation.server.http.limits import BodyReader
+from legation.server.http.request import BodyReader
 
 LIMIT = 1000
 WAIT = 20.0  # seconds: the test's patience with the server

@@ -32,8 +32,8 @@ from legation.proc.registry import Registry
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions
 from legation.server.mesh import HOSTS, agents_running, mesh_app, mesh_url, take_mesh
+from legation.server.routes import MESH_ROUTES
 from legation.server.sessions.hosts import CHILDREN
-from legation.server.surfaces import MESH
 
 pytestmark = pytest.mark.heavy
 
@@ -323,7 +323,7 @@ def test_both_addresses_have_the_same_port() -> None:
 def app_of(desk: Desk) -> ASGIApp:
     services = desk.rig.services
     return mesh_app(
-        MESH,
+        MESH_ROUTES,
         services=services,
         authenticate=make_authenticate(services),
         options=AppOptions(allowed_hosts=HOSTS, clock=services.clock),

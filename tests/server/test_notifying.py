@@ -10,7 +10,7 @@ from tests.server.rig import open_rig
 
 from legation.approvals.notify.webhook import verify
 from legation.approvals.policy.facts import Facts
-from legation.approvals.request import Request
+from legation.approvals.request import DoorRequest
 from legation.wire.action import Action
 
 pytestmark = pytest.mark.heavy
@@ -40,7 +40,7 @@ async def test_a_person_is_told_at_once_and_before_the_expiry_without_any_argume
             notify_webhook_secret=SECRET,
         ) as rig,
     ):
-        asked = Request(
+        asked = DoorRequest(
             principal=rig.server,
             action=Action(agent="a", tool="mail.send", params={"to": "canary"}),
             facts=Facts(),

@@ -6,8 +6,7 @@ import pytest
 from openapi_spec_validator import validate
 from tests.server.toy import ask, routes, toy_app
 
-from legation.server.http.call import Call
-from legation.server.http.routes import OPEN, Routes
+from legation.server.http.routes import OPEN, Call, Routes
 from legation.wire.api.server import Health
 
 

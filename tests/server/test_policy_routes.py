@@ -10,8 +10,8 @@ from tests.server import rig as rigs
 from tests.server.rig import BOTH, Rig, open_rig
 
 from legation.approvals.policy.facts import Facts, as_named
-from legation.approvals.request import Request
-from legation.server.surfaces import SURFACES, policy, traces
+from legation.approvals.request import DoorRequest
+from legation.server.routes import ROUTES, policy, traces
 from legation.wire.action import Action
 
 pytestmark = pytest.mark.heavy
@@ -36,7 +36,7 @@ rules:
 @pytest.fixture
 def surfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = (traces.routes, policy.routes)
-    monkeypatch.setattr(rigs, "SURFACES", (*SURFACES, *(each for each in mine if each not in SURFACES)))
+    monkeypatch.setattr(rigs, "ROUTES", (*ROUTES, *(each for each in mine if each not in ROUTES)))
 
 
 @pytest.fixture(params=BOTH)
@@ -66,7 +66,7 @@ async def post(rig: Rig, path: str, **body: Any) -> httpx2.Response:
 
 async def decide(rig: Rig, path: str) -> str:
     """Through the real door."""
-    request = Request(
+    request = DoorRequest(
         principal=await rig.principal(rig.people["operator"]),
         action=Action(agent="claude", tool="Read", kind="read", params={"file_path": path}, paths=(path,)),
         facts=Facts(workspace="/w", cwd="/w", home="/h", resolve=as_named),

@@ -11,7 +11,7 @@ from tests.gateway.backend import backend as open_backend
 from tests.server.rig import BOTH, bearer
 from tests.server.tool_calls import POLICY, Calls, open_calls
 
-from legation.approvals.keeping import EXPIRE_EVERY
+from legation.approvals.upkeep import EXPIRE_EVERY
 
 pytestmark = pytest.mark.heavy
 

@@ -8,10 +8,8 @@ from starlette.responses import Response
 from tests.server.toy import Shelf, ask, broken, routes, toy_app
 
 from legation.errors import ConfigInvalid, Conflict
-from legation.server.http.app import AppOptions
-from legation.server.http.call import NOBODY, Call, Header, Reply
-from legation.server.http.routes import OPEN, SIGNED_IN, Routes, needs
-from legation.server.http.summary import RequestSummary
+from legation.server.http.app import AppOptions, RequestSummary
+from legation.server.http.routes import NOBODY, OPEN, SIGNED_IN, Call, Header, Reply, Routes, needs
 from legation.testing.clock import FakeClock
 from legation.wire.principal import Scope
 

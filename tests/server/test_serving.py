@@ -22,9 +22,9 @@ from tests.server.stream_client import LIMIT, chunks, frames, get
 from tests.server.stream_server import Filling, Plan
 
 from legation.errors import Conflict
-from legation.server import serving as module
-from legation.server.listener import listen
-from legation.server.serving import HEAD_LIMIT, Serving, Tls
+from legation.server.address import listen
+from legation.server.http import server as module
+from legation.server.http.server import HEAD_LIMIT, Tls, UvicornServer
 
 ROOT = Path(__file__).parents[2]
 EXIT_LIMIT = 5.0  # seconds: the promise is one, which the benchmark `up` measures; this machine may be busy
@@ -127,7 +127,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def running(server: Serving, sock: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+async def running(server: UvicornServer, sock: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(server.serve_on([sock]))
     try:
         async with asyncio.timeout(LIMIT):
@@ -158,7 +158,7 @@ async def served(sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.Str
     return reader, writer
 
 
-async def gone(server: Serving) -> None:
+async def gone(server: UvicornServer) -> None:
     """The server's side of each connection is closed: else the loop may end before it is."""
     async with asyncio.timeout(LIMIT):
         while server.server_state.connections:
@@ -169,7 +169,7 @@ async def test_a_request_that_does_not_end_is_cancelled_after_the_grace(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sock = listen("127.0.0.1", 0)
-    server = Serving(hang, grace=0.1)
+    server = UvicornServer(hang, grace=0.1)
     async with running(server, sock) as task:
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -193,7 +193,7 @@ async def test_it_is_ready_only_when_it_listens_and_tells_the_bodies_first() -> 
         socket.create_connection(address, timeout=5).close()
         told.append("ready")
 
-    server = Serving(echo, ready, lambda: told.append("exit"))
+    server = UvicornServer(echo, ready, lambda: told.append("exit"))
     async with running(server, sock):
         assert told == ["ready"]
         _, writer = await served(sock)  # after the first, which is accepted by now
@@ -213,7 +213,7 @@ async def test_it_is_ready_only_when_it_listens_and_tells_the_bodies_first() -> 
 )
 async def test_an_endless_head_is_refused(head: bytes) -> None:
     sock = listen("127.0.0.1", 0)
-    server = Serving(echo)
+    server = UvicornServer(echo)
     async with running(server, sock), asyncio.timeout(LIMIT):
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(head)
@@ -225,7 +225,7 @@ async def test_an_endless_head_is_refused(head: bytes) -> None:
 async def test_whoever_sends_no_request_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEAD_TIMEOUT", 0.05)
     sock = listen("127.0.0.1", 0)
-    async with running(Serving(echo), sock), asyncio.timeout(LIMIT):
+    async with running(UvicornServer(echo), sock), asyncio.timeout(LIMIT):
         for begun in (b"", b"GET / HTTP/1.1\r\nho", b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HT"):
             reader, writer = await asyncio.open_connection(*sock.getsockname())
             writer.write(begun)
@@ -236,7 +236,7 @@ async def test_whoever_sends_no_request_is_dropped(monkeypatch: pytest.MonkeyPat
 
 async def test_a_connection_serves_many_requests() -> None:
     sock = listen("127.0.0.1", 0)
-    async with running(Serving(echo), sock), asyncio.timeout(LIMIT):
+    async with running(UvicornServer(echo), sock), asyncio.timeout(LIMIT):
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         for _ in range(3):
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -247,7 +247,7 @@ async def test_a_connection_serves_many_requests() -> None:
 
 async def test_a_reader_that_takes_nothing_is_dropped_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds a connection and a chunk for ever otherwise."""
-    monkeypatch.setattr("legation.server.listener.STALLED_LIMIT", 1.0)
+    monkeypatch.setattr("legation.server.address.STALLED_LIMIT", 1.0)
     ended = asyncio.Event()
 
     async def flood(scope: Scope, receive: Receive, send: Send) -> None:
@@ -259,7 +259,7 @@ async def test_a_reader_that_takes_nothing_is_dropped_by_the_kernel(monkeypatch:
             ended.set()
 
     sock = listen("127.0.0.1", 0)
-    async with running(Serving(flood), sock), asyncio.timeout(LIMIT):
+    async with running(UvicornServer(flood), sock), asyncio.timeout(LIMIT):
         reader, writer = await asyncio.open_connection(*sock.getsockname(), limit=1000)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await ended.wait()
@@ -277,7 +277,7 @@ def test_a_taken_port_is_one_clear_message() -> None:
 async def test_tls_files_are_used(tmp_path: Path) -> None:
     tls = Tls(*make_certificate(tmp_path, "localhost"))
     sock = listen("127.0.0.1", 0)
-    async with running(Serving(echo, tls=tls), sock), asyncio.timeout(LIMIT):
+    async with running(UvicornServer(echo, tls=tls), sock), asyncio.timeout(LIMIT):
         trust = ssl.create_default_context(cafile=tls.certificate)
         reader, writer = await asyncio.open_connection(
             *sock.getsockname(), ssl=trust, server_hostname="localhost"

@@ -9,8 +9,8 @@ import pytest
 from starlette.requests import Request
 from tests.server.rig import BOTH, PUBLIC_URL, Rig, bearer, cookie, open_rig
 
-from legation.server.identity.rates import LINKS, WRONG_SIGN_INS_OF_ADDRESS, address_of
-from legation.server.surfaces.sign_in import make_link
+from legation.server.routes.rates import LINKS, WRONG_SIGN_INS_OF_ADDRESS, address_of
+from legation.server.routes.sign_in import make_link
 from legation.wire.api.identity import TokenKind, UserChange
 from legation.wire.principal import SCOPES, Scope
 

@@ -12,7 +12,7 @@ import uvicorn
 from playwright.async_api import Page, async_playwright, expect
 from tests.server.rig import Rig, open_rig
 
-from legation.server.surfaces.sign_in import make_link
+from legation.server.routes.sign_in import make_link
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WAIT = 20.0  # seconds: the test's patience with the server

@@ -16,14 +16,14 @@ from tests.gateway.backend import backend as open_backend
 from tests.server.rig import BOTH
 from tests.server.tool_calls import LIMIT, POLICY, Calls, Leaving, open_calls, token_of
 
-from legation.approvals.approval_endings import get
 from legation.approvals.grants import new_grant_id
-from legation.approvals.request import Token
-from legation.gateway.traceparent import trace_id_of
+from legation.approvals.request import EffectToken
+from legation.approvals.transitions import get
+from legation.gateway.tools import trace_id_of
 from legation.host.agent import Where
-from legation.host.door_approver import DoorApprover
-from legation.server.surfaces import policy, tools
-from legation.store.buckets import Limit
+from legation.host.requests.door_approver import DoorApprover
+from legation.server.routes import policy, tools
+from legation.store.counters import Limit
 from legation.wire.action import MAX_PLACES, Action
 from legation.wire.api.approvals import NewGrant
 from legation.wire.ask import Ask
@@ -87,7 +87,9 @@ async def test_an_allowed_call_comes_back_with_its_result(calls: Calls) -> None:
     (seen,) = calls.backend.seen
     assert seen.headers["legation-trace-id"] == found["trace_id"]
     assert (
-        seen.key == Token(found["trace_id"], None, "local").key != Token(found["trace_id"], None, "other").key
+        seen.key
+        == EffectToken(found["trace_id"], None, "local").key
+        != EffectToken(found["trace_id"], None, "other").key
     )
     await calls.must_verify()
 
@@ -529,7 +531,7 @@ async def test_an_x_trace_id_names_one_call_and_a_second_is_refused(calls: Calls
     answers = await asyncio.gather(*(calls.call("db.read", NOTHING, x_trace_id=TRACE) for _ in range(5)))
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409, 409]
     assert (await calls.call("db.read", NOTHING, x_trace_id=TRACE)).status_code == 409
-    assert calls.backend.counts() == {Token(TRACE, None).key: 1}
+    assert calls.backend.counts() == {EffectToken(TRACE, None).key: 1}
     await calls.must_verify()
 
 

@@ -18,13 +18,13 @@ from tests.cli.running import Running, running
 from tests.gateway.backend import Backend
 from tests.gateway.backend import backend as open_backend
 
-from legation.approvals import trace_entries
-from legation.approvals.chain_verify import verify
-from legation.server.servername import server_name
+from legation.approvals.trace import entries
+from legation.approvals.trace.chain import verify
+from legation.server.instance import server_name
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.datafolder import DATABASE, KEYS, SERVER
-from legation.store.keys import load_keys
-from legation.store.sealing import Sealer
+from legation.store.secrets.keys import load_keys
+from legation.store.secrets.sealing import Sealer
 from legation.wire.api.approvals import TraceDetail
 
 pytestmark = pytest.mark.heavy
@@ -126,7 +126,7 @@ class Kept:
     server: str
 
     async def trace(self, trace_id: str) -> TraceDetail:
-        return await trace_entries.detail(self.database, self.sealer, "local", trace_id)
+        return await entries.detail(self.database, self.sealer, "local", trace_id)
 
     async def must_verify(self) -> int:
         report = await verify(self.database, self.sealer, "local", self.server)

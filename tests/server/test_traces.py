@@ -14,14 +14,14 @@ from tests.approvals.test_trace import check_the_jq_lines
 from tests.server import rig as rigs
 from tests.server.rig import BOTH, Rig, open_rig
 
-from legation.approvals.approval import Answer, Proposal, new_approval_id
-from legation.approvals.approval_life import Approvals
-from legation.approvals.chain import Chain, Ledger
-from legation.approvals.trace import Call, Draft, StepKind, decided, new_trace_id, proposed
-from legation.approvals.trace_export import verify_export
+from legation.approvals.approval import ApprovalAnswer, Proposal, new_approval_id
+from legation.approvals.trace.chain import Chain, Ledger
+from legation.approvals.trace.export import verify_export
+from legation.approvals.trace.step import StepDraft, StepKind, TracedCall, decided, new_trace_id, proposed
+from legation.approvals.transitions import Transitions
 from legation.errors import InvalidParams
-from legation.server.surfaces import SURFACES, policy, traces
-from legation.server.surfaces.traces import moment
+from legation.server.routes import ROUTES, policy, traces
+from legation.server.routes.traces import moment
 from legation.wire.action import Action
 from legation.wire.principal import Principal
 
@@ -38,7 +38,7 @@ LONG = "the tool said " + "x" * 300
 @pytest.fixture
 def surfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = (traces.routes, policy.routes)
-    monkeypatch.setattr(rigs, "SURFACES", (*SURFACES, *(each for each in mine if each not in SURFACES)))
+    monkeypatch.setattr(rigs, "ROUTES", (*ROUTES, *(each for each in mine if each not in ROUTES)))
 
 
 @pytest.fixture(params=BOTH)
@@ -59,12 +59,12 @@ async def record(
 ) -> str:
     """A call that passed, and failed in the tool."""
     action = Action(agent=agent, tool=tool, kind="edit", params={"path": "/p/a", "content": SECRET})
-    call = Call(trace_id=new_trace_id(), agent=agent, tool=tool, session_id=session)
+    call = TracedCall(trace_id=new_trace_id(), agent=agent, tool=tool, session_id=session)
     said = {"result": [SECRET], "error": LONG}
     drafts = [
         proposed(call, action, action.digest("v1"), context={"cwd": "/p"}),
         decided(call, "allow", "p:rule", "v1"),
-        Draft(step=StepKind.RETURNED, call=call, status_code=502, latency_ms=3, contents=said),  # type: ignore[arg-type]
+        StepDraft(step=StepKind.RETURNED, call=call, status_code=502, latency_ms=3, contents=said),  # type: ignore[arg-type]
     ]
     await rig.services.ledger.append(workspace, drafts, rig.clock.now_ms())
     return call.trace_id
@@ -86,7 +86,7 @@ async def supervised(rig: Rig, confidence: float) -> None:
         expires_at=now + 300_000,
     )
     await services.ledger.transact("local", services.inbox.life.propose, proposal, now)
-    said = Answer(approve=True, reasoning="in the project", confidence=confidence)
+    said = ApprovalAnswer(approve=True, reasoning="in the project", confidence=confidence)
     await services.inbox.resolve(SUPERVISOR, proposal.id, said)
 
 
@@ -171,7 +171,7 @@ async def test_one_trace_has_its_steps_and_its_result(rig: Rig) -> None:
 async def test_an_agents_lone_surrogate_makes_no_list_unreadable(rig: Rig) -> None:
     """Or one call of a hostile agent would blind everybody who looks."""
     action = Action(agent="a", tool="t", params={"lone": "a\ud800", "big": 2**70})
-    call = Call(trace_id=new_trace_id(), agent="a", tool="t")
+    call = TracedCall(trace_id=new_trace_id(), agent="a", tool="t")
     await rig.services.ledger.append("local", [proposed(call, action, "d")], rig.clock.now_ms())
     for path in ("/traces", f"/traces/{call.trace_id}"):
         answer = await get(rig, path)
@@ -200,7 +200,7 @@ async def test_verify_tells_of_every_chain_and_finds_what_was_changed(rig: Rig) 
     await record(rig)
     second = Ledger(rig.services.database, Chain("srv:2", rig.services.sealer))
     action = Action(agent="a", tool="t", params={"x": 1})
-    call = Call(trace_id=new_trace_id(), agent="a", tool="t")
+    call = TracedCall(trace_id=new_trace_id(), agent="a", tool="t")
     await second.append("local", [proposed(call, action, "d")], NOW)
     other, first = sorted((await get(rig, "/v1/trace/verify")).json(), key=lambda report: report["steps"])
     assert (first["steps"], first["contents"], first["purged"], first["problems"]) == (3, 4, 0, [])
@@ -227,10 +227,10 @@ async def test_verify_tells_of_approvals_that_are_not_as_the_trace_tells(rig: Ri
         policy_rule="a:1",
         expires_at=NOW + 60_000,
     )
-    life = Approvals(rig.services.ledger.chain)
+    life = Transitions(rig.services.ledger.chain)
     await rig.services.ledger.transact("local", life.propose, asked, NOW)
     await rig.services.ledger.transact(
-        "local", life.resolve, SUPERVISOR, approval, Answer(approve=False, confidence=1), NOW + 1
+        "local", life.resolve, SUPERVISOR, approval, ApprovalAnswer(approve=False, confidence=1), NOW + 1
     )
     (good,) = (await get(rig, "/v1/trace/verify")).json()
     assert good["problems"] == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.server.rig import Rig, open_rig
 
-from legation.agents.catalogue.entry import Stance
+from legation.agents.catalogue.entries import Stance
 from legation.errors import ConfigInvalid
 
 

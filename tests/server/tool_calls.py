@@ -15,11 +15,10 @@ import pytest
 from tests.gateway.backend import Backend
 from tests.server.rig import PUBLIC_URL, Rig, open_rig
 
-from legation.approvals import trace_entries
 from legation.approvals.approval import Approval
-from legation.approvals.chain import Chain
-from legation.approvals.chain_verify import verify
-from legation.approvals.trace import StepKind
+from legation.approvals.trace import entries
+from legation.approvals.trace.chain import Chain, verify
+from legation.approvals.trace.step import StepKind
 from legation.ids import new_id
 from legation.store.identity import tokens
 from legation.store.identity.credential import CredentialHash, hint_of, new_token
@@ -79,7 +78,7 @@ class Calls:
 
     async def trace(self, trace_id: str) -> TraceDetail:
         services = self.rig.services
-        return await trace_entries.detail(services.database, services.sealer, "local", trace_id)
+        return await entries.detail(services.database, services.sealer, "local", trace_id)
 
     async def steps(self, trace_id: str) -> list[tuple[str, str | None]]:
         return [(step.step, step.reason) for step in (await self.trace(trace_id)).steps]

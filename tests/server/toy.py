@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import Request as HttpRequest
+from starlette.requests import RequestBody as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
 from legation.errors import Conflict, NotFound, RateLimited, Unauthenticated
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.http.call import Call, Header, Reply
-from legation.server.http.routes import OPEN, SIGNED_IN, Routes, needs
-from legation.wire.api.shape import Answer, Page, Request
+from legation.server.http.routes import OPEN, SIGNED_IN, Call, Header, Reply, Routes, needs
+from legation.wire.api.shape import Page, RequestBody, ResponseBody
 from legation.wire.principal import Principal, Scope
 
 Title = Annotated[str, Meta(min_length=1, max_length=40)]
@@ -24,24 +23,24 @@ Colour = Literal["red", "green", "blue"]
 Count = Annotated[int, Meta(ge=0, le=1000)]
 
 
-class Part(Request):
+class Part(RequestBody):
     name: Title
     count: Count = 1
 
 
-class NewThing(Request):
+class NewThing(RequestBody):
     title: Title
     colour: Colour = "red"
     parts: Annotated[list[Part], Meta(max_length=20)] = []  # noqa: RUF012 - msgspec copies it
     weight_grams: Annotated[float, Meta(ge=0, le=1e6)] | None = None
 
 
-class Change(Request):
+class Change(RequestBody):
     title: Title | None = None
     colour: Colour | None = None
 
 
-class Thing(Answer):
+class Thing(ResponseBody):
     id: str
     title: str
     colour: Colour
@@ -50,11 +49,11 @@ class Thing(Answer):
     owner: str
 
 
-class Size(Answer):
+class Size(ResponseBody):
     bytes: int
 
 
-class Shown(Answer):
+class Shown(ResponseBody):
     """What the handler was given, for the tests to look at."""
 
     given: dict[str, Any]

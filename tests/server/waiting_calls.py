@@ -15,8 +15,8 @@ from tests.server.rig import Rig, bearer, open_rig
 
 from legation.approvals.approval import Approval
 from legation.approvals.policy.facts import Facts, as_named
-from legation.approvals.request import Request, Returned, Ruling
-from legation.approvals.trace import StepKind
+from legation.approvals.request import DoorRequest, DoorResult, ToolReturn
+from legation.approvals.trace.step import StepKind
 from legation.server.services import Services
 from legation.wire.action import Action
 from legation.wire.principal import Principal
@@ -34,7 +34,7 @@ rules:
   - {id: rm, tools: "shell.*", action: deny}
 """
 
-Outcome = tuple[Ruling, Returned | None]
+Outcome = tuple[DoorResult, ToolReturn | None]
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Calls:
             level=0,
         )
         action = Action(agent=agent, tool=tool, kind="edit", params=params)
-        request = Request(
+        request = DoorRequest(
             principal=given.pop("by", asker),
             action=action,
             facts=FACTS,
@@ -76,7 +76,7 @@ class Calls:
         self.made.append(task)
         return task
 
-    async def _run(self, request: Request) -> Outcome:
+    async def _run(self, request: DoorRequest) -> Outcome:
         who = request.principal
         if who.kind == "token":
             await add_asker(self.services.database, who.id, who.workspace)

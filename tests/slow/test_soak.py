@@ -18,11 +18,11 @@ from tests.slow.seed import seed
 from tests.store.backends import DURABLE, make_backend
 
 from legation.agents import catalogue
-from legation.cli.turn import Job, run_turn
+from legation.cli.exec import Job, run_turn
 from legation.cli.view import Screen
 from legation.errors import AgentExited
 from legation.host.options import AgentDefinition
-from legation.proc.kernel import own_children
+from legation.proc.tree import own_children
 from legation.settings import load
 from legation.store.log import EventLog
 from legation.wire.ask import ApproveAll

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from legation.store.backend import Backend
+from legation.store.backend import Backend, MemoryBackend
 from legation.store.jsonl import JsonlBackend
-from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend
 
 DURABLE = ("jsonl", "sqlite")

@@ -9,11 +9,10 @@ from tests.store.s3_server import needs_rclone, s3_server
 
 from legation.clock import Clock, SystemClock
 from legation.secret import Secret
-from legation.store.blobs.blobs import Blobs
+from legation.store.blobs.base import Blobs, LinkSigner
 from legation.store.blobs.folder import FolderBlobs
-from legation.store.blobs.links import LinkSigner
 from legation.store.blobs.s3 import S3Blobs
-from legation.store.keys import new_key_text
+from legation.store.secrets.keys import new_key_text
 
 KINDS = ["folder", pytest.param("s3", marks=[needs_rclone, pytest.mark.heavy])]
 

@@ -18,9 +18,8 @@ import pytest
 from tests.postgres import Postgres
 from tests.store.database.databases import Either
 
-from legation.store.database.queries import parse
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.database.transaction import Transaction
+from legation.store.database.transaction import Transaction, parse
 
 SHORTEST = 8  # bytes; a shorter form would turn up by chance
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.store.backends import make_backend
 
 from legation.errors import LegationError
-from legation.store.backend import Trouble
+from legation.store.backend import StorageTrouble
 from legation.store.log import EventLog
 from legation.wire.events import Draft
 
@@ -25,7 +25,7 @@ async def main() -> None:
     kind, folder = sys.argv[1:]
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     seen: list[int] = []
-    troubles: list[Trouble] = []
+    troubles: list[StorageTrouble] = []
     async with EventLog(
         make_backend(kind, Path(folder)), report=troubles.append, pending_limit=PENDING
     ) as log:

@@ -3,10 +3,9 @@
 from tests.store.database.databases import Either
 
 from legation.secret import Secret
-from legation.store.database.queries import parse
-from legation.store.database.transaction import Transaction
-from legation.store.keys import Key, KeyRing, Keys, make_key, new_key_text
-from legation.store.sealing import Sealer
+from legation.store.database.transaction import Transaction, parse
+from legation.store.secrets.keys import Key, KeyRing, Keys, make_key, new_key_text
+from legation.store.secrets.sealing import Sealer
 
 WORKSPACES = ("local", "other")
 

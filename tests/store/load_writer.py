@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.store.backends import make_backend
 
-from legation.store import linefile
+from legation.store import files
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire.events import Draft
@@ -65,7 +65,7 @@ async def main() -> None:
         if isinstance(backend, SqliteBackend):
             backend._writer = Dying(backend._writer, count)  # type: ignore[assignment]
         else:
-            linefile.write_all = torn(count.before(linefile.write_all))
+            files.write_all = torn(count.before(files.write_all))
             for name in ("fsync", "fdatasync", "truncate", "ftruncate"):
                 setattr(os, name, count.before(getattr(os, name)))
             for name in ("replace", "unlink"):

@@ -3,11 +3,10 @@
 from tests.store.database.databases import Either
 
 from legation.ids import new_id
-from legation.store.database.queries import Queries, parse
-from legation.store.database.transaction import Rows, Transaction
+from legation.store.database.transaction import Queries, Rows, Transaction, parse
 from legation.store.identity import members, users, workspaces
-from legation.store.identity.bootstrap import Installed, bootstrap
 from legation.store.identity.standing import standing
+from legation.store.identity.workspaces import Installation, bootstrap
 from legation.wire.api.identity import NewUser, NewWorkspace
 from legation.wire.principal import SCOPES, Principal, Role, Scope
 
@@ -15,7 +14,7 @@ NOW = 1_700_000_000_000
 AUDIT = Queries("audit")
 
 
-def server_of(installed: Installed) -> Principal:
+def server_of(installed: Installation) -> Principal:
     """Whoever may do everything, in the first workspace."""
     return Principal(
         kind="process",

@@ -21,20 +21,16 @@ from legation.clock import SystemClock
 from legation.errors import Conflict, InvalidParams, LegationError
 from legation.secret import Secret
 from legation.server.instance import prepare_folder
-from legation.store.archive import Written, archive
-from legation.store.database.queries import parse
+from legation.store.backup import Written, archive, restore
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.database.transaction import Transaction
-from legation.store.identity.bootstrap import bootstrap
-from legation.store.keychecks import check_keys
-from legation.store.keyfile import open_file
-from legation.store.keys import new_key_text, ring_of
+from legation.store.database.transaction import Transaction, parse
+from legation.store.identity.workspaces import bootstrap
 from legation.store.log import EventLog
-from legation.store.passphrase import Seal
-from legation.store.restore import restore
-from legation.store.sealing import Sealer
+from legation.store.secrets.keys import new_key_text, open_key_file, ring_of
+from legation.store.secrets.passphrase import Seal
+from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.vault import Vault, check_keys
 from legation.store.sqlite import SqliteBackend
-from legation.store.vault import Vault
 from legation.wire.events import Draft
 
 (PUT, ALL) = parse(
@@ -252,8 +248,8 @@ async def test_a_restore_that_is_killed_between_its_moves_loses_nothing(
     (tmp_path / "data/blobs/old").write_text("precious")
     program = f"""
 import os, pathlib, sys
-from legation.store.passphrase import Seal
-from legation.store.restore import restore
+from legation.store.secrets.passphrase import Seal
+from legation.store.backup import restore
 done, left = pathlib.Path.rename, [{MOVES.index(killed_before)}]
 def rename(self, target):
     if not left[0]:
@@ -302,7 +298,7 @@ async def test_a_restore_that_is_interrupted_between_its_moves_puts_the_old_data
 
 async def test_new_keys_open_what_was_sealed_and_the_old_ones_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    before = open_file(folder / "keys.json")
+    before = open_key_file(folder / "keys.json")
     async with SqliteDatabase(folder / "legation.db") as database:
         await database.migrate()
         await check_keys(database, before, 0)
@@ -310,7 +306,7 @@ async def test_new_keys_open_what_was_sealed_and_the_old_ones_nothing(tmp_path: 
         bundle = await Vault(database, Sealer(before.vault), SystemClock()).put("local", "run_1", b"secret")
     copy = await copy_of(folder, tmp_path / "copy.tar", with_keys=True)
     await asyncio.to_thread(lambda: restore(copy, tmp_path / "again", replace=False, now_ms=1, new_keys=True))
-    after = open_file(tmp_path / "again/keys.json")
+    after = open_key_file(tmp_path / "again/keys.json")
     assert before.vault.current.id not in {after.vault.current.id, *(key.id for key in after.vault.older)}
     assert before.cookie.reveal() != after.cookie.reveal()
     assert before.pepper.reveal() == after.pepper.reveal()  # tokens stay good

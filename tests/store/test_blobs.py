@@ -22,10 +22,9 @@ from tests.store.s3_server import S3Server, conditional_server, needs_rclone, s3
 
 from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, StorageFailed, TooLarge
 from legation.secret import Secret
-from legation.store.blobs import blobs as seam
-from legation.store.blobs.blobs import Blobs, check_key, check_prefix, open_blobs, workspace_key
-from legation.store.blobs.file import Draft
-from legation.store.blobs.folder import CHUNK, FolderBlobs
+from legation.store.blobs import base as seam
+from legation.store.blobs.base import Blobs, check_key, check_prefix, open_blobs, workspace_key
+from legation.store.blobs.folder import CHUNK, FolderBlobs, NewBlob
 from legation.store.blobs.s3 import PART, S3Blobs
 
 ROOT = Path(__file__).parents[2]
@@ -358,14 +357,14 @@ async def test_a_cancelled_put_waits_for_its_thread(
 ) -> None:
     """Else its descriptor would be closed, and maybe another's by then, while the thread writes to it."""
     writing, go_on = threading.Event(), threading.Event()
-    write = Draft.write
+    write = NewBlob.write
 
-    def slow(draft: Draft, block: bytes | memoryview) -> None:
+    def slow(draft: NewBlob, block: bytes | memoryview) -> None:
         writing.set()
         assert go_on.wait(10)
         write(draft, block)
 
-    monkeypatch.setattr(Draft, "write", slow)
+    monkeypatch.setattr(NewBlob, "write", slow)
     putting = asyncio.create_task(folder.put(KEY, pieces(b"x")))
     assert await asyncio.to_thread(writing.wait, 10)
     for _ in range(3):
@@ -560,7 +559,7 @@ async def test_refused_credentials_and_a_missing_bucket_are_told(server: S3Serve
 @needs_rclone
 @pytest.mark.heavy
 async def test_a_server_that_is_gone_is_told(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("legation.store.blobs.bucket.RETRIES", 1)
+    monkeypatch.setattr("legation.store.blobs.s3.RETRIES", 1)
     blobs = S3Blobs(server.url(), access_key=server.access_key, secret_key=server.secret_key)
     server.process.kill()
     server.process.wait()

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from tests.store.database.databases import Either
 
 from legation.errors import InternalError
-from legation.store import buckets
-from legation.store.buckets import SKEW_MS, Buckets, Limit, Taken, take
-from legation.store.database.queries import parse
+from legation.store import counters
+from legation.store.counters import SKEW_MS, Buckets, Limit, TakeResult, take
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.database.transaction import Transaction
+from legation.store.database.transaction import Transaction, parse
 from legation.testing.clock import FakeClock
 
 NOW = 1_700_000_000_000
@@ -39,8 +38,8 @@ async def tries(
 
 async def test_what_it_holds_passes_and_then_what_has_flowed_in(database: Either) -> None:
     assert await tries(database, 12, NOW) == 10
-    assert await database.transact(take, "", "b", ONE_A_SECOND, NOW + 400) == Taken(False, 0.6)
-    assert await database.transact(take, "", "b", ONE_A_SECOND, NOW + 1000) == Taken(True)
+    assert await database.transact(take, "", "b", ONE_A_SECOND, NOW + 400) == TakeResult(False, 0.6)
+    assert await database.transact(take, "", "b", ONE_A_SECOND, NOW + 1000) == TakeResult(True)
     assert await tries(database, 12, NOW + 4500) == 3
     assert await tries(database, 12, NOW + 1_000_000) == 10
 
@@ -53,7 +52,7 @@ async def test_buckets_are_apart_by_workspace_and_name(database: Either) -> None
 
 async def test_a_costly_one_takes_more_and_waits_longer(database: Either) -> None:
     assert (await database.transact(take, "", "b", ONE_A_SECOND, NOW, cost=8)).allowed
-    assert await database.transact(take, "", "b", ONE_A_SECOND, NOW, cost=5) == Taken(False, 3.0)
+    assert await database.transact(take, "", "b", ONE_A_SECOND, NOW, cost=5) == TakeResult(False, 3.0)
     assert (await database.transact(take, "", "b", ONE_A_SECOND, NOW, cost=2)).allowed
 
 
@@ -77,10 +76,10 @@ async def test_a_line_that_does_not_move_is_refused(monkeypatch: pytest.MonkeyPa
     class Stuck:
         dialect = "postgres"
 
-        async def transact(self, *_args: object) -> Taken:
+        async def transact(self, *_args: object) -> TakeResult:
             begun.set()
             await held.wait()
-            return Taken(True)
+            return TakeResult(True)
 
     waiting = Buckets(Stuck(), FakeClock())  # type: ignore[arg-type]
     first = asyncio.create_task(waiting.take("", "b", ONE_A_SECOND))
@@ -104,8 +103,8 @@ async def test_it_outlives_a_restart(tmp_path: Path) -> None:
 async def test_full_ones_are_forgotten_and_others_kept(database: Either) -> None:
     await database.transact(take, "", "soon-full", ONE_A_SECOND, NOW)
     await tries(database, 5, NOW, "later-full")
-    assert await database.transact(buckets.forget_full, NOW + 999) == 0
-    assert await database.transact(buckets.forget_full, NOW + 1000) == 1
+    assert await database.transact(counters.forget_full, NOW + 999) == 0
+    assert await database.transact(counters.forget_full, NOW + 1000) == 1
     assert await database.read(rows) == 1
     assert await tries(database, 12, NOW + 1000, "later-full") == 6
     assert await tries(database, 12, NOW + 1000, "soon-full") == 10
@@ -114,7 +113,7 @@ async def test_full_ones_are_forgotten_and_others_kept(database: Either) -> None
 async def test_a_refusal_writes_nothing(database: Either) -> None:
     await tries(database, 10, NOW)
 
-    def refused() -> Transaction[Taken]:
+    def refused() -> Transaction[TakeResult]:
         return (yield from take("", "b", ONE_A_SECOND, NOW + 10))
 
     assert not (await database.read(refused)).allowed  # in a transaction that cannot write
@@ -136,13 +135,13 @@ async def test_a_clock_that_was_set_back_locks_nobody_out(database: Either) -> N
     assert await tries(database, 3, day_before + 1000) == 1
     await database.transact(take, "", "minute", Limit(1, 1), NOW)
     told = await database.transact(take, "", "minute", Limit(1, 1), NOW - SKEW_MS)
-    assert told == Taken(False, SKEW_MS / 1000 + 1)
+    assert told == TakeResult(False, SKEW_MS / 1000 + 1)
 
 
 async def test_the_wait_that_is_told_is_long_enough(database: Either) -> None:
     three = Limit(3, 1)
     assert await tries(database, 4, NOW, limit=three) == 3
-    assert await database.transact(take, "", "b", three, NOW) == Taken(False, 0.334)
+    assert await database.transact(take, "", "b", three, NOW) == TakeResult(False, 0.334)
     assert not (await database.transact(take, "", "b", three, NOW + 333)).allowed
     assert (await database.transact(take, "", "b", three, NOW + 334)).allowed
 

@@ -13,16 +13,13 @@ from tests.store.installation import add_workspaces, new_keys
 from legation.clock import SystemClock
 from legation.errors import LegationError
 from legation.secret import Secret
-from legation.store import audit, buckets
-from legation.store.buckets import Limit
-from legation.store.content import Content
-from legation.store.database.queries import parse
+from legation.store import audit, counters
+from legation.store.counters import Limit
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.database.transaction import Transaction
-from legation.store.keychecks import check_keys
-from legation.store.keys import key_bytes
-from legation.store.sealing import Sealer
-from legation.store.vault import Vault
+from legation.store.database.transaction import Transaction, parse
+from legation.store.secrets.keys import key_bytes
+from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.vault import ContentStore, Vault, check_keys
 from legation.wire.principal import Principal
 
 SQL = {
@@ -63,7 +60,7 @@ async def test_no_secret_is_in_any_table_file_log_or_error(
     keys = new_keys()
     await check_keys(database, keys, 0)
     sealer, clock = Sealer(keys.vault), SystemClock()
-    vault, content = Vault(database, sealer, clock), Content(database, sealer, clock)
+    vault, content = Vault(database, sealer, clock), ContentStore(database, sealer, clock)
     named, raw, page, detail, target, bucket, name = map(
         new_canary, ("named", "raw", "page", "detail", "target", "bucket", "name")
     )
@@ -72,7 +69,7 @@ async def test_no_secret_is_in_any_table_file_log_or_error(
     bundle_id = await vault.put("local", "run_1", {"KEY": Secret(named)})
     raw_id = await vault.put("local", "run_1", raw.encode())
     await database.transact(content.append, "local", "run_1", "events", 1, 1, page.encode())
-    await database.transact(buckets.take, "", "sign-in:192.0.2.7", Limit(5, 60), 0)
+    await database.transact(counters.take, "", "sign-in:192.0.2.7", Limit(5, 60), 0)
     await database.transact(audit.record, who, "token.created", "tok_1", {"kind": "user"}, 0)
     assert (await vault.open("local", "run_1", bundle_id))["KEY"].reveal() == named
     assert await vault.open_bytes("local", "run_1", raw_id) == raw.encode()
@@ -83,7 +80,7 @@ async def test_no_secret_is_in_any_table_file_log_or_error(
     told = [
         await refused(database.transact(audit.record, who, "token.created", "tok_1", {"x": detail}, 0)),
         await refused(database.transact(audit.record, who, "token.created", target, {}, 0)),
-        await refused(database.transact(buckets.take, "", f"sign-in:{bucket}", Limit(5, 60), 0)),
+        await refused(database.transact(counters.take, "", f"sign-in:{bucket}", Limit(5, 60), 0)),
         await refused(vault.put("local", "run_1", {name: Secret(named)})),
         await refused(vault.put("nowhere", "run_1", {"KEY": Secret(named)})),
         await refused(vault.put("local", "run_1", named.encode() * 100_000)),
@@ -107,7 +104,7 @@ async def test_of_what_was_destroyed_not_even_the_sealed_bytes_are_left(
 ) -> None:
     await add_workspaces(database)
     sealer, clock = Sealer(new_keys().vault), SystemClock()
-    vault, content = Vault(database, sealer, clock), Content(database, sealer, clock)
+    vault, content = Vault(database, sealer, clock), ContentStore(database, sealer, clock)
     for size in (100, 50_000):
         await vault.put("local", "run_1", bytes(size))
     await database.transact(content.append, "local", "run_1", "events", 1, 9, bytes(50_000))

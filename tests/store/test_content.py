@@ -6,10 +6,9 @@ from tests.store.installation import add_workspaces, new_sealer
 
 from legation.clock import SystemClock
 from legation.errors import Conflict, InternalError, InvalidParams, NotFound, StorageFailed, TooLarge
-from legation.store.content import MAX_PAGE, MAX_READ_PAGES, Content, Page
-from legation.store.database.queries import parse
-from legation.store.database.transaction import Transaction
-from legation.store.sealing import Sealer
+from legation.store.database.transaction import Transaction, parse
+from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.vault import MAX_PAGE, MAX_READ_PAGES, ContentPage, ContentStore
 
 SQL = {
     query.name: query
@@ -36,13 +35,13 @@ def do(name: str, **args: str) -> Transaction[None]:
     yield SQL[name](**args)
 
 
-async def new_content(database: Either, sealer: Sealer | None = None) -> Content:
+async def new_content(database: Either, sealer: Sealer | None = None) -> ContentStore:
     await add_workspaces(database)
-    return Content(database, sealer or new_sealer(), SystemClock())
+    return ContentStore(database, sealer or new_sealer(), SystemClock())
 
 
 async def append(
-    database: Either, content: Content, first: int, last: int, plain: bytes = b"-", owner: str = "run_1"
+    database: Either, content: ContentStore, first: int, last: int, plain: bytes = b"-", owner: str = "run_1"
 ) -> None:
     await database.transact(content.append, "local", owner, "events", first, last, plain)
 
@@ -52,7 +51,7 @@ async def test_pages_come_back_in_order_and_as_they_were(database: Either) -> No
     await append(database, content, 1, 2, b"one")
     await append(database, content, 3, 3, b"")
     await append(database, content, 4, 9, b"\x00" * 10_000)
-    pages = [Page(1, 2, b"one"), Page(3, 3, b""), Page(4, 9, b"\x00" * 10_000)]
+    pages = [ContentPage(1, 2, b"one"), ContentPage(3, 3, b""), ContentPage(4, 9, b"\x00" * 10_000)]
     assert await content.read("local", "run_1", "events") == pages
     assert await content.read("local", "run_1", "events", after=2) == pages[1:]
     assert await content.read("local", "run_1", "events", after=5) == pages[2:]
@@ -62,7 +61,7 @@ async def test_pages_come_back_in_order_and_as_they_were(database: Either) -> No
 
 
 async def test_a_page_hides_what_it_holds() -> None:
-    assert repr(Page(1, 2, b"hello")) == "<page 1-2, 5 bytes>"
+    assert repr(ContentPage(1, 2, b"hello")) == "<page 1-2, 5 bytes>"
 
 
 async def test_gaps_and_overlaps_are_refused_and_told_where_it_ends(database: Either) -> None:

@@ -7,8 +7,7 @@ from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces
 
 from legation.store import counters
-from legation.store.buckets import SKEW_MS
-from legation.store.counters import FINEST, Held, Window, forget, held, put
+from legation.store.counters import FINEST, SKEW_MS, Held, Window, forget, held, put
 from legation.store.database.transaction import Dangling
 
 NOW = 1_700_000_000_000

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from tests.store.backends import ALL, DURABLE, make_backend
 
 from legation.errors import Conflict, NotFound, StorageFailed
-from legation.store import codec, linefile
-from legation.store.backend import Op, Replace
+from legation.store import codec
+from legation.store.backend import MemoryBackend, Op, Replace
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend
-from legation.store.stream import SLICE_EVENTS, TAIL_EVENTS, Span, Stream
-from legation.store.subscription import Subscription
+from legation.store.stream import SLICE_EVENTS, TAIL_EVENTS, GenerationRange, Stream, Subscription
 from legation.wire.events import Draft
 
 Open = Callable[[], AbstractAsyncContextManager[EventLog]]
@@ -35,7 +33,7 @@ def drafts(first: int, last: int) -> list[Draft]:
     return [Draft("x", b"%d" % number) for number in range(first, last + 1)]
 
 
-async def numbers(of: Stream | Span, after: int = 0) -> list[int]:
+async def numbers(of: Stream | GenerationRange, after: int = 0) -> list[int]:
     found = [event async for event in of.subscribe(after, follow=False)]
     assert [event.raw for event in found] == [b"%d" % event.seq for event in found]
     return [event.seq for event in found]
@@ -134,7 +132,7 @@ async def test_a_follower_of_the_newest_generation_by_its_number_ends_with_it(op
         assert await first_of(everything, 4) == [1, 2, 3, 4]
 
 
-async def all_of(span: Span) -> list[int]:
+async def all_of(span: GenerationRange) -> list[int]:
     return [event.seq async for event in span.subscribe()]
 
 

@@ -21,7 +21,7 @@ from legation.secret import Secret
 from legation.store.identity import members, tokens, users
 from legation.store.identity.credential import CredentialHash, hint_of, new_token
 from legation.store.identity.tokens import DAY_MS, Hashed
-from legation.store.keys import new_key_text
+from legation.store.secrets.keys import new_key_text
 from legation.wire.api.identity import NewToken, Token, TokenKind, UserChange
 from legation.wire.principal import Principal, Role, Scope
 

@@ -9,8 +9,7 @@ import pytest
 
 from legation.errors import StorageFailed
 from legation.store import jsonl as jsonl_module
-from legation.store import linefile
-from legation.store.backend import Trouble
+from legation.store.backend import StorageTrouble
 from legation.store.jsonl import JsonlBackend, stream_info
 from legation.store.log import EventLog
 from legation.wire.events import Draft
@@ -24,8 +23,8 @@ async def write(folder: Path, count: int) -> Path:
     return folder / "ses_a.jsonl"
 
 
-async def read(folder: Path, after: int = 0) -> tuple[list[int], list[Trouble]]:
-    troubles: list[Trouble] = []
+async def read(folder: Path, after: int = 0) -> tuple[list[int], list[StorageTrouble]]:
+    troubles: list[StorageTrouble] = []
     async with EventLog(JsonlBackend(folder), report=troubles.append) as log:
         stream = await log.stream("ses_a")
         return [event.seq async for event in stream.subscribe(after, follow=False)], troubles

@@ -7,12 +7,10 @@ from tests.store.installation import add_workspaces, new_key, new_keys
 from legation.clock import SystemClock
 from legation.errors import ConfigInvalid
 from legation.secret import Secret
-from legation.store.database.queries import parse
-from legation.store.database.transaction import Transaction
-from legation.store.keychecks import check_keys, verify_or_record
-from legation.store.keys import Key, KeyRing, Keys, new_key_text
-from legation.store.sealing import Sealer
-from legation.store.vault import Vault
+from legation.store.database.transaction import Transaction, parse
+from legation.store.secrets.keys import Key, KeyRing, Keys, new_key_text
+from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.vault import Vault, check_keys, verify_or_record
 
 (ROWS,) = parse("-- name: rows\nselect name, value from key_check order by name;")
 

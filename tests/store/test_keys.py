@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 
 from legation.errors import ConfigInvalid, StorageFailed
 from legation.secret import Secret
-from legation.store.keyfile import drop_older, open_file, rotate_file
-from legation.store.keys import BadKey, Keys, encode, key_bytes, load_keys, make_key, new_key_text, read_key
+from legation.store.secrets.keys import (
+    BadKey,
+    Keys,
+    drop_older_keys,
+    encode,
+    key_bytes,
+    load_keys,
+    make_key,
+    new_key_text,
+    open_key_file,
+    read_key,
+    rotate_key_file,
+)
 
 ROOT = Path(__file__).parents[2]
 NOTHING: dict[str, Secret | None] = {}
@@ -62,7 +73,7 @@ def test_a_link_is_refused(path: Path) -> None:
     load_keys(path, NOTHING)
     real = path.rename(path.with_name("elsewhere.json"))
     path.symlink_to(real)
-    for act in (lambda: load_keys(path, NOTHING), lambda: rotate_file(path)):
+    for act in (lambda: load_keys(path, NOTHING), lambda: rotate_key_file(path)):
         with pytest.raises(ConfigInvalid, match="it is a link"):
             act()
     path.unlink()
@@ -116,7 +127,11 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(path: Path, content: str, t
     path.parent.mkdir()
     path.write_text(content)
     path.chmod(0o600)
-    for act in (lambda: load_keys(path, NOTHING), lambda: rotate_file(path), lambda: drop_older(path)):
+    for act in (
+        lambda: load_keys(path, NOTHING),
+        lambda: rotate_key_file(path),
+        lambda: drop_older_keys(path),
+    ):
         with pytest.raises(ConfigInvalid, match=told) as caught:
             act()
         assert KEY[:12] not in caught.value.message
@@ -191,29 +206,29 @@ def test_the_id_of_a_key_never_changes() -> None:
 
 
 def test_rotation_keeps_the_older_keys_until_they_are_dropped(path: Path) -> None:
-    first = open_file(path)
-    second = rotate_file(path)
-    third = rotate_file(path)
-    keys = open_file(path)
+    first = open_key_file(path)
+    second = rotate_key_file(path)
+    third = rotate_key_file(path)
+    keys = open_key_file(path)
     assert keys.vault.current == third
     assert keys.vault.older == (second, first.vault.current)
     assert (keys.pepper, keys.cookie) == (first.pepper, first.cookie)
-    assert drop_older(path) == (second.id, first.vault.current.id)
-    assert drop_older(path) == ()
-    assert open_file(path).vault == type(keys.vault)(third)
+    assert drop_older_keys(path) == (second.id, first.vault.current.id)
+    assert drop_older_keys(path) == ()
+    assert open_key_file(path).vault == type(keys.vault)(third)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_there_is_nothing_to_rotate_without_a_file(path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="does not exist"):
-        rotate_file(path)
+        rotate_key_file(path)
 
 
 def test_what_a_crash_left_does_not_hinder(path: Path) -> None:
     path.parent.mkdir()
     path.with_name("keys.json.new").write_text("half a fi")
     keys = load_keys(path, NOTHING)
-    assert rotate_file(path) != keys.vault.current
+    assert rotate_key_file(path) != keys.vault.current
     assert [entry.name for entry in path.parent.iterdir()] == ["keys.json"]
 
 
@@ -237,7 +252,7 @@ def test_keys_do_not_show_themselves(path: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from legation.store.keys import load_keys
+from legation.store.secrets.keys import load_keys
 sys.stdout.write("ready\\n"); sys.stdout.flush()
 sys.stdin.readline()
 keys = load_keys(Path(sys.argv[1]), {})
@@ -269,5 +284,5 @@ def test_processes_that_start_together_get_the_same_keys(tmp_path: Path) -> None
         answers = {child.communicate(timeout=30)[0] for child in children}
         assert [child.returncode for child in children] == [0] * 4
         assert len(answers) == 1
-        assert answers == {f"{open_file(path).vault.current.id} {open_file(path).links.reveal()}\n"}
+        assert answers == {f"{open_key_file(path).vault.current.id} {open_key_file(path).links.reveal()}\n"}
         assert [entry.name for entry in path.parent.iterdir()] == ["keys.json"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from legation.errors import Conflict
-from legation.store import lock as lock_module
-from legation.store.lock import FolderLock, owner_alive
+from legation.store import files as lock_module
+from legation.store.files import FolderLock, owner_alive
 
 
 def test_a_reader_that_looks_does_not_keep_an_owner_out(tmp_path: Path) -> None:

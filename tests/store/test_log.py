@@ -15,8 +15,7 @@ from legation.store import codec
 from legation.store import stream as stream_module
 from legation.store.backend import Op
 from legation.store.log import EventLog
-from legation.store.stream import Stream
-from legation.store.subscription import Subscription
+from legation.store.stream import Stream, Subscription
 from legation.wire.events import WHOLE, Draft, Event, span_of
 
 BOUND = 20.0  # seconds a test waits for an event before it fails

@@ -8,8 +8,8 @@ import pytest
 
 from legation.errors import InvalidParams
 from legation.secret import Secret
-from legation.store import passphrase
-from legation.store.passphrase import CHUNK, Seal, Unsealing, is_sealed, read_passphrase
+from legation.store.secrets import passphrase
+from legation.store.secrets.passphrase import CHUNK, Seal, Unsealing, is_sealed, read_passphrase
 
 PHRASE = Secret("correct horse battery staple", "passphrase")
 HEADER = 42

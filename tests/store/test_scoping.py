@@ -5,7 +5,7 @@ from pathlib import Path
 
 import legation.store
 from legation.store.database import migrations
-from legation.store.database.queries import Queries
+from legation.store.database.transaction import Queries
 
 SQL = Path(legation.store.__file__).parent / "sql"
 

@@ -13,9 +13,9 @@ from tests.store.s3_server import S3Server, needs_rclone, s3_server
 
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams
 from legation.secret import Secret
-from legation.store.blobs.links import LONGEST, LinkSigner, LinkTarget, disposition
+from legation.store.blobs.base import LONGEST_LINK, LinkSigner, LinkTarget, disposition
 from legation.store.blobs.s3 import S3Blobs
-from legation.store.keys import new_key_text
+from legation.store.secrets.keys import new_key_text
 from legation.testing.clock import FakeClock
 
 KEY = "ws_a/run_1/out=1.html"
@@ -155,7 +155,7 @@ def test_another_installation_does_not_take_it(signer: LinkSigner, clock: FakeCl
     [
         {"expires_in": 0},
         {"expires_in": -5},
-        {"expires_in": LONGEST + 1},
+        {"expires_in": LONGEST_LINK + 1},
         {"filename": ""},
         {"filename": "a/b"},
         {"filename": "a\\b"},

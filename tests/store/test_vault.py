@@ -10,14 +10,11 @@ from tests.store.installation import add_workspaces, new_key, new_sealer
 from legation.clock import SystemClock
 from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, StorageFailed, TooLarge
 from legation.secret import Secret
-from legation.store import rewrapping
-from legation.store.content import Content
-from legation.store.database.queries import parse
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.database.transaction import Row, Transaction
-from legation.store.keys import KeyRing
-from legation.store.sealing import Sealer
-from legation.store.vault import MAX_BUNDLE, Vault, keys_in_use
+from legation.store.database.transaction import Row, Transaction, parse
+from legation.store.secrets.keys import KeyRing
+from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.vault import MAX_BUNDLE, ContentStore, Vault, keys_in_use
 
 KEY = Secret("sk-one", "key")
 BUNDLE = {"MODEL_KEY": KEY, "git.token": Secret('ghp "é" \x00', "git")}
@@ -186,7 +183,7 @@ async def test_rewrapping_puts_everything_under_the_current_key(
     monkeypatch.setattr(rewrapping, "BATCH", 3)
     old, new = new_key(), new_key()
     former = Sealer(KeyRing(old))
-    vault, content = await new_vault(database, former), Content(database, former, SystemClock())
+    vault, content = await new_vault(database, former), ContentStore(database, former, SystemClock())
     ids = [await vault.put("local", "run_1", BUNDLE) for _ in range(7)]
     for workspace, owner in (("local", "run_1"), ("local", "run_2"), ("other", "run_1"), ("other", "run_3")):
         await database.transact(content.append, workspace, owner, "events", 1, 1, b"hello")
@@ -202,7 +199,7 @@ async def test_rewrapping_puts_everything_under_the_current_key(
     alone = Sealer(KeyRing(new))  # the former key is not needed any more
     for bundle_id in ids:
         assert await Vault(database, alone, SystemClock()).open("local", "run_1", bundle_id) == BUNDLE
-    (page,) = await Content(database, alone, SystemClock()).read("other", "run_3", "events")
+    (page,) = await ContentStore(database, alone, SystemClock()).read("other", "run_3", "events")
     assert page.plain == b"hello"
 
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from legation.errors import StorageFailed
 from legation.store.backend import Append, Backend, Op, SetState
-from legation.store.writer import CLOSE_TRIES, Writer
+from legation.store.log import CLOSE_TRIES, Writer
 from legation.wire.events import Event
 
 BOUND = 20.0  # seconds until a word of the writer that does not come is a failure

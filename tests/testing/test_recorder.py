@@ -11,12 +11,11 @@ from legation.agents.acp import AcpAgent
 from legation.agents.driver import OpenRequest
 from legation.agents.rpc import RpcFault
 from legation.proc import Child, Command, Exit, Launcher, Pipes, ProcessLauncher
-from legation.testing.recorder import Recorder
-from legation.testing.recording import Entry, read_recording
+from legation.testing.recorder import RecordedEntry, Recorder, read_recording
 from legation.testing.replay import NO_PID, Replay, ReplayMismatch
-from legation.wire.acp.capabilities import ClientCapabilities
-from legation.wire.acp.content import Text
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.methods import ClientCapabilities
+from legation.wire.acp.updates import Text
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 WAIT = 30.0  # the test's patience, in seconds
@@ -118,7 +117,7 @@ async def test_a_recording_holds_nothing_of_this_machine_or_run(tmp_path: Path) 
 
 def written(folder: Path, *entries: tuple[str, object]) -> Path:
     path = folder / "made.jsonl"
-    path.write_bytes(b"".join(Entry(0.0, way, message).line() for way, message in entries))
+    path.write_bytes(b"".join(RecordedEntry(0.0, way, message).line() for way, message in entries))
     return path
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from tests.wire.samples import json_values
 
 from legation.errors import InvalidParams
-from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallLocation, ToolCallPatch
+from legation.wire.acp.updates import Diff, ToolCall, ToolCallLocation, ToolCallPatch
 from legation.wire.action import (
     FILTERS,
     MAX_DEPTH,

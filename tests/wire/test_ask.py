@@ -1,6 +1,6 @@
 import pytest
 
-from legation.wire.acp.permission import Cancelled, PermissionOption, Selected
+from legation.wire.acp.methods import CancelledOutcome, PermissionOption, SelectedOutcome
 from legation.wire.action import Action
 from legation.wire.ask import (
     ApproveAll,
@@ -38,17 +38,17 @@ def test_an_approval_never_becomes_always() -> None:
     always = options("allow_always", "reject_once")
     assert choose_option(always, "approved") is None
     yes = Decision("approved", by="me", reason="fine", option_id="id-allow_always")
-    assert permission_outcome(always, yes) == Selected(option_id="id-reject_once")
-    assert permission_outcome(options("allow_always"), yes) == Cancelled()
+    assert permission_outcome(always, yes) == SelectedOutcome(option_id="id-reject_once")
+    assert permission_outcome(options("allow_always"), yes) == CancelledOutcome()
 
 
 def test_always_is_pressed_by_a_grant_of_ours_and_only_where_there_is_no_once() -> None:
     granted = Decision("approved", by="me", reason="fine", grant="grt_1")
     always = options("allow_always", "reject_once")
-    assert permission_outcome(always, granted) == Selected(option_id="id-allow_always")
-    assert permission_outcome(options(*KINDS), granted) == Selected(option_id="id-allow_once")
+    assert permission_outcome(always, granted) == SelectedOutcome(option_id="id-allow_always")
+    assert permission_outcome(options(*KINDS), granted) == SelectedOutcome(option_id="id-allow_once")
     denied = Decision("denied", by="me", reason="no", grant="grt_1")
-    assert permission_outcome(options("allow_always"), denied) == Cancelled()
+    assert permission_outcome(options("allow_always"), denied) == CancelledOutcome()
 
 
 def test_a_refusal_may_be_for_always_where_nothing_else_is_offered() -> None:
@@ -57,7 +57,7 @@ def test_a_refusal_may_be_for_always_where_nothing_else_is_offered() -> None:
 
 def test_a_refusal_without_a_reject_option_cancels() -> None:
     no = Decision("denied", by="me", reason="no")
-    assert permission_outcome(options("allow_once"), no) == Cancelled()
+    assert permission_outcome(options("allow_once"), no) == CancelledOutcome()
 
 
 def test_a_preferred_option_counts_only_if_it_says_the_same() -> None:
@@ -73,7 +73,7 @@ def test_a_preferred_option_counts_only_if_it_says_the_same() -> None:
 @pytest.mark.parametrize("outcome", ["superseded", "cancelled"])
 def test_the_end_of_a_turn_is_told_as_cancelled(outcome: Outcome) -> None:
     decision = Decision(outcome, by="host", reason="the turn ended")
-    assert permission_outcome(options(*KINDS), decision) == Cancelled()
+    assert permission_outcome(options(*KINDS), decision) == CancelledOutcome()
 
 
 @pytest.mark.parametrize(

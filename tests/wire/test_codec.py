@@ -3,44 +3,40 @@ import json
 import pytest
 
 from legation.host.modes import setup_facts
-from legation.wire.acp.config import BooleanOption, SessionMode, SessionModeState
-from legation.wire.acp.content import Text, Unread
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.permission import PermissionOption
+from legation.wire.acp.methods import McpServer, PermissionOption, SessionSetup, Usage
 from legation.wire.acp.rpc import RpcError
-from legation.wire.acp.sessions import SessionSetup, Usage
-from legation.wire.acp.updates import Unrecognized
+from legation.wire.acp.updates import BooleanOption, SessionMode, SessionModeState, Text, Unread, Unrecognized
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision
 from legation.wire.codec import HOST_STREAM, SESSION_STREAM, decode, draft
-from legation.wire.diagnostic import MEANINGS, Diagnostic, DiagnosticCode
-from legation.wire.events import Draft, Event
-from legation.wire.hoststream import (
+from legation.wire.event_types import (
+    DIAGNOSTIC_MEANINGS,
+    AgentExited,
     AgentRemoved,
     AgentUpdated,
+    Diagnostic,
+    DiagnosticCode,
     ExitStatus,
-    McpServerNames,
-    PermissionUpdated,
-    SessionUpdated,
-)
-from legation.wire.lifecycle import (
-    AgentExited,
     ExtensionAnswered,
     ExtensionMessage,
+    McpServerNames,
+    Payload,
     PermissionAnswered,
     PermissionAsked,
+    PermissionUpdated,
     PromptFinished,
     PromptStarted,
     QuestionAnswered,
     QuestionAsked,
     SessionReset,
     SessionStatus,
+    SessionUpdated,
     SetupFacts,
     TurnState,
     UnaskedEffect,
     UnaskingMode,
 )
-from legation.wire.payload import Payload
+from legation.wire.events import Draft, Event
 
 ASK = Ask(
     id="perm_1",
@@ -157,4 +153,4 @@ def test_a_row_of_another_version_is_kept(row: Draft, value: object) -> None:
 
 
 def test_every_diagnostic_code_has_a_meaning() -> None:
-    assert set(MEANINGS) == set(DiagnosticCode)
+    assert set(DIAGNOSTIC_MEANINGS) == set(DiagnosticCode)

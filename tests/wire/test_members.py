@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.samples import json_values
 
-from legation.wire.members import MOST_TOKENS, members
+from legation.wire.jsontext import MOST_TOKENS, members
 
 
 @given(st.dictionaries(st.text(), json_values, max_size=4), st.booleans())

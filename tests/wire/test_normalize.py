@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.samples import UPDATES, json_updates, json_values, tagged
 
+from legation.wire.codec import Normalized, normalize_session_update
 from legation.wire.events import UNRECOGNIZED, update_type
-from legation.wire.normalize import Normalized, normalize_session_update
 
 MAY_BE_OMITTED = {
     "name",

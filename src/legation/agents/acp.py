@@ -11,28 +11,23 @@ from typing import Self, TypedDict, TypeVar
 from msgspec.structs import replace
 
 import legation
-from legation.agents.answers import READ_ERRORS, fit, read_answer
-from legation.agents.beginning import Beginning, must_not_be_obeyed
-from legation.agents.driver import AgentInfo, OnAnswer, OpenRequest
+from legation.agents.driver import DriverBase, OnAnswer, OpenRequest, SessionStart, require_no_agent_config
+from legation.agents.messages import READ_ERRORS, fit, read_answer
 from legation.agents.output import Output, Stray
 from legation.agents.rpc import OUTBOX_LIMIT, AgentListener, AgentRefused, RpcPeer
 from legation.errors import AgentError, InvalidParams, TimedOut, TransportClosed, Unavailable
 from legation.proc import Child, Command, Exit, Launcher, Pipes
-from legation.wire.acp.capabilities import (
+from legation.wire.acp.methods import (
     AuthenticateRequest,
     AuthMethod,
     ClientCapabilities,
     Implementation,
     InitializeRequest,
     InitializeResponse,
-)
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.sessions import (
     ListSessionsRequest,
     ListSessionsResponse,
     LoadSessionRequest,
+    McpServer,
     NewSessionRequest,
     NewSessionResponse,
     PromptRequest,
@@ -44,7 +39,8 @@ from legation.wire.acp.sessions import (
     SetConfigOptionResponse,
     SetModeRequest,
 )
-from legation.wire.acp.shape import PROTOCOL_VERSION
+from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.updates import ContentBlock
 
 _T = TypeVar("_T")
 _Setup = TypeVar("_Setup", bound=SessionSetup)
@@ -57,7 +53,7 @@ class _SessionParams(TypedDict):
     meta: Mapping[str, object] | None
 
 
-class AcpAgent(AgentInfo):
+class AcpAgent(DriverBase):
     """A running agent; from `start`, one that has answered the handshake.
 
     What the agent did not declare is refused with `CapabilityUnsupported` before it is asked. Limits are in
@@ -67,13 +63,13 @@ class AcpAgent(AgentInfo):
 
     takes_edits = False  # it acts on the arguments that it asked about, whatever it is answered
 
-    def __init__(self, child: Child, inbox: AgentListener, beginning: Beginning | None = None) -> None:
+    def __init__(self, child: Child, inbox: AgentListener, beginning: SessionStart | None = None) -> None:
         super().__init__(child.name, InitializeResponse(protocol_version=SUPPORTED_VERSIONS[0]))
         self.child = child
         stray = Stray()
         self._peer = RpcPeer(child, inbox, stray)
         self._output = Output(child, self._peer.run, trouble=inbox.trouble, stray=stray)  # reads from now on
-        self._beginning = beginning or Beginning()
+        self._beginning = beginning or SessionStart()
 
     @classmethod
     async def start(
@@ -255,7 +251,7 @@ class AcpAgent(AgentInfo):
         """Members that all three have."""
         self._abilities.require(method)
         if self._beginning.obeys:
-            await asyncio.to_thread(must_not_be_obeyed, Path(request.cwd), self._beginning.obeys)
+            await asyncio.to_thread(require_no_agent_config, Path(request.cwd), self._beginning.obeys)
         admitted = self._abilities.admit(method, request)
         return {
             "cwd": admitted.cwd,

@@ -11,31 +11,31 @@ INV-D3  After `stop` nothing that it started runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from legation.errors import AgentError, CapabilityUnsupported
+from legation.errors import AgentError, CapabilityUnsupported, Forbidden
 from legation.proc import Exit
-from legation.wire.acp.capabilities import (
+from legation.store.trust import is_repository_root
+from legation.wire.acp.methods import (
     AgentCapabilities,
     AuthMethod,
     ClientCapabilities,
     Implementation,
     InitializeResponse,
-)
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod
-from legation.wire.acp.sessions import (
     ListSessionsResponse,
+    McpServer,
     NewSessionResponse,
     PromptResponse,
     SessionSetup,
     SetConfigOptionResponse,
 )
+from legation.wire.acp.rpc import AgentMethod
+from legation.wire.acp.updates import ContentBlock
 
 DriverName = Literal["acp", "claude", "codex", "opencode", "amp"]
 
@@ -145,7 +145,7 @@ class Driver(Protocol):
     async def cancel(self, session_id: str) -> None: ...
 
 
-class AgentInfo:
+class DriverBase:
     """The part of a driver that is known after the handshake. `announced` is the answer to it as it came."""
 
     def __init__(self, name: str, hello: InitializeResponse) -> None:
@@ -297,3 +297,51 @@ def _complete(server: McpServer) -> McpServer:
     if server.type == "stdio":
         return msgspec.structs.replace(server, args=server.args or (), env=server.env or ())
     return msgspec.structs.replace(server, headers=server.headers or ())
+
+
+# How an agent begins in a folder, where Legation knows more of it than its protocol says.
+
+
+@dataclass(frozen=True, slots=True)
+class AskingModes:
+    """Modes of one agent, by what it calls them: in which it asks, the best first, and in which it does not. For names
+    that do not say it themselves (`host/modes.py` knows those that do)."""
+
+    asking: tuple[str, ...] = ()
+    unasking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """Of sessions by ACP.
+
+    `meta` is the `_meta` of `session/new`, `session/load` and `session/resume`. With `mode` a session that begins in
+    another one is put into that, unless the other is among `keeps`. None begins in a folder that has what it `obeys`.
+    """
+
+    meta: Mapping[str, object] = field(default_factory=dict)
+    mode: str | None = None
+    keeps: tuple[str, ...] = ()
+    obeys: tuple[str, ...] = ()
+
+
+def require_no_agent_config(folder: Path, patterns: tuple[str, ...]) -> None:
+    """There is nothing in the folder, or above it in its repository, that an agent would act on unasked. Blocks."""
+    if not patterns:
+        return
+    for place in _to_the_root(folder):
+        for pattern in patterns:
+            if found := next(iter(place.glob(pattern)), None):
+                raise Forbidden(
+                    f"cannot start it in {folder}: it would act on {found}, whatever it is told; look at that, then "
+                    "trust the folder with `legation trust`, or use another agent"
+                )
+
+
+def _to_the_root(folder: Path) -> Iterator[Path]:
+    """The folder and those above it, up to the root of the repository; all of them where there is none."""
+    real = folder.resolve()
+    for place in (real, *real.parents):
+        yield place
+        if is_repository_root(place):
+            return

@@ -1,20 +1,25 @@
-"""The lines of an agent's output, as messages. Strict and fast first; then whatever can be made of it.
+"""Messages of an agent, read: strictly and fast first, then whatever can be made of them."""
 
-INV-M1  Nobody can tell a line that was read by its beginning from one that was read whole. A JSON text has one reading
-        from left to right: where a line begins with what another had before its update, an update is what comes next;
-        one JSON object up to the last two brackets is that update, and the brackets end the params and the message.
-"""
+from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError
+from legation.wire.acp.updates import salvaged
 from legation.wire.events import Draft, Span, span_of, strict_update_type, update_type
-from legation.wire.members import members
+from legation.wire.jsontext import members
+
+# The lines of an agent's output, as messages. Strict and fast first; then whatever can be made of it.
+#
+# INV-M1  Nobody can tell a line that was read by its beginning from one that was read whole. A JSON text has one reading
+#         from left to right: where a line begins with what another had before its update, an update is what comes next;
+#         one JSON object up to the last two brackets is that update, and the brackets end the params and the message.
 
 NONE = msgspec.Raw(b"")
 NULL = msgspec.Raw(b"null")
@@ -51,7 +56,7 @@ class _Beginning(msgspec.Struct, frozen=True, gc=False):
     span: Span
 
 
-class Message(msgspec.Struct, gc=False):
+class RpcMessage(msgspec.Struct, gc=False):
     """Any message, its parts left as bytes; a part that is not there, or null, is empty."""
 
     method: str = ""
@@ -74,7 +79,7 @@ class _Cancel(msgspec.Struct, gc=False):
 
 _decode_update_line = msgspec.json.Decoder(_UpdateLine).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
-_decode_message = msgspec.json.Decoder(Message).decode
+_decode_message = msgspec.json.Decoder(RpcMessage).decode
 _decode_cancel = msgspec.json.Decoder(_Cancel).decode
 _decode_error = msgspec.json.Decoder(RpcError).decode
 
@@ -198,7 +203,7 @@ def is_odd(line: bytes) -> bool:
     return message.method == "session/update" and not message.id
 
 
-def read_message(line: bytes) -> Message | None:
+def read_message(line: bytes) -> RpcMessage | None:
     """None for what is no message at all."""
     try:
         return _decode_message(line)
@@ -206,7 +211,7 @@ def read_message(line: bytes) -> Message | None:
         return _piece_together(line)
 
 
-def _piece_together(line: bytes) -> Message | None:
+def _piece_together(line: bytes) -> RpcMessage | None:
     """From texts that no parser takes: too deep, or with halves of characters."""
     try:
         parts = members(line)
@@ -218,7 +223,7 @@ def _piece_together(line: bytes) -> Message | None:
     if not isinstance(method, str):
         return None
     raws = {key: msgspec.Raw(parts[key]) for key in ("id", "params", "result", "error") if key in parts}
-    return Message(method=method, **raws)
+    return RpcMessage(method=method, **raws)
 
 
 def read_odd_update(params: bytes, native: bytes) -> tuple[str, Draft] | None:
@@ -263,3 +268,60 @@ def id_key(raw: bytes) -> bytes:
     if isinstance(value, str):
         return jsontext.write(value)
     return b"%d" % int(value) if isinstance(value, float) and value.is_integer() else raw
+
+
+# What an agent answered, read as the protocol wants it read.
+#
+# INV-A1  An optional member that does not fit counts as absent, an item of a list that does not fit is left
+#         out, unknown members are ignored. Only what is required must be right.
+
+READ_ERRORS = jsontext.READ_ERRORS
+
+_T = TypeVar("_T")
+
+
+def read_answer(raw: bytes, shape: type[_T]) -> _T:
+    """As `fit`; null is an empty object, as some agents have it."""
+    value = jsontext.read(raw)
+    return fit({} if value is None else value, shape)
+
+
+def fit(value: object, shape: type[_T]) -> _T:
+    """Raises one of READ_ERRORS where something required is missing or wrong."""
+    try:
+        return msgspec.convert(value, shape)
+    except READ_ERRORS:
+        return msgspec.convert(_fitted(salvaged(value), shape), shape)
+
+
+def _fitted(value: object, kind: object) -> object:
+    for part in get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,):
+        if isinstance(value, dict) and isinstance(part, type) and issubclass(part, msgspec.Struct):
+            return _with_fitting_members(value, part)
+        if isinstance(value, list) and get_origin(part) is tuple:
+            return _fitting_items(value, get_args(part)[0])
+    return value
+
+
+def _with_fitting_members(value: dict[str, object], shape: type[msgspec.Struct]) -> dict[str, object]:
+    kept = dict(value)
+    for field in msgspec.structs.fields(shape):
+        name = field.encode_name
+        if name in kept and not _reads_as(kept[name], field.type):
+            kept[name] = _fitted(kept[name], field.type)
+            if not field.required and not _reads_as(kept[name], field.type):
+                del kept[name]
+    return kept
+
+
+def _fitting_items(items: list[object], kind: object) -> list[object]:
+    fitted = (item if _reads_as(item, kind) else _fitted(item, kind) for item in items)
+    return [item for item in fitted if _reads_as(item, kind)]
+
+
+def _reads_as(value: object, kind: object) -> bool:
+    try:
+        msgspec.convert(value, cast(type[object], kind))
+    except READ_ERRORS:
+        return False
+    return True

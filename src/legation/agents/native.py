@@ -19,36 +19,33 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from legation.agents import outlines
-from legation.agents.beginning import Beginning
-from legation.agents.driver import AgentInfo, OnAnswer, OpenRequest
+from legation.agents.driver import DriverBase, OnAnswer, OpenRequest, SessionStart
 from legation.agents.pool import Pool
 from legation.agents.rpc import SLICE_LINES, AgentListener, AgentRefused, RpcFault
 from legation.errors import AgentError, InvalidParams, LegationError
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.proc.lines import MAX_LINE
 from legation.wire import codec, jsontext
-from legation.wire.acp.capabilities import ClientCapabilities, ElicitationCapabilities, InitializeResponse
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.acp.mcp import NameValue
-from legation.wire.acp.permission import (
+from legation.wire.acp.methods import (
+    ClientCapabilities,
+    CreateElicitationRequest,
+    CreateElicitationResponse,
+    ElicitationCapabilities,
+    InitializeResponse,
+    ListSessionsResponse,
+    NameValue,
+    NewSessionResponse,
     PermissionOption,
+    PromptResponse,
     RequestPermissionRequest,
     RequestPermissionResponse,
-    Selected,
-)
-from legation.wire.acp.rpc import AgentMethod, ClientMethod, ErrorCode, RpcError
-from legation.wire.acp.sessions import (
-    ListSessionsResponse,
-    NewSessionResponse,
-    PromptResponse,
+    SelectedOutcome,
     SessionSetup,
     SetConfigOptionResponse,
 )
-from legation.wire.acp.shape import Shape
-from legation.wire.acp.toolcall import ToolCall, ToolCallPatch, ToolCallUpdate
-from legation.wire.acp.updates import SessionUpdate
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.rpc import AgentMethod, ClientMethod, ErrorCode, RpcError, Shape
+from legation.wire.acp.updates import ContentBlock, SessionUpdate, ToolCall, ToolCallPatch, ToolCallUpdate
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import UNRECOGNIZED, Draft
 
 ALLOW: Final = "allow"
@@ -77,11 +74,11 @@ class DriverContext:
     inbox: AgentListener
     pool: Pool
     trusts: Callable[[str], bool]
-    beginning: Beginning = field(default_factory=Beginning)  # of sessions by ACP
+    beginning: SessionStart = field(default_factory=SessionStart)  # of sessions by ACP
 
 
 @dataclass(frozen=True, slots=True)
-class Permission:
+class PermissionDecision:
     """A decision of the host. `cancelled`: nobody decided, for the turn is over. `params` are other arguments to act on."""
 
     allowed: bool
@@ -90,7 +87,7 @@ class Permission:
     params: Mapping[str, object] | None = None
 
 
-class Reply(Generic[_T]):
+class PendingReply(Generic[_T]):
     """An answer that is still to come. It is given once; what comes after it counts for nothing."""
 
     def __init__(self, on_answer: OnAnswer[_T] = None) -> None:
@@ -217,7 +214,7 @@ def unknown_session(method: AgentMethod) -> AgentRefused:
     return AgentRefused(method, RpcError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such session"))
 
 
-class NativeAgent(AgentInfo, ABC):
+class NativeAgent(DriverBase, ABC):
     HELLO: ClassVar[InitializeResponse]
     takes_edits: bool = False
 
@@ -372,7 +369,7 @@ class NativeAgent(AgentInfo, ABC):
     def trouble(self, code: DiagnosticCode, message: str) -> None:
         self._inbox.trouble(code, message)
 
-    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]:
+    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[PermissionDecision]:
         """Recorded in its place before this returns. Cancelling the task takes the question back."""
         if (session_id, call.tool_call_id) in self._cut:
             return asyncio.create_task(_now(self.refused_permission()))
@@ -383,11 +380,11 @@ class NativeAgent(AgentInfo, ABC):
         """All that is known of the call is a digest: it will not be permitted (INV-N2)."""
         self._cut.add((session_id, call_id))
 
-    def refused_permission(self) -> Permission:
+    def refused_permission(self) -> PermissionDecision:
         """The answer to a question that nobody could be shown, with a word to those who read (INV-N2)."""
         what = f"the agent asked for a permission, was refused, and nobody was asked: {TOO_LONG}"
         self._inbox.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
-        return Permission(
+        return PermissionDecision(
             allowed=False, message=f"This cannot be permitted: {TOO_LONG}. Do it in smaller parts."
         )
 
@@ -427,22 +424,22 @@ async def _now(answer: _T) -> _T:
     return answer
 
 
-def _permission(answer: object) -> Permission:
+def _permission(answer: object) -> PermissionDecision:
     assert isinstance(answer, RequestPermissionResponse)
     said = (answer.meta or {}).get(META)
     words: Mapping[str, object] = said if isinstance(said, Mapping) else {}
     message, params = words.get("message"), words.get("params")
-    selected = isinstance(answer.outcome, Selected)
-    return Permission(
-        allowed=isinstance(answer.outcome, Selected) and answer.outcome.option_id == ALLOW,
+    selected = isinstance(answer.outcome, SelectedOutcome)
+    return PermissionDecision(
+        allowed=isinstance(answer.outcome, SelectedOutcome) and answer.outcome.option_id == ALLOW,
         cancelled=not selected,
         message=message if isinstance(message, str) else None,
         params=params if isinstance(params, Mapping) else None,
     )
 
 
-def _refused(fault: RpcFault) -> Permission:
-    return Permission(allowed=False, message=fault.error.message)
+def _refused(fault: RpcFault) -> PermissionDecision:
+    return PermissionDecision(allowed=False, message=fault.error.message)
 
 
 def _answer(answer: object) -> CreateElicitationResponse:

@@ -34,12 +34,11 @@ import msgspec
 
 from legation.agents.messages import UpdateReader, read_message, read_odd_update
 from legation.wire import jsontext
-from legation.wire.acp.content import Text
-from legation.wire.acp.toolcall import Diff, ToolCallLocation
+from legation.wire.acp.updates import Diff, Text, ToolCallLocation
 from legation.wire.codec import UPDATES
 from legation.wire.events import CUT, UNREADABLE, UNRECOGNIZED, WHOLE, Draft, LongNative, Span
-from legation.wire.members import members
-from legation.wire.universal.outbox import nests_too_deep
+from legation.wire.jsontext import members
+from legation.wire.universal.output import nests_too_deep
 
 MOST_BYTES: Final = 1024 * 1024  # of a line that is decoded in the server's process
 DENSE_BYTES: Final = 64 * 1024  # a shorter one is read at once, whatever it is

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from legation.errors import AgentError, AgentExited, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Exit
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.event_types import DiagnosticCode
 
 EXIT_LIMIT = (
     1.0  # seconds from the end of a process's output to its exit, where it is its end: the kernel's time

@@ -35,9 +35,9 @@ from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child
 from legation.proc.lines import MAX_LINE
 from legation.wire import jsontext
-from legation.wire.acp.permission import Cancelled, RequestPermissionResponse
+from legation.wire.acp.methods import CancelledOutcome, RequestPermissionResponse
 from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ClientMethod, ErrorCode, RpcError
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway cannot fill our memory
@@ -109,7 +109,7 @@ class RpcPeer:
         self._child = child
         self._strayed = stray or Stray()
         self._inbox = inbox
-        self._calls = Calls()
+        self._calls = OutgoingCalls()
         self._answering: dict[bytes, asyncio.Future[object]] = {}
         self._updates = UpdateReader()
         self._handled = 0  # messages since others had their turn
@@ -177,7 +177,7 @@ class RpcPeer:
     def _write(self, message: dict[str, object]) -> None:
         self._child.write(jsontext.write(message) + b"\n")
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: OutgoingCall) -> None:
         self._calls.give_up(call)
         with suppress(LegationError):  # the agent may be gone, which is as good
             self._write({"jsonrpc": "2.0", "method": CANCEL_REQUEST, "params": {"requestId": call.number}})
@@ -272,7 +272,7 @@ class RpcPeer:
         if method == ClientMethod.REQUEST_PERMISSION:
             what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
             self._inbox.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
-            answer: object = RequestPermissionResponse(outcome=Cancelled())
+            answer: object = RequestPermissionResponse(outcome=CancelledOutcome())
         else:
             self._inbox.trouble(
                 DiagnosticCode.AGENT_LINE_TOO_LONG,
@@ -388,7 +388,7 @@ GIVEN_UP_KEPT = 1000  # an agent need not ever answer what we gave up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class OutgoingCall:
     """`answer` is None where there will be none."""
 
     number: int
@@ -401,22 +401,22 @@ class Call:
         return self.answer.done() and not self.answer.cancelled()
 
 
-class Calls:
+class OutgoingCalls:
     def __init__(self) -> None:
         self._last = 0
-        self._open: dict[bytes, Call] = {}
+        self._open: dict[bytes, OutgoingCall] = {}
         self._given_up: dict[bytes, str] = {}  # id -> method, oldest first
 
-    def begin(self, method: str, on_answer: Callable[[bytes | RpcError], None]) -> Call:
+    def begin(self, method: str, on_answer: Callable[[bytes | RpcError], None]) -> OutgoingCall:
         self._last += 1
-        call = Call(self._last, method, on_answer, asyncio.get_running_loop().create_future())
+        call = OutgoingCall(self._last, method, on_answer, asyncio.get_running_loop().create_future())
         self._open[b"%d" % call.number] = call
         return call
 
-    def end(self, call: Call) -> None:
+    def end(self, call: OutgoingCall) -> None:
         del self._open[b"%d" % call.number]
 
-    def give_up(self, call: Call) -> None:
+    def give_up(self, call: OutgoingCall) -> None:
         """The agent still owes an answer, and that it was cancelled is then the one to expect."""
         if len(self._given_up) >= GIVEN_UP_KEPT:
             del self._given_up[next(iter(self._given_up))]

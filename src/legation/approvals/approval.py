@@ -13,13 +13,16 @@ INV-3  Every other end is a refusal. Silence is one.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
-from legation.approvals.trace import Call, must_be_name
-from legation.errors import AlreadyAnswered, InvalidParams
+from legation.approvals.policy.patterns import BadGlob, go_glob
+from legation.approvals.trace.step import TracedCall, must_be_name
+from legation.errors import AlreadyAnswered, Conflict, Forbidden, InvalidParams
 from legation.ids import new_id
 from legation.store.database.transaction import Row
 from legation.wire.action import Action
@@ -34,7 +37,7 @@ Needs: TypeAlias = Literal["supervisor", "person"]
 Asked: TypeAlias = Literal["supervisor", "human_approval"]
 
 
-class Status(StrEnum):
+class ApprovalState(StrEnum):
     PENDING = "pending"  # nobody has answered
     APPROVED = "approved"  # may be consumed, once
     DENIED = "denied"  # somebody said no
@@ -43,7 +46,7 @@ class Status(StrEnum):
     CANCELLED = "cancelled"  # whoever asked has gone
 
 
-class Change(StrEnum):
+class ApprovalChange(StrEnum):
     APPROVE = "approve"
     DENY = "deny"
     EXPIRE = "expire"
@@ -53,19 +56,23 @@ class Change(StrEnum):
 
 
 _ENDS: Final = {
-    Change.EXPIRE: Status.EXPIRED,
-    Change.SUPERSEDE: Status.SUPERSEDED,
-    Change.CANCEL: Status.CANCELLED,
+    ApprovalChange.EXPIRE: ApprovalState.EXPIRED,
+    ApprovalChange.SUPERSEDE: ApprovalState.SUPERSEDED,
+    ApprovalChange.CANCEL: ApprovalState.CANCELLED,
 }
 
 # From a state, by a change, to a state. What is not here does not happen. Consumed approvals have no changes.
-TRANSITIONS: Final[dict[Status, dict[Change, Status]]] = {
-    Status.PENDING: {Change.APPROVE: Status.APPROVED, Change.DENY: Status.DENIED, **_ENDS},
-    Status.APPROVED: {Change.CONSUME: Status.APPROVED, **_ENDS},
-    Status.DENIED: {},
-    Status.EXPIRED: {},
-    Status.SUPERSEDED: {},
-    Status.CANCELLED: {},
+TRANSITIONS: Final[dict[ApprovalState, dict[ApprovalChange, ApprovalState]]] = {
+    ApprovalState.PENDING: {
+        ApprovalChange.APPROVE: ApprovalState.APPROVED,
+        ApprovalChange.DENY: ApprovalState.DENIED,
+        **_ENDS,
+    },
+    ApprovalState.APPROVED: {ApprovalChange.CONSUME: ApprovalState.APPROVED, **_ENDS},
+    ApprovalState.DENIED: {},
+    ApprovalState.EXPIRED: {},
+    ApprovalState.SUPERSEDED: {},
+    ApprovalState.CANCELLED: {},
 }
 
 
@@ -97,7 +104,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     argument_names: str
     content_owner: str
     group_key: str
-    status: Status
+    status: ApprovalState
     created_at: int
     expires_at: int
     resolved_at: int | None
@@ -117,8 +124,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None  # no column: why it ended, a fixed word of the trace, where that was looked up
 
     @property
-    def call(self) -> Call:
-        return Call(
+    def call(self) -> TracedCall:
+        return TracedCall(
             trace_id=self.trace_id,
             agent=self.agent,
             tool=self.tool,
@@ -138,10 +145,12 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         """The user who answered, where a person did."""
         return self.resolver_user if self.resolver_level == 2 else None
 
-    def status_at(self, now_ms: int) -> Status:
+    def status_at(self, now_ms: int) -> ApprovalState:
         """What it is although nobody has written it down yet."""
-        open_still = self.status in (Status.PENDING, Status.APPROVED) and self.consumed_at is None
-        return Status.EXPIRED if open_still and self.expires_at <= now_ms else self.status
+        open_still = (
+            self.status in (ApprovalState.PENDING, ApprovalState.APPROVED) and self.consumed_at is None
+        )
+        return ApprovalState.EXPIRED if open_still and self.expires_at <= now_ms else self.status
 
 
 _COLUMNS: Final = tuple(name for name in Approval.__struct_fields__ if name != "reason")
@@ -149,7 +158,7 @@ _COLUMNS: Final = tuple(name for name in Approval.__struct_fields__ if name != "
 
 def read(row: Row) -> Approval:
     values = {name: row[name] for name in _COLUMNS}
-    values |= {"status": Status(row["status"]), "injection_risk": bool(row["injection_risk"])}
+    values |= {"status": ApprovalState(row["status"]), "injection_risk": bool(row["injection_risk"])}
     values["editable"] = bool(row["editable"])
     if row["confidence"] is not None:
         values["confidence"] = float(row["confidence"])  # SQLite's `returning` gives 1 for 1.0
@@ -158,7 +167,7 @@ def read(row: Row) -> Approval:
     return Approval(**values)
 
 
-def moved(approval: Approval, change: Change, now_ms: int) -> Status:
+def moved(approval: Approval, change: ApprovalChange, now_ms: int) -> ApprovalState:
     """The state after a change; `AlreadyAnswered` where the table has no way."""
     to = TRANSITIONS[approval.status].get(change) if approval.consumed_at is None else None
     overdue = approval.expires_at <= now_ms and change not in _ENDS
@@ -196,8 +205,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     requester_version: int | None = None  # of a browser's credential
 
     @property
-    def call(self) -> Call:
-        return Call(
+    def call(self) -> TracedCall:
+        return TracedCall(
             trace_id=self.trace_id,
             agent=self.action.agent,
             tool=self.action.tool,
@@ -221,7 +230,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidParams("cannot ask without an end: give an expiry after now and within a week")
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`claim` is the caller's word on who it is, kept as that and never believed."""
 
     approve: bool
@@ -259,3 +268,107 @@ def new_approval_id(now_ms: int) -> str:
 
 def label(principal: Principal) -> str:
     return f"{principal.kind}:{principal.id}"
+
+
+# Who may decide an approval.
+#
+# INV-1  Nobody without the scope `approve` and a level of 1 at least.
+# INV-2  What needs a person, from the start or by escalation, only a person's credential decides (level 2).
+# INV-3  Nobody decides its own: not the credential that asked, not the agent that would act.
+# INV-4  Where the rule names reviewers, a person decides only as one of them.
+# INV-5  While a supervisor holds a claim, other supervisors wait. A person never does.
+
+
+def may_decide(approval: Approval, principal: Principal) -> None:
+    may_judge(approval, principal)
+    if approval.needs == "person" and principal.level < 2:
+        raise Forbidden(
+            f"cannot decide approval {approval.id} as a supervisor: it needs a person; leave it to one",
+            {"needs": "person"},
+        )
+
+
+def may_judge(approval: Approval, principal: Principal) -> None:
+    """Have a say at all, be it that somebody else decides."""
+    if principal.level < 1 or "approve" not in principal.scopes:
+        raise Forbidden(
+            f"cannot decide approval {approval.id} with this credential: it may not approve; use a supervisor's or "
+            "a person's"
+        )
+    requester = (approval.requester_kind, approval.requester)
+    own = principal.agent is not None and principal.agent == approval.agent
+    if own or principal.asker == requester or (principal.kind, principal.id) == ("agent", approval.agent):
+        raise Forbidden(
+            f"cannot decide approval {approval.id}: whoever asks does not answer; let somebody else decide"
+        )
+
+
+def must_review(approval: Approval, principal: Principal, called: Iterable[str]) -> None:
+    """`called`: the names by which the person may be meant, besides the credential itself."""
+    wanted = {name.casefold() for name in approval.reviewers}
+    if wanted.isdisjoint({label(principal), *(name.casefold() for name in called)}):
+        raise Forbidden(
+            f"cannot decide approval {approval.id}: its rule leaves that to {', '.join(approval.reviewers)}; ask them",
+            {"reviewers": list(approval.reviewers)},
+        )
+
+
+def must_be_free(approval: Approval, principal: Principal, now_ms: int) -> None:
+    if principal.level < 2 and is_held_by_another(approval, principal, now_ms):
+        raise held(approval)
+
+
+def is_held_by_another(approval: Approval, principal: Principal, now_ms: int) -> bool:
+    held_now = approval.claimed_until is not None and approval.claimed_until > now_ms
+    return held_now and approval.claimed_by != label(principal)
+
+
+def held(approval: Approval) -> Conflict:
+    return Conflict(
+        f"cannot take approval {approval.id}: {approval.claimed_by} is looking at it; wait for its claim to end",
+        {"claimedBy": approval.claimed_by, "claimedUntil": approval.claimed_until},
+    )
+
+
+# The patterns that people send: Go's `filepath.Match`, as policies have it; a malformed one is refused.
+
+LONGEST_PATTERN: Final = 256  # characters of a pattern
+
+# The grammar of well-formed ones without control characters, which no name has, for those who read our OpenAPI
+# document. `Glob` decides.
+_ANY: Final = r"[^\x00-\x1f\x7f]"
+_IN_SET: Final = rf"(\\{_ANY}|[^\\\]\-\x00-\x1f\x7f])"
+_RANGE: Final = f"{_IN_SET}(-{_IN_SET})?"
+WELL_FORMED: Final = rf"^([^\[\\\x00-\x1f\x7f]|\\{_ANY}|\[(\^|(?!\^))({_RANGE})+\])+$"
+GlobText = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=LONGEST_PATTERN,
+        pattern=WELL_FORMED,
+        extra_json_schema={"description": "a pattern as in Go's filepath.Match, such as filesystem.*"},
+    ),
+]
+
+
+class Glob:
+    """`Glob("filesystem.*").matches("filesystem.read_file")`."""
+
+    __slots__ = ("_matches", "text")
+
+    def __init__(self, text: str) -> None:
+        if not text or len(text) > LONGEST_PATTERN:
+            raise InvalidParams(
+                f"cannot use a pattern that is empty or longer than {LONGEST_PATTERN} characters"
+            )
+        try:
+            self._matches = go_glob(text).fullmatch
+        except BadGlob as fault:
+            raise InvalidParams(f"cannot use the pattern: {fault}; correct it, or escape with \\") from None
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"Glob({self.text!r})"
+
+    def matches(self, name: str) -> bool:
+        return self._matches(name) is not None

@@ -19,42 +19,41 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from legation.approvals.answers import Ending, ending_of
-from legation.approvals.approval import Approval, Status, new_approval_id
-from legation.approvals.approval_endings import Reason, Revoked, get
-from legation.approvals.attendance import Attendance
-from legation.approvals.call_context import context_of
-from legation.approvals.editing import edited, edited_params
-from legation.approvals.execute import act, write_down, write_down_later
-from legation.approvals.grants import Grants
-from legation.approvals.inbox import AWAY, AWAY_MS, Inbox, Wait, first_of
-from legation.approvals.limits import peek
-from legation.approvals.loops import Loops
-from legation.approvals.passage import (
-    Judged,
+from legation.approvals.admit import (
+    DoorTransactions,
+    Evaluated,
     NoGrant,
     OverLimit,
-    Passage,
     covering,
+    edited,
+    edited_params,
     lifting,
     over_limit,
-    ruling_of,
+    result_of,
 )
+from legation.approvals.approval import Approval, ApprovalState, new_approval_id
+from legation.approvals.execute import act, write_down, write_down_later
+from legation.approvals.grants import GrantService
+from legation.approvals.limits import Loops, peek
 from legation.approvals.policies import Policies, judged_by, off_loop
-from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.verdict import UnaskedWord
+from legation.approvals.policy.rules import PolicySet, UnaskedWord
+from legation.approvals.queue import AWAY, AWAY_MS, ApprovalNews, ApprovalQueue, Attendance, first_of
 from legation.approvals.request import (
     ONLY_ALWAYS,
     POLICY,
-    Consideration,
-    Ended,
+    DoorRequest,
+    DoorResult,
+    Ending,
     Execute,
-    Request,
-    Returned,
-    Ruling,
-    Signal,
+    InjectionSignal,
+    OnCallEnded,
+    Preview,
+    ToolReturn,
+    context_of,
+    ending_of,
 )
-from legation.approvals.trace import StepKind, proposed, unasked
+from legation.approvals.trace.step import StepKind, proposed, unasked
+from legation.approvals.transitions import Reason, Revoked, get
 from legation.approvals.wait import WAIT_MS, ApprovalWait, Notify
 from legation.errors import Conflict, LegationError, RateLimited, Unavailable
 
@@ -72,29 +71,35 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class DoorOptions:
     """How a door behaves, beyond its policies."""
 
     timeout: float = TIMEOUT
     most_waiting: int = MOST_WAITING
     most_pending: int = MOST_WAITING  # of one agent, or of one session; a server has a setting for it
     supervisor_wait_ms: int = WAIT_MS
-    grants: Grants | None = None  # where a person who approves what can only be allowed always gives one
-    signal: Signal | None = None
+    grants: GrantService | None = (
+        None  # where a person who approves what can only be allowed always gives one
+    )
+    signal: InjectionSignal | None = None
     notify: Notify | None = None
-    ended: Ended | None = None
+    ended: OnCallEnded | None = None
 
 
 class Door:
     """`async with Door(...)`: at its end nobody waits any more, and each was told."""
 
     def __init__(
-        self, inbox: Inbox, policies: Policies, attendance: Attendance, habits: Habits | None = None
+        self,
+        inbox: ApprovalQueue,
+        policies: Policies,
+        attendance: Attendance,
+        habits: DoorOptions | None = None,
     ) -> None:
         self.inbox = inbox
         self.policies = policies
         self._attendance = attendance
-        self._habits = habits or Habits()
+        self._habits = habits or DoorOptions()
         self._loops = Loops(inbox.clock)
         self._under_way: set[asyncio.Task[Any]] = set()
         self._waiting: Counter[tuple[str, str, str]] = Counter()  # by whoever asks
@@ -127,12 +132,12 @@ class Door:
         for wait in self.inbox.waits:
             wait.news.set()
 
-    async def decide(self, request: Request, judged: Judged | None = None) -> Ruling:
+    async def decide(self, request: DoorRequest, judged: Evaluated | None = None) -> DoorResult:
         """For those who act themselves: whoever is approved acts at once. Cancelling it takes the question back. Who had
         to say something of it before brings what was `judged` then: no second look finds another rule."""
         gone = asyncio.Event()
 
-        async def work() -> Ruling:
+        async def work() -> DoorResult:
             ruling = await self._through(request, gone, acts=False, judged=judged)
             if ruling.passed and request.only_always:
                 ruling = await self._with_grant(request, ruling)
@@ -142,11 +147,11 @@ class Door:
 
         return await self._owned(work(), gone)
 
-    async def run(self, request: Request, execute: Execute) -> tuple[Ruling, Returned | None]:
+    async def run(self, request: DoorRequest, execute: Execute) -> tuple[DoorResult, ToolReturn | None]:
         """Decide, and if it passes act, at most once. Cancelling it takes the question back, but no effect."""
         gone = asyncio.Event()
 
-        async def work() -> tuple[Ruling, Returned | None]:
+        async def work() -> tuple[DoorResult, ToolReturn | None]:
             ruling = await self._through(request, gone, acts=True)
             returned = await self._act(request, ruling, execute) if ruling.passed else None
             if self._habits.ended is not None:
@@ -155,7 +160,7 @@ class Door:
 
         return await self._owned(work(), gone)
 
-    async def consider(self, request: Request) -> Consideration:
+    async def consider(self, request: DoorRequest) -> Preview:
         """What would happen (see `Passage.enter`). Nothing is run, counted or recorded."""
         judged, now = await self.judge(request), self.inbox.clock.now_ms()
         database, action, verdict = self.inbox.ledger.database, request.action, judged.verdict
@@ -164,7 +169,7 @@ class Door:
             workspace = request.principal.workspace
             hit = await database.read(peek, workspace, action.agent, judged.limits, action, now)
         grant = None if hit else await database.read(lifting, judged, now)
-        return Consideration(
+        return Preview(
             policy="deny" if hit else verdict.action,
             rule=hit.rule if hit else verdict.name,
             version=judged.policies.version,
@@ -175,24 +180,24 @@ class Door:
             limit=hit.limit if hit else None,
         )
 
-    async def judge(self, request: Request) -> Judged:
+    async def judge(self, request: DoorRequest) -> Evaluated:
         """By the policies, with all that these look up, off the loop. Nothing is counted or recorded."""
         policies = self.policies.current
         verdict, seen = await judged_by(policies, request.action, request.facts)
         signal = self._habits.signal
         injected = signal is not None and signal(request.action)
-        judged = Judged(request=request, policies=policies, verdict=verdict, facts=seen, injected=injected)
+        judged = Evaluated(request=request, policies=policies, verdict=verdict, facts=seen, injected=injected)
         places = seen.places(request.action.paths) if judged.is_asked else ()  # looked up already
         return replace(judged, places=places)
 
-    def expires_at(self, judged: Judged, asked_at: int) -> int:
+    def expires_at(self, judged: Evaluated, asked_at: int) -> int:
         """Of the approval that comes of it, also for whoever has to say so before it is decided. As it was told, if it
         was; one whose time is over before it comes to be asked has a moment, and expires."""
         wanted, told = judged.verdict.timeout or self._habits.timeout, judged.request.expires_at
         own = asked_at + round(min(wanted, judged.request.timeout or wanted) * 1000)
         return own if told is None else max(asked_at + 1, min(own, told))
 
-    async def witness(self, request: Request, default: UnaskedWord) -> tuple[Consideration, bool]:
+    async def witness(self, request: DoorRequest, default: UnaskedWord) -> tuple[Preview, bool]:
         """Something was done that nobody was asked about: what would have happened, traced unless it would have passed,
         and whether the turn is to end for it. `default` counts where no policy says so."""
         found = await self.consider(request)
@@ -215,8 +220,8 @@ class Door:
     # One request.
 
     async def _through(
-        self, request: Request, gone: asyncio.Event, *, acts: bool, judged: Judged | None = None
-    ) -> Ruling:
+        self, request: DoorRequest, gone: asyncio.Event, *, acts: bool, judged: Evaluated | None = None
+    ) -> DoorResult:
         if self._closing.is_set():
             raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
         # Rules that were edited since count. What is asked about all the same is decided anew while it waits, and has
@@ -225,7 +230,7 @@ class Door:
             judged = await self.judge(request)
         looping = self._loops.repeated(request.loop_key, request.action.digest(), judged.limits)
         judged = replace(judged, request=request, looping=looping)
-        passage = Passage(
+        passage = DoorTransactions(
             self.policies,
             self.inbox.life,
             self.inbox.waiter,
@@ -251,14 +256,19 @@ class Door:
                 expires_at,
                 now,
             )
-            if isinstance(entered, Ruling):
+            if isinstance(entered, DoorResult):
                 return entered
             self.inbox.tell(entered, StepKind.PROPOSED)
             return await self._answered(judged, passage, entered, wait, gone)
 
     async def _answered(
-        self, judged: Judged, passage: Passage, approval: Approval, wait: Wait, gone: asyncio.Event
-    ) -> Ruling:
+        self,
+        judged: Evaluated,
+        passage: DoorTransactions,
+        approval: Approval,
+        wait: ApprovalNews,
+        gone: asyncio.Event,
+    ) -> DoorResult:
         waiting = ApprovalWait(
             inbox=self.inbox,
             attendance=self._attendance,
@@ -282,21 +292,23 @@ class Door:
         if ended is None and self._closing.is_set():
             # Told at once, written down right after: those who wait are many, and have little time to hear it.
             self._own(self._withdraw(approval, "stopping"))
-            return ruling_of(judged, "cancelled", POLICY, STOPPING, STOPPING, approval.call)
+            return result_of(judged, "cancelled", POLICY, STOPPING, STOPPING, approval.call)
         if ended is None:
             ended = await self._withdraw(approval, "caller-gone")
         return await self._left(judged, passage, ended, gone)
 
-    async def _left(self, judged: Judged, passage: Passage, ended: Approval, gone: asyncio.Event) -> Ruling:
+    async def _left(
+        self, judged: Evaluated, passage: DoorTransactions, ended: Approval, gone: asyncio.Event
+    ) -> DoorResult:
         """With what was answered. Approved is not yet passed: it is consumed here."""
         database = self.inbox.ledger.database
         if ended.replaced_by is not None:
             ended = await database.read(get, ended.workspace_id, ended.replaced_by)
             judged = await self._with_edited(judged, ended)
-        if ended.status is Status.APPROVED and gone.is_set():
+        if ended.status is ApprovalState.APPROVED and gone.is_set():
             ended = await self._withdraw(ended, "caller-gone")
         ending = await database.read(ending_of, self.inbox.ledger.chain.sealer, ended)
-        if ended.status is not Status.APPROVED:
+        if ended.status is not ApprovalState.APPROVED:
             return _refused(judged, ended, ending)
         if (denied := await self._moved(judged, ended)) is not None:
             return denied
@@ -310,33 +322,33 @@ class Door:
         except NoGrant:
             await self._withdraw(ended, "only-always")
             why = f"{ending.by} approved it, but {ONLY_ALWAYS}"
-            return ruling_of(judged, "denied", POLICY, why, ONLY_ALWAYS, ended.call)
+            return result_of(judged, "denied", POLICY, why, ONLY_ALWAYS, ended.call)
         except Revoked:
             return await self._revoked(judged, ended)
         except Conflict as conflict:
             await self._withdraw(ended, "policy-changed")
             changed = (conflict.data or {}).get("reason") == "policy-changed"
             why = "the policy changed after it was approved: ask again" if changed else conflict.message
-            return ruling_of(judged, "cancelled", POLICY, why, why, ended.call)
+            return result_of(judged, "cancelled", POLICY, why, why, ended.call)
         if judged.request.only_always:  # a grant came with it, which may cover what waits besides
             self.inbox.granted(judged.request.principal.workspace, judged.request.granted_session)
-        ruling = ruling_of(judged, "approved", ending.by, ending.reason, ending.message, consumed.call)
+        ruling = result_of(judged, "approved", ending.by, ending.reason, ending.message, consumed.call)
         return replace(ruling, by_name=ending.by_name)
 
-    async def _with_grant(self, request: Request, ruling: Ruling) -> Ruling:
+    async def _with_grant(self, request: DoorRequest, ruling: DoorResult) -> DoorResult:
         """By which the agent may be told `always`; whoever revoked it meanwhile has taken that back."""
         judged = await self.judge(request)
         grant = await self.inbox.ledger.database.read(covering, judged, self.inbox.clock.now_ms())
         return replace(ruling, grant=grant.id if grant else None)
 
-    async def _revoked(self, judged: Judged, approval: Approval) -> Ruling:
+    async def _revoked(self, judged: Evaluated, approval: Approval) -> DoorResult:
         """Whoever asked was revoked between the answer and its use."""
         await self.inbox.supersede_revoked()
         ended = await self.inbox.look(approval)
         ending = await self.inbox.ledger.database.read(ending_of, self.inbox.ledger.chain.sealer, ended)
         return _refused(judged, ended, ending)
 
-    async def _with_edited(self, judged: Judged, approval: Approval) -> Judged:
+    async def _with_edited(self, judged: Evaluated, approval: Approval) -> Evaluated:
         """What was approved has other arguments: the digest of these is what the approval is bound to."""
         ledger = self.inbox.ledger
         params = await edited_params(ledger.database, ledger.chain.sealer, approval)
@@ -351,7 +363,7 @@ class Door:
         places = await off_loop(seen.places, request.action.paths)
         return replace(judged, request=request, policies=policies, verdict=verdict, facts=seen, places=places)
 
-    async def _moved(self, judged: Judged, approval: Approval) -> Ruling | None:
+    async def _moved(self, judged: Evaluated, approval: Approval) -> DoorResult | None:
         """Of one that was approved, where its paths lead elsewhere by now, or to what the rules deny: a link was put
         there meanwhile, and nobody has approved that. It is denied."""
         request, policies = judged.request, self.policies.current
@@ -364,10 +376,10 @@ class Door:
         await self._withdraw(approval, "paths-changed")
         if verdict.action == "deny":
             now = replace(judged, policies=policies, verdict=verdict)
-            return ruling_of(now, "denied", POLICY, verdict.reason, verdict.message or MOVED, approval.call)
-        return ruling_of(judged, "denied", POLICY, MOVED, MOVED, approval.call)
+            return result_of(now, "denied", POLICY, verdict.reason, verdict.message or MOVED, approval.call)
+        return result_of(judged, "denied", POLICY, MOVED, MOVED, approval.call)
 
-    async def _act(self, request: Request, ruling: Ruling, execute: Execute) -> Returned:
+    async def _act(self, request: DoorRequest, ruling: DoorResult, execute: Execute) -> ToolReturn:
         outcome = await act(self.inbox, request, ruling, execute)
         try:
             await write_down(self.inbox, outcome)
@@ -389,7 +401,7 @@ class Door:
                 await first_of(self.inbox.clock, AWAY_MS / 1000, self._closing)
 
     @contextmanager
-    def _room(self, judged: Judged) -> Iterator[None]:
+    def _room(self, judged: Evaluated) -> Iterator[None]:
         """For one more that may have to wait; a flood is refused before it is on record."""
         who = judged.request.principal
         key = (who.workspace, *who.asker)
@@ -430,9 +442,9 @@ class Door:
             logger.error("cannot decide a call: a defect", exc_info=error)
 
 
-def _refused(judged: Judged, ended: Approval, ending: Ending) -> Ruling:
+def _refused(judged: Evaluated, ended: Approval, ending: Ending) -> DoorResult:
     outcome = ended.status.value
     assert outcome not in ("pending", "approved")
     message = ending.message or judged.verdict.message or ending.default
-    ruling = ruling_of(judged, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
+    ruling = result_of(judged, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
     return replace(ruling, by_name=ending.by_name)

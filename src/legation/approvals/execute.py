@@ -15,12 +15,11 @@ from typing import Final
 
 import msgspec
 
-from legation.approvals.chain import Chain, Ledger
-from legation.approvals.inbox import AWAY, AWAY_MS, Inbox, first_of
-from legation.approvals.request import Ended, Execute, Request, Returned, Ruling, Token
-from legation.approvals.trace import Call, ContentName, Draft, StepKind
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Row, Rows, Transaction
+from legation.approvals.queue import AWAY, AWAY_MS, ApprovalQueue, first_of
+from legation.approvals.request import DoorRequest, DoorResult, EffectToken, Execute, OnCallEnded, ToolReturn
+from legation.approvals.trace.chain import Chain, Ledger
+from legation.approvals.trace.step import ContentName, StepDraft, StepKind, TracedCall
+from legation.store.database.transaction import Queries, Row, Rows, Transaction
 
 BATCH: Final = 100
 UNKNOWN: Final = "outcome-unknown"
@@ -31,36 +30,38 @@ logger = logging.getLogger("legation.door")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolOutcome:
     """What a tool answered, and all that is written down of it."""
 
-    request: Request
-    ruling: Ruling
-    returned: Returned
+    request: DoorRequest
+    ruling: DoorResult
+    returned: ToolReturn
     latency_ms: int
 
 
-async def act(inbox: Inbox, request: Request, ruling: Ruling, execute: Execute) -> Outcome:
+async def act(
+    inbox: ApprovalQueue, request: DoorRequest, ruling: DoorResult, execute: Execute
+) -> ToolOutcome:
     """Whatever becomes of the tool, there is an outcome."""
     clock, workspace = inbox.clock, request.principal.workspace
     begun = clock.monotonic()
     try:
-        returned = await execute(ruling.action, Token(ruling.trace_id, ruling.approval_id, workspace))
+        returned = await execute(ruling.action, EffectToken(ruling.trace_id, ruling.approval_id, workspace))
     except Exception:  # a boundary: the tool is somebody else's
         logger.exception("a tool failed in its executor")
-        returned = Returned(status_code=502, error="the tool failed")
+        returned = ToolReturn(status_code=502, error="the tool failed")
     except asyncio.CancelledError:
-        returned = Returned(status_code=499, error="the server stopped before the tool answered")
-    return Outcome(request, ruling, returned, round((clock.monotonic() - begun) * 1000))
+        returned = ToolReturn(status_code=499, error="the server stopped before the tool answered")
+    return ToolOutcome(request, ruling, returned, round((clock.monotonic() - begun) * 1000))
 
 
-async def write_down(inbox: Inbox, outcome: Outcome) -> None:
+async def write_down(inbox: ApprovalQueue, outcome: ToolOutcome) -> None:
     ledger, workspace = inbox.ledger, outcome.request.principal.workspace
     await ledger.transact(workspace, tool_call_finished, ledger.chain, outcome, inbox.clock.now_ms())
 
 
 async def write_down_later(
-    inbox: Inbox, outcome: Outcome, closing: asyncio.Event, ended: Ended | None
+    inbox: ApprovalQueue, outcome: ToolOutcome, closing: asyncio.Event, ended: OnCallEnded | None
 ) -> None:
     """When the database is back. What the end of the door cuts off is "outcome unknown" at the next start."""
     while True:
@@ -77,7 +78,7 @@ async def write_down_later(
 
 
 def tool_call_started(
-    chain: Chain, workspace: str, call: Call, waiter: str, now_ms: int
+    chain: Chain, workspace: str, call: TracedCall, waiter: str, now_ms: int
 ) -> Transaction[None]:
     yield _SQL.begin_effect(
         workspace=workspace,
@@ -91,10 +92,10 @@ def tool_call_started(
         tool_call_id=call.tool_call_id,
         now=now_ms,
     )
-    yield from chain.append(workspace, [Draft(step=StepKind.EXECUTED, call=call)], now_ms)
+    yield from chain.append(workspace, [StepDraft(step=StepKind.EXECUTED, call=call)], now_ms)
 
 
-def tool_call_finished(chain: Chain, outcome: Outcome, now_ms: int) -> Transaction[None]:
+def tool_call_finished(chain: Chain, outcome: ToolOutcome, now_ms: int) -> Transaction[None]:
     request, ruling, returned = outcome.request, outcome.ruling, outcome.returned
     workspace, call = request.principal.workspace, request.call(ruling.approval_id, ruling.trace_id)
     contents: dict[ContentName, object] = {}
@@ -102,7 +103,7 @@ def tool_call_finished(chain: Chain, outcome: Outcome, now_ms: int) -> Transacti
         contents["result"] = returned.result
     if returned.error is not None:
         contents["error"] = returned.error
-    draft = Draft(
+    draft = StepDraft(
         step=StepKind.RETURNED,
         call=call,
         contents=contents,
@@ -130,7 +131,7 @@ def _of(waiters: str) -> Transaction[Rows]:
 
 
 def _unknown(chain: Chain, row: Row, now_ms: int) -> Transaction[None]:
-    call = Call(**{name: row[name] for name in Call.__struct_fields__})
-    draft = Draft(step=StepKind.RETURNED, call=call, status="unknown", reason=UNKNOWN)
+    call = TracedCall(**{name: row[name] for name in TracedCall.__struct_fields__})
+    draft = StepDraft(step=StepKind.RETURNED, call=call, status="unknown", reason=UNKNOWN)
     if (yield _SQL.end_effect(workspace=row["workspace_id"], trace_id=row["trace_id"])):
         yield from chain.append(row["workspace_id"], [draft], now_ms)

@@ -20,23 +20,21 @@ from typing import Final
 
 import msgspec
 
-from legation.approvals.approval import label, must_be_words
-from legation.approvals.approval_glob import Glob
+from legation.approvals.approval import Approval, ApprovalAnswer, Glob, label, must_be_words
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.truth import YES
-from legation.approvals.trace import must_be_name
+from legation.approvals.queue import ApprovalQueue
+from legation.approvals.trace.step import StepKind, must_be_name
 from legation.clock import Clock
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
 from legation.ids import new_id
 from legation.store.audit import record
-from legation.store.content import Content
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Dangling, Database, Row, Transaction, only
-from legation.store.identity.page import page_of
+from legation.store.database.transaction import Dangling, Database, Queries, Row, Transaction, only, page_of
 from legation.store.identity.standing import standing
-from legation.store.sealing import Sealer
+from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.vault import ContentStore
 from legation.wire import jsontext
-from legation.wire.acp.toolcall import TOOL_KINDS
+from legation.wire.acp.updates import TOOL_KINDS
 from legation.wire.action import Action
 from legation.wire.api.approvals import ActiveGrant, GrantView, NewGrant, go_duration, rfc3339
 from legation.wire.api.shape import Page
@@ -134,9 +132,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Grants:
+class GrantService:
     def __init__(self, database: Database, sealer: Sealer, clock: Clock, *, most_ms: int = MOST_MS) -> None:
-        self._content = Content(database, sealer, clock)
+        self._content = ContentStore(database, sealer, clock)
         self._most_ms = most_ms
 
     @property
@@ -322,3 +320,34 @@ def _read(row: Row) -> Grant:
     kinds = row["kinds"]
     values["kinds"] = None if kinds is None else tuple(msgspec.json.decode(kinds, type=list[str]))
     return Grant(**values)
+
+
+# `always`, said to one approval of a session: this one, and a grant for the same tool there, also for what waits.
+
+
+async def allow_always(
+    inbox: ApprovalQueue,
+    grants: GrantService,
+    by: Principal,
+    approval: Approval,
+    session: str,
+    answer: ApprovalAnswer,
+) -> None:
+    """It takes a person. What waits there already is not answered here: whoever waits for it asks anew whether the
+    grant lets it pass (`wait.py`)."""
+    must_be_person(by, "give")
+
+    def work(now_ms: int) -> Transaction[Approval]:
+        answered = yield from inbox.life.resolve(by, approval.id, answer, now_ms)
+        new = NewGrant(
+            agent=exactly(approval.agent),
+            tools=exactly(approval.tool),
+            kinds=[approval.kind],
+            duration=grants.longest,
+            reason=f"always, said in session {session}",
+        )
+        yield from grants.give(by, new, grant=new_grant_id(now_ms), now_ms=now_ms, session=session)
+        return answered
+
+    giving = inbox.changed(by.workspace, StepKind.RESOLVED, work)
+    await inbox.granting(by.workspace, giving, session=session)

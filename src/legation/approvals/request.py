@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from legation.approvals.policy.facts import Facts
-from legation.approvals.trace import Call, Verdict, new_trace_id
-from legation.wire.action import Action
+import msgspec
+
+from legation.approvals.approval import Approval, ApprovalState
+from legation.approvals.policy.facts import Facts, as_named
+from legation.approvals.trace.step import Seals, StepKind, TracedCall, Verdict, contents_of, new_trace_id
+from legation.store.audit import names_of
+from legation.store.database.transaction import Queries, Row, Transaction, only
+from legation.store.secrets.sealing import Sealer
+from legation.wire.action import Action, Sort
 from legation.wire.ask import Decision, Outcome
 from legation.wire.principal import Principal
 
@@ -23,7 +29,7 @@ ONLY_ALWAYS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class DoorRequest:
     """One call that wants to pass. Whoever brings it, the door sees nothing but this.
 
     `principal` is the credential that asks: it never answers. Its workspace is the call's.
@@ -51,9 +57,9 @@ class Request:
         """The session whose own grants it may use."""
         return self.session_id if self.in_session else None
 
-    def call(self, approval_id: str | None = None, trace_id: str | None = None) -> Call:
+    def call(self, approval_id: str | None = None, trace_id: str | None = None) -> TracedCall:
         """`trace_id`: of an approval with other arguments, which stands in its place."""
-        return Call(
+        return TracedCall(
             trace_id=trace_id or self.trace_id,
             agent=self.action.agent,
             tool=self.action.tool,
@@ -73,7 +79,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class DoorResult:
     """How a request leaves the door. Only `approved` may act, once, and on `action`."""
 
     outcome: Outcome
@@ -111,7 +117,7 @@ class Ruling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consideration:
+class Preview:
     """What would happen to a call, and why: nothing was run, counted or recorded."""
 
     policy: Verdict
@@ -125,7 +131,7 @@ class Consideration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
+class ToolReturn:
     """What became of an effect. `status_code` as HTTP has it: 200, 502 where the tool failed, 504 where it was slow.
 
     `result` is a JSON value; `error` is words for the agent, and is sealed as the result is.
@@ -141,7 +147,7 @@ Execute: TypeAlias = "Callable[[Action, Token], Awaitable[Returned]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class EffectToken:
     """Names the one effect, for tools that know how not to do a thing twice."""
 
     trace_id: str
@@ -155,8 +161,141 @@ class Token:
         return self.approval_id or hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
-Ended: TypeAlias = Callable[[str, str], None]
+OnCallEnded: TypeAlias = Callable[[str, str], None]
 """Told of every call that is over: its workspace and its trace id."""
 
-Signal: TypeAlias = Callable[[Action], bool]
+InjectionSignal: TypeAlias = Callable[[Action], bool]
 """The injection signal: whether what an agent wants to do looks as if somebody else had put it up to it."""
+
+
+# What a policy saw of a call besides its arguments, kept so that another policy can be asked about it later.
+#
+# It is the driver's reading of the call (paths, command, addresses) and where the agent worked. Where a path led on
+# the disk is not in it: that is gone with the moment.
+
+
+class _Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A member that a later release adds is ignored by an older one."""
+
+    paths: tuple[str, ...] = ()
+    command: str | None = None
+    urls: tuple[str, ...] = ()
+    other_commands: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+    declared: Mapping[str, Sort] = {}
+    workspace: str | None = None
+    cwd: str | None = None
+    home: str | None = None
+
+
+def context_of(action: Action, facts: Facts) -> dict[str, object] | None:
+    """A JSON value for the trace; None where there is nothing to keep."""
+    context = _Context(
+        paths=action.paths,
+        command=action.command,
+        urls=action.urls,
+        other_commands=action.other_commands,
+        unclear=action.unclear,
+        declared=facts.declared,
+        workspace=facts.workspace,
+        cwd=facts.cwd,
+        home=facts.home,
+    )
+    kept: dict[str, object] = msgspec.to_builtins(context)
+    return kept or None
+
+
+def action_of(
+    agent: str,
+    tool: str,
+    kind: str | None,
+    params: Mapping[str, object],
+    context: Mapping[str, object] | None,
+) -> tuple[Action, Facts]:
+    """The call as it was. Its paths are taken as they are named: today's links say nothing about that day's."""
+    seen = msgspec.convert(context or {}, _Context)
+    action = Action(
+        agent=agent,
+        tool=tool,
+        kind=kind or "other",
+        params=params,
+        paths=seen.paths,
+        command=seen.command,
+        urls=seen.urls,
+        other_commands=seen.other_commands,
+        unclear=seen.unclear,
+    )
+    facts = Facts(seen.workspace, seen.cwd, seen.home, as_named, seen.declared)
+    return action, facts
+
+
+# How an approval ended, in words for whoever waited: who it was, and what it is told.
+
+_ANSWERED: Final = (ApprovalState.APPROVED, ApprovalState.DENIED)
+_WORDS: Final = {
+    ApprovalState.APPROVED: "approved",
+    ApprovalState.DENIED: "denied",
+    ApprovalState.EXPIRED: "nobody answered in time, and silence is no consent",
+    ApprovalState.SUPERSEDED: "whoever waited for it is gone",
+    ApprovalState.CANCELLED: "it was taken back",
+}
+_WHY: Final = {
+    "revoked": "the credential that asked for it was revoked, has expired, or may ask no more",
+    "session-closed": "the session that it was asked in has ended",
+    "waiter-dead": "the server was restarted while it waited for an answer",
+    "stopping": "the server was stopped while it waited for an answer",
+    "unused": "it was approved, and not used in time",
+    "edited": "it was approved with other arguments",
+    "turn-cancelled": "its turn was cancelled",
+    "caller-gone": "whoever asked for it no longer waits",
+    "policy-changed": "the policy changed meanwhile",
+}
+_SQL: Final = Queries("traces")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    by: str
+    reason: str
+    message: str | None  # for the agent, where somebody gave one
+    default: str  # what it is told else
+    by_name: str | None = None  # of the person who answered
+
+
+def why_ended(status: ApprovalState, reason: str | None) -> str | None:
+    """In words, of one that ended without an answer; `reason` is the fixed word of its last step, where that is known."""
+    if status in (ApprovalState.PENDING, *_ANSWERED):
+        return None
+    return _WHY.get(reason or "", _WORDS[status])
+
+
+def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
+    """What the agent is told is the message; where there is none and it was denied, the reason. Both are those of the
+    step that it ended with: what a supervisor said who left it to a person is for that person."""
+    step = StepKind.RESOLVED if approval.status in _ANSWERED else StepKind(approval.status)
+    last = only(
+        (
+            yield _SQL.ending_step(
+                workspace=approval.workspace_id, trace=approval.trace_id, approval=approval.id, step=step
+            )
+        )
+    )
+    rows = yield from contents_of(approval.workspace_id, [approval.trace_id], ["message", "reasoning"])
+    opened = map(Seals(sealer, approval.workspace_id).open, rows)
+    said = {each.name: each.value for each in opened if last and (each.server, each.seq) == _place(last)}
+    lifted = approval.status is ApprovalState.APPROVED and approval.resolver_kind == "grant"
+    words = LIFTED if lifted else _WHY.get(last["reason"] if last else "", _WORDS[approval.status])
+    by = approval.resolved_by or POLICY
+    message = said.get("message")
+    if message is None and approval.status is ApprovalState.DENIED:
+        message = said.get("reasoning")
+    default = f"denied by {by}" if approval.status is ApprovalState.DENIED else words
+    person = approval.person
+    names = yield from names_of([person] if person else [])
+    return Ending(
+        by, words, None if message is None else str(message), default, names.get(person) if person else None
+    )
+
+
+def _place(step: Row) -> tuple[str, int]:
+    return step["server"], step["seq"]

@@ -15,15 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
-from legation.approvals.approval import Approval, Status
-from legation.approvals.approval_endings import Revoked
-from legation.approvals.attendance import Attendance
-from legation.approvals.inbox import AWAY, AWAY_MS, Inbox, Wait, first_of
-from legation.approvals.passage import Judged, OverLimit, Passage, lifting, over_limit, ruling_of
+from legation.approvals.admit import DoorTransactions, Evaluated, OverLimit, lifting, over_limit, result_of
+from legation.approvals.approval import Approval, ApprovalState
 from legation.approvals.policies import Policies, judged_by
-from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.request import LIFTED, POLICY, Ruling
-from legation.approvals.trace import StepKind
+from legation.approvals.policy.rules import PolicySet
+from legation.approvals.queue import AWAY, AWAY_MS, ApprovalNews, ApprovalQueue, Attendance, first_of
+from legation.approvals.request import LIFTED, POLICY, DoorResult
+from legation.approvals.trace.step import StepKind
+from legation.approvals.transitions import Revoked
 from legation.errors import AlreadyAnswered, Conflict
 from legation.store.database.transaction import Transaction
 from legation.wire.principal import Principal
@@ -42,17 +41,17 @@ class ApprovalWait:
     """`run` returns the approval when it is no longer pending, or None when whoever asked has gone. Where the rules or a
     grant ended it, `ruling` says how, and `judged` is what they say."""
 
-    inbox: Inbox
+    inbox: ApprovalQueue
     attendance: Attendance
     policies: Policies
-    passage: Passage
-    judged: Judged
-    wait: Wait
+    passage: DoorTransactions
+    judged: Evaluated
+    wait: ApprovalNews
     gone: asyncio.Event  # whoever asked has
     closing: asyncio.Event  # nobody is waited for any more
     notify: Notify | None  # None: people sit in front of it
     supervisor_wait_ms: int
-    ruling: Ruling | None = field(default=None, init=False)
+    ruling: DoorResult | None = field(default=None, init=False)
     _grants: int = field(default=0, init=False)  # that were looked at
     _told: bool = field(default=False, init=False)  # people were
     _remind_at: int | None = field(default=None, init=False)  # since then, until they are told again
@@ -64,7 +63,7 @@ class ApprovalWait:
         while not (self.gone.is_set() or self.closing.is_set()):
             self.wait.news.clear()
             approval = self.wait.approval
-            if approval.status is not Status.PENDING:
+            if approval.status is not ApprovalState.PENDING:
                 return approval
             try:
                 if (ended := await self._look_after(approval)) is not None:
@@ -182,7 +181,7 @@ class ApprovalWait:
     def _passed(self, used: Approval) -> Approval:
         self.inbox.tell(used, StepKind.CONSUMED)
         by = used.resolved_by or POLICY
-        self.ruling = ruling_of(self.judged, "approved", by, LIFTED, None, used.call)
+        self.ruling = result_of(self.judged, "approved", by, LIFTED, None, used.call)
         return used
 
     def _lift(self, approval: Approval, _asked_at: int) -> Transaction[Approval]:
@@ -210,7 +209,7 @@ class ApprovalWait:
                 return None
             case "deny":
                 await inbox.cancel(judged.request.principal.workspace, [approval.id], "policy-changed")
-                self.ruling = ruling_of(
+                self.ruling = result_of(
                     judged, "denied", POLICY, verdict.reason, verdict.message, approval.call
                 )
             case "allow":

@@ -10,8 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from legation.cli.connection import server_path
-from legation.cli.flags import PlaceFlags, settings_of
+from legation.cli.flags import PlaceFlags, server_path, settings_of
 from legation.errors import InvalidParams
 
 
@@ -30,8 +29,7 @@ def acp(
     A bridge to the Legation of this machine, which is started if none runs, and ends with this then. Rules, approvals
     and the record are the server's. When stdin closes the agent is stopped; its sessions stay, to be loaded later.
     """
-    from legation.cli.acp_bridge import Bridge
-    from legation.cli.acp_reach import Reach
+    from legation.cli.acp_bridge import Bridge, Reach
 
     settings = settings_of(place)
     folder = None if cwd is None else _folder(cwd)

@@ -9,28 +9,174 @@ INV-B3  A server that was found and goes away is waited for, `RESTART` long: it 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 import httpx2
 import msgspec
 
-from legation.agents.messages import Message, id_key, read_message
-from legation.cli.acp_lines import LONGEST, InputLines, TooLong, write_line
-from legation.cli.acp_reach import Reach
-from legation.cli.connection import outage
+from legation.agents.messages import RpcMessage, id_key, read_message
+from legation.cli.flags import outage
 from legation.client.decode import Parser
 from legation.client.http import TRANSPORT_ERRORS, options
 from legation.client.request import zero_to_one
-from legation.client.target import DEFAULT_TIMEOUTS, Target
-from legation.errors import LegationError, Unavailable
+from legation.client.target import DEFAULT_TIMEOUTS, Target, find, target
+from legation.errors import ConfigInvalid, LegationError, Unavailable
+from legation.settings import Settings, variable
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError
+
+if TYPE_CHECKING:
+    from legation.client.child import ServerChild
+
+
+# Standard input as lines, standard output as bytes: neither holds up the loop, or the end of the process.
+
+CHUNK: Final = 64 * 1024
+LONGEST: Final = 64 * 1024 * 1024  # bytes of one message, as the server has it
+
+
+class TooLong(NamedTuple):
+    """A line of more than that, which nobody keeps."""
+
+    beginning: bytes
+
+
+class InputLines:
+    """Reads in a thread of its own, from the descriptor itself: a buffer's lock would outlive the process's will."""
+
+    def __init__(self, fd: int = 0) -> None:
+        self._fd = fd
+        self._loop = asyncio.get_running_loop()
+        self._lines: asyncio.Queue[bytes | TooLong | None] = asyncio.Queue()
+        self._room = threading.Semaphore(1_000)  # lines that wait; then the client does
+        threading.Thread(target=self._read, name="legation-stdin", daemon=True).start()
+
+    async def next(self) -> bytes | TooLong | None:
+        """None at the end."""
+        line = await self._lines.get()
+        self._room.release()
+        return line
+
+    def _read(self) -> None:
+        rest: list[bytes] = []
+        size = 0
+        while chunk := self._chunk():
+            *lines, last = chunk.split(b"\n")
+            for line in lines:
+                self._put(_whole([*rest, line], size + len(line)))
+                rest, size = [], 0
+            if last:
+                rest.append(last)
+                size += len(last)
+            if size > LONGEST:
+                del rest[1:]  # no end of it is in sight
+        if rest:
+            self._put(_whole(rest, size))
+        self._put(None)
+
+    def _chunk(self) -> bytes:
+        try:
+            return os.read(self._fd, CHUNK)
+        except OSError:
+            return b""
+
+    def _put(self, line: bytes | TooLong | None) -> None:
+        if not isinstance(line, bytes) or line.strip():
+            self._room.acquire()
+            try:
+                self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+            except RuntimeError:  # the loop is closed: nobody reads any more
+                return
+
+
+def _whole(pieces: list[bytes], size: int) -> bytes | TooLong:
+    return TooLong(pieces[0]) if size > LONGEST else b"".join(pieces)
+
+
+def write_line(fd: int, line: bytes) -> None:
+    """Raises BrokenPipeError where nobody reads any more."""
+    data = memoryview(line + b"\n")
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+# The server behind `legation acp`: the one that is named, the one of this machine, or one of our own.
+
+TRIES: Final = 3  # of two that start at once, one finds the other's server
+START_PAUSE: Final = 0.5  # seconds before another try: the other server's time to be found
+START: Final = 60.0  # seconds for a server of our own to become healthy: its time
+
+
+class Reach:
+    """`with Reach(...)`: at its end a server of our own is stopped. Blocks."""
+
+    def __init__(self, settings: Settings, workspace: str | None) -> None:
+        self._settings = settings
+        self._workspace = workspace
+        self._child: ServerChild | None = None
+
+    def __enter__(self) -> Reach:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the last one was started here."""
+        return self._child is not None
+
+    def look(self) -> Target:
+        """Where the server is now, and as whom; Unavailable where there is none. Starts none."""
+        settings = self._settings
+        if settings.url is not None:
+            if settings.token is None:
+                raise ConfigInvalid(f"cannot talk to {settings.url} without a token; set {variable('token')}")
+            return target(settings.url, settings.token, self._workspace)
+        found = find(settings.data_dir)
+        return target(found.url, found.token, self._workspace, found.certificate)
+
+    def __call__(self) -> Target:
+        """As `look`; where there is none, one is started."""
+        for attempt in range(TRIES):
+            try:
+                return self.look()
+            except Unavailable:
+                pass
+            try:
+                return self._start()
+            except LegationError as error:
+                if attempt == TRIES - 1:
+                    raise
+                print(f"legation: {error.message}; trying again", file=sys.stderr)
+                time.sleep(START_PAUSE)
+        raise Unavailable("cannot reach a Legation here; start one with `legation up`")
+
+    def _start(self) -> Target:
+        from legation.client.child import ServerChild
+        from legation.client.target import Spawn
+
+        self._stop()
+        print("legation: no Legation runs here; one is started, and ends with this", file=sys.stderr)
+        child = ServerChild(Spawn(data_dir=self._settings.data_dir, wait=START))
+        child.start()
+        self._child = child
+        return target(child.url, child.token, self._workspace)
+
+    def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop()
+
 
 END_GRACE: Final = 2.0  # seconds for answers that are on their way when the client has closed its end
 DELETE_LIMIT: Final = 5.0  # seconds: the server's time to end the connection
@@ -113,7 +259,7 @@ class Bridge:
             await self._post(message, self._placed(message, line))
             self._sending = None
 
-    async def _post(self, message: Message, body: bytes) -> None:
+    async def _post(self, message: RpcMessage, body: bytes) -> None:
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
@@ -154,7 +300,7 @@ class Bridge:
             await self._connect()
         raise AssertionError
 
-    def _placed(self, message: Message, line: bytes) -> bytes:
+    def _placed(self, message: RpcMessage, line: bytes) -> bytes:
         """With the folder of --cwd where the client names none."""
         if self._cwd is None or message.method not in _PLACED:
             return line
@@ -278,7 +424,7 @@ class Bridge:
 
     # Errors of our own.
 
-    def _refuse(self, message: Message, why: str) -> None:
+    def _refuse(self, message: RpcMessage, why: str) -> None:
         if message.method and message.id:
             if self._settled(id_key(bytes(message.id))) is not None:
                 self._say_error(bytes(message.id), ErrorCode.INTERNAL_ERROR, why)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 from cyclopts import App, Parameter
 
-from legation.agents.catalogue import Agent, Catalogue
-from legation.agents.catalogue.entry import Entry
+from legation.agents.catalogue import Catalogue, LocalAgent
+from legation.agents.catalogue.entries import CatalogueEntry
+from legation.agents.catalogue.options import AgentOptions, Source, options_of
+from legation.agents.install.lock import OfferedChoice
 from legation.cli.flags import Json, LocalFlags, settings_of
-from legation.cli.table import say_json, show
-from legation.cli.terminal import Style, Terminal, line
+from legation.cli.output import Style, Terminal, line, say_json, show
 from legation.errors import STATUS, Code, InvalidParams, NotFound
 
 app = App(
@@ -47,11 +49,11 @@ def list_(*, json: Json = False, settings: LocalFlags | None = None) -> int:
     return 0
 
 
-def _version(agent: Agent) -> str | None:
+def _version(agent: LocalAgent) -> str | None:
     return f"{agent.version} ({agent.wanted} is locked)" if agent.outdated else agent.version
 
 
-def _next(agent: Agent) -> str | None:
+def _next(agent: LocalAgent) -> str | None:
     if agent.how is None:
         return f"legation agents install {agent.name}" if agent.wanted else agent.problem
     if agent.problem:
@@ -76,7 +78,7 @@ def install(
     Only packages named in Legation's lock are taken, each checked against its hash before it is unpacked. No
     script of a package is run. Where they come from is npm's setting.
     """
-    from legation.cli.progress import ProgressLine
+    from legation.cli.output import ProgressLine
 
     catalogue = catalogue_of(settings)
     entry = catalogue.entry(name)
@@ -145,7 +147,7 @@ def verify(name: str | None = None, /, *, json: Json = False, settings: LocalFla
     return 0 if good else STATUS[Code.INTERNAL].exit
 
 
-def _why_not_verified(entry: Entry) -> str:
+def _why_not_verified(entry: CatalogueEntry) -> str:
     match entry.origin:
         case "built in":
             return f"it ships with Legation, and nothing is installed of it; try it with `legation agents doctor {entry.name}`"
@@ -168,7 +170,7 @@ def doctor(name: str | None = None, /, *, json: Json = False, settings: LocalFla
     """
     import asyncio
 
-    from legation.agents.catalogue.doctor import examine
+    from legation.agents.catalogue.probe import examine
 
     catalogue, out, broken = catalogue_of(settings), Terminal(), False
     for known in [catalogue.entry(name).name] if name else catalogue.names():
@@ -190,7 +192,7 @@ def login(name: str, /, *, workspace: Workspace = "local", settings: LocalFlags 
 
     Your own HOME is not touched. The exit code is the agent's.
     """
-    from legation.agents.catalogue.login import login as sign_in
+    from legation.agents.catalogue.probe import login as sign_in
 
     catalogue = catalogue_of(settings)
     entry = catalogue.entry(name)
@@ -206,7 +208,6 @@ def models(
     name: str, /, *, again: Again = False, json: Json = False, settings: LocalFlags | None = None
 ) -> int:
     """List the models that an agent offers, and say who says so. An account may have more, or fewer."""
-    from legation.cli.agents_options import show_options
 
     return show_options(catalogue_of(settings), name, "models", again=again, json=json)
 
@@ -216,6 +217,61 @@ def modes(
     name: str, /, *, again: Again = False, json: Json = False, settings: LocalFlags | None = None
 ) -> int:
     """List the modes that an agent can work in, and say who says so."""
-    from legation.cli.agents_options import show_options
 
     return show_options(catalogue_of(settings), name, "modes", again=again, json=json)
+
+
+# What an agent offers, for `legation agents models` and `modes`.
+
+_SAYS: Final[dict[Source, str]] = {
+    "asked": "asked of the agent just now",
+    "kept": "as the agent said before; --again asks it anew",
+    "lock": "as known when this Legation was made",
+}
+
+
+def show_options(
+    catalogue: Catalogue, name: str, what: Literal["modes", "models"], *, again: bool, json: bool
+) -> int:
+    found = asyncio.run(options_of(catalogue, name, again=again))
+    if json:
+        say_json(_as_json(found, what))
+        return 0
+    choices, default = (
+        (found.modes, found.default_mode) if what == "modes" else (found.models, found.default_model)
+    )
+    columns = {
+        "id": lambda choice: _id(choice, default),
+        "name": lambda choice: choice.name,
+        "description": lambda choice: choice.description,
+    }
+    show(choices, columns, json=False, if_empty=f"{found.agent} names no {what}")
+    out = Terminal()
+    if what == "models" and found.variants:
+        names = ", ".join(line(_id(each, found.default_variant)) for each in found.variants)
+        out.say(f"variants of {line(found.default_model or 'the default model')}: {names}")
+    out.say(_SAYS[found.source], "dim")
+    if found.problem:
+        out.say(f"it could not be asked: {line(found.problem)}", "yellow")
+    return 0
+
+
+def _id(choice: OfferedChoice, default: str | None) -> str:
+    return f"{choice.id} (default)" if choice.id == default else choice.id
+
+
+def _as_json(found: AgentOptions, what: Literal["modes", "models"]) -> dict[str, object]:
+    choices, default = (
+        (found.modes, found.default_mode) if what == "modes" else (found.models, found.default_model)
+    )
+    variants = (
+        {"variants": found.variants, "default_variant": found.default_variant} if what == "models" else {}
+    )
+    return {
+        "agent": found.agent,
+        "source": found.source,
+        what: choices,
+        "default": default,
+        **variants,
+        "problem": found.problem,
+    }

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
+import msgspec
 from cyclopts import App, Parameter
 
-from legation.cli.connection import connect
-from legation.cli.flags import Json, PlaceFlags
-from legation.cli.table import say_json, show
-from legation.cli.terminal import Terminal, line
+from legation.cli.flags import Json, PlaceFlags, connect
+from legation.cli.output import Style, Terminal, line, named, plain, say_json, show
 from legation.errors import Conflict, InvalidParams, NotFound
-from legation.wire.api.approvals import ApprovalStatus, ApprovalView, GroupAnswered
+from legation.wire.api.approvals import ApprovalDetail, ApprovalStatus, ApprovalView, GroupAnswered
 
 app = App(
     name="approvals",
@@ -107,7 +106,6 @@ def show_(approval: str, /, *, json: Json = False, settings: PlaceFlags | None =
     approval
         Its whole id, as listed: apr_...
     """
-    from legation.cli.approvals_view import whole
 
     with connect(settings) as server, explained("show", approval):
         found = server.approvals.get(approval)
@@ -243,3 +241,69 @@ def _say_group(done: GroupAnswered, what: str, *, json: bool) -> int:
         if not done.answered and not done.refused:
             out.say("nothing answered: none of them is pending any more", "yellow")
     return 0 if done.answered else Conflict("").status.exit
+
+
+# An approval in words, for `show` and `watch`. Nothing an agent wrote leaves here raw.
+
+INJECTION = "its arguments look like an attempt to talk whoever decides into it"
+PURGED = "purged: they are no longer kept"
+
+
+class Said(NamedTuple):
+    text: str
+    style: Style | None = None
+
+
+def facts(approval: ApprovalView) -> Iterator[Said]:
+    """Who wants what, and by which rule it is asked about."""
+    if approval.injection_risk:
+        yield Said(f"INJECTION  {INJECTION}", "red")
+    yield Said(f"tool       {line(approval.tool)}", "bold")
+    yield Said(f"agent      {line(approval.agent_id)}")
+    yield Said(f"rule       {line(approval.policy_rule)}")
+    yield Said(f"needs      a {approval.needs}")
+    if approval.session_id:
+        yield Said(f"session    {line(approval.session_id)}")
+    yield Said(f"asked      {line(approval.created_at)}")
+    if approval.claimed_by and approval.status == "pending":
+        yield Said(f"looked at  by {line(approval.claimed_by)}", "yellow")
+
+
+def outcome(approval: ApprovalView) -> str:
+    """How it stands, and by whose word."""
+    answerer = named(approval.resolved_by, approval.resolved_by_name)
+    by = f" by {line(answerer)}" if answerer else ""
+    at = f" at {line(approval.resolved_at)}" if approval.resolved_at else ""
+    instead = f"; {line(approval.replaced_by)} took its place" if approval.replaced_by else ""
+    why = f": {line(approval.why)}" if approval.why and not instead else ""
+    return f"{approval.status}{by}{at}{instead}{why}"
+
+
+def arguments(params: Mapping[str, object] | None) -> list[str]:
+    """As JSON, so that a line break within a value cannot pass for the next line of ours."""
+    if params is None:
+        return [PURGED]
+    text = msgspec.json.format(msgspec.json.encode(params), indent=2).decode()
+    return plain(text).split("\n")
+
+
+def surroundings(approval: ApprovalDetail) -> Iterator[Said]:
+    """What the agent did lately, and what it may do unasked."""
+    for trace in approval.recent_traces:
+        did = f"{line(trace.timestamp)}  {line(trace.policy or '-')}  {line(trace.tool)}"
+        yield Said(f"recent     {did}  {line(trace.trace_id)}", "dim")
+    for grant in approval.active_grants:
+        may = f"{line(grant.agent)} may use {line(grant.tools)} for {line(grant.remaining)}"
+        yield Said(f"grant      {line(grant.id)}: {may}, by {line(grant.granted_by)}", "dim")
+
+
+def whole(approval: ApprovalDetail) -> Iterator[Said]:
+    yield Said(line(approval.id), "bold")
+    yield Said(f"status     {outcome(approval)}")
+    if approval.status == "pending":
+        yield Said(f"ends in    {line(approval.remaining)}")
+    yield from facts(approval)
+    yield Said("arguments")
+    for text in arguments(approval.params):
+        yield Said(f"    {text}")
+    yield from surroundings(approval)

@@ -7,15 +7,21 @@ INV-A1  The one looked at changes only by a key of the person, or when there was
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import os
 import re
+import select
+import termios
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple, TextIO
 
-from legation.cli.terminal import line
+from legation.cli.output import line
 from legation.wire.api.approvals import ApprovalDetail, ApprovalView
-from legation.wire.approvalstream import ApprovalChanged
+from legation.wire.event_types import ApprovalChanged
 
 NOTICES: Final = 3  # that are kept in view
 
@@ -187,3 +193,266 @@ class Board:
     def _look_at(self, id_: str | None) -> None:
         self.focus, self.detail, self.gone = id_, None, None
         self._place = list(self.rows).index(id_) if id_ is not None else 0
+
+
+# A terminal that gives every key at once, and is as it was afterwards, whatever happens in between.
+
+# Another screen, no cursor, no line wrapping, pasted text marked as such; and all of it back.
+ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[?2004h"
+LEAVE: Final = "\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[?1049l"
+CHUNK: Final = 4096
+
+_PASTE: Final = "\x1b[200~"
+_PASTED: Final = "\x1b[201~"
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
+_BEGUN: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?")
+_NAMES: Final = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1bOA": "up",
+    "\x1bOB": "down",
+    "\x1b[5~": "page-up",
+    "\x1b[6~": "page-down",
+    "\x1b": "escape",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "erase",
+    "\x08": "erase",
+    " ": "space",
+    "\x04": "end",
+}
+
+
+class Key(NamedTuple):
+    name: str  # of a letter, the letter
+    text: str = ""  # what it writes
+
+
+class Keys:
+    """Keys out of bytes. What was pasted is one key `paste`: no letter of it is an answer."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._pasting: str | None = None
+        self._begun = ""  # a sequence whose end has not come
+
+    def feed(self, typed: bytes) -> list[Key]:
+        return list(self._feed(typed))
+
+    def _feed(self, typed: bytes) -> Iterator[Key]:
+        text = self._decode(typed)
+        if self._begun != "\x1b" or text[:1] in ("[", "O"):  # an escape of its own was told already
+            text = self._begun + text
+        self._begun = ""
+        while text:
+            if self._pasting is not None:
+                pasted, mark, text = (self._pasting + text).partition(_PASTED)
+                self._pasting = None if mark else pasted
+                if mark:
+                    yield Key("paste", pasted)
+                continue
+            if text.startswith(_PASTE):
+                self._pasting, text = "", text.removeprefix(_PASTE)
+                continue
+            if _BEGUN.fullmatch(text):
+                self._begun = text
+                if text == "\x1b":
+                    yield Key("escape")
+                return
+            found = _SEQUENCE.match(text)
+            token = found[0] if found else text[0]
+            text = text[len(token) :]
+            yield Key(_NAMES.get(token, token), token if token.isprintable() else "")
+
+
+@contextmanager
+def every_key(descriptor: int, out: TextIO) -> Iterator[None]:
+    """Ctrl-C still interrupts; Ctrl-Z does nothing: it would leave the terminal as it is here."""
+    before = termios.tcgetattr(descriptor)
+    changed = termios.tcgetattr(descriptor)
+    changed[3] &= ~(termios.ICANON | termios.ECHO)
+    changed[6][termios.VSUSP] = b"\x00"
+    changed[6][termios.VMIN], changed[6][termios.VTIME] = 1, 0
+    try:
+        termios.tcsetattr(descriptor, termios.TCSANOW, changed)
+        out.write(ENTER)
+        out.flush()
+        yield
+    finally:
+        _restore(descriptor, before, out)
+
+
+def _restore(descriptor: int, before: list[object], out: TextIO) -> None:
+    """Each step for itself: a terminal that was closed must not keep us from the rest."""
+    with contextlib.suppress(OSError, ValueError):
+        out.write(LEAVE)
+        out.flush()
+    with contextlib.suppress(termios.error):
+        termios.tcflush(descriptor, termios.TCIFLUSH)  # keys meant for us are no commands for the shell
+    with contextlib.suppress(termios.error):
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)  # type: ignore[arg-type]
+
+
+def is_typed(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def read_typed(descriptor: int) -> bytes:
+    """Nothing: the terminal was closed."""
+    try:
+        return os.read(descriptor, CHUNK)
+    except OSError:
+        return b""
+
+
+# What the keys of `watch` mean, question by question. No I/O.
+
+MOST_REASON: Final = 1000  # characters
+REASON_SHOWN: Final = 30  # characters: its end, where somebody types
+MOVES: Final = {"j": 1, "down": 1, "k": -1, "up": -1}
+WAITING: Final = "[j/k] choose  [?] help  [q] quit"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    verb: Literal["approve", "deny", "escalate"]
+    ids: tuple[str, ...]  # the one that was asked about, and those identical to it
+    name: str
+    group: str | None = None  # all of it
+    reason: str | None = None
+
+    @property
+    def past(self) -> str:
+        return {"approve": "approved", "deny": "denied", "escalate": "escalated"}[self.verb]
+
+
+class Dialog:
+    """Holds the one that is asked about: every answer names it, whatever the list has become."""
+
+    def __init__(self, board: Board) -> None:
+        self.scroll = 0
+        self.help = False
+        self._board = board
+        self._row: Row | None = None  # that the question is about
+        self._mode: Literal["", "reason", "identical", "unseen"] = ""
+        self._reason = ""
+        self._lines = self._seen = 0  # of its arguments
+        self._page = 1
+
+    @property
+    def asked(self) -> bool:
+        return self._row is not None
+
+    @property
+    def is_open(self) -> bool:
+        """In the middle of something: q is a letter, or no answer."""
+        return self._mode != ""
+
+    def ask(self, row: Row | None) -> None:
+        if row is None:
+            self.scroll = self._lines = self._seen = 0
+        self._row, self._mode, self._reason = row, "", ""
+
+    def saw(self, lines: int, shown: int) -> None:
+        """How many lines the arguments have, and the last that is on the screen."""
+        if lines != self._lines:  # another approval, or another width
+            self._seen = 0
+        self._lines, self._seen = lines, max(self._seen, shown)
+        self._page = max(1, shown - self.scroll)
+
+    def check(self) -> None:
+        """After something happened: a question about what is gone is none."""
+        if self._row is not None and self._row.id not in self._board.rows:
+            self.ask(None)
+
+    @property
+    def _unseen(self) -> int:
+        return max(0, self._lines - self._seen)
+
+    @property
+    def question(self) -> str:
+        row = self._row
+        if row is None:
+            return WAITING
+        id_ = line(row.id)
+        if self._mode == "reason":
+            return f"deny {id_}: why? Told to the agent; [enter] sends, [esc] goes back: {self._reason[-REASON_SHOWN:]}"
+        if self._mode == "identical":
+            number = self._board.identical(row)
+            unseen = f" ({self._unseen} lines of their arguments NOT shown)" if self._unseen else ""
+            return f"{id_} and all identical, {number} in all{unseen}: [y] approve  [n] deny  [esc] back"
+        if self._mode == "unseen":
+            return (
+                f"{id_}: {self._unseen} lines of its arguments were NOT shown: [y] approve anyway  [esc] back"
+            )
+        more = self._board.identical(row) - 1
+        same = f"  [i] with {more} identical" if more else ""
+        return f"{id_}: [y] approve  [n] deny  [e] escalate{same}  [j/k] choose  [?] help  [q] quit"
+
+    def press(self, key: Key) -> Answer | None:
+        if self._mode == "reason":
+            return self._in_reason(key)
+        if self._mode in ("identical", "unseen"):
+            return self._in_choice(key)
+        if self.help:
+            self.help = False
+            return None
+        if key.name in MOVES:
+            self._board.move(MOVES[key.name])
+            if self._row is not None and self._board.focus != self._row.id:
+                self.ask(None)
+            return None
+        if key.name == "?":
+            self.help = True
+        elif key.name in ("space", "page-down"):
+            self.scroll = max(0, min(self.scroll + self._page, self._lines - 1))
+        elif key.name in ("b", "page-up"):
+            self.scroll = max(0, self.scroll - self._page)
+        elif self._row is not None:
+            return self._answer(key, self._row)
+        return None
+
+    def _answer(self, key: Key, row: Row) -> Answer | None:
+        if key.name == "y":
+            if not self._unseen:
+                return self._done("approve", row)
+            self._mode = "unseen"
+        elif key.name == "n":
+            self._mode, self._reason = "reason", ""
+        elif key.name == "e":
+            return self._done("escalate", row)
+        elif key.name == "i":
+            self._mode = "identical"
+        return None
+
+    def _in_reason(self, key: Key) -> Answer | None:
+        if key.name == "enter" and self._row is not None:
+            return self._done("deny", self._row, self._reason.strip() or None)
+        if key.name in ("escape", "end"):
+            self._mode = ""
+        elif key.name == "erase":
+            self._reason = self._reason[:-1]
+        else:
+            self._reason = (self._reason + line(key.text) if key.text != " " else self._reason + " ")[
+                :MOST_REASON
+            ]
+        return None
+
+    def _in_choice(self, key: Key) -> Answer | None:
+        row, mode, self._mode = self._row, self._mode, ""
+        if row is None:
+            return None
+        if mode == "unseen":
+            return self._done("approve", row) if key.name == "y" else None
+        if key.name in ("y", "n"):
+            same = tuple(each.id for each in self._board.rows.values() if each.group == row.group)
+            ids = (row.id, *(each for each in same if each != row.id))
+            self.ask(None)
+            return Answer("approve" if key.name == "y" else "deny", ids, row.name, group=row.group)
+        return None
+
+    def _done(
+        self, verb: Literal["approve", "deny", "escalate"], row: Row, reason: str | None = None
+    ) -> Answer:
+        self.ask(None)
+        return Answer(verb, (row.id,), row.name, reason=reason)

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
-from legation.cli.connection import connect, connect_async
-from legation.cli.flags import Json, PlaceFlags
-from legation.cli.table import say_json, when
-from legation.cli.terminal import Terminal, line
+from legation.cli.flags import Json, PlaceFlags, connect, connect_async
+from legation.cli.output import Terminal, line, say_json, when
 from legation.errors import InvalidParams, NotFound
 
 if TYPE_CHECKING:

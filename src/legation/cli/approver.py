@@ -9,8 +9,8 @@ import termios
 from collections.abc import Iterator
 from typing import TextIO
 
-from legation.cli.terminal import Terminal, line, paint_diff, plain
-from legation.wire.acp.toolcall import Diff
+from legation.cli.output import Terminal, line, paint_diff, plain
+from legation.wire.acp.updates import Diff
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision, offers_only_always
 

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from legation.cli.connection import connect
-from legation.cli.flags import LocalFlags, PlaceFlags, settings_of
-from legation.cli.progress import ProgressLine
-from legation.cli.table import when
-from legation.cli.terminal import Terminal, line
+from legation.cli.flags import LocalFlags, PlaceFlags, connect, settings_of
+from legation.cli.output import ProgressLine, Terminal, line, when
 from legation.errors import Conflict, InvalidParams, NotFound
 
 if TYPE_CHECKING:
     from legation.settings import Settings
-    from legation.store.passphrase import Seal
+    from legation.store.secrets.passphrase import Seal
 
 
 Passphrase = Annotated[
@@ -113,9 +110,9 @@ def restore(
     file
         What `legation backup` made.
     """
-    from legation.store.passphrase import read_passphrase
-    from legation.store.restore import restore as restore_folder
-    from legation.store.restore import undo_cut_off
+    from legation.store.backup import restore as restore_folder
+    from legation.store.backup import undo_cut_off
+    from legation.store.secrets.passphrase import read_passphrase
 
     if not file.is_file():
         raise NotFound(f"cannot restore {file}: there is no such file")
@@ -170,7 +167,7 @@ def _seal(passphrase_file: Path | None) -> Callable[[], Seal | None]:
     """Read at once: a mistake is told before anything is copied."""
     if passphrase_file is None:
         return lambda: None
-    from legation.store.passphrase import Seal, read_passphrase
+    from legation.store.secrets.passphrase import Seal, read_passphrase
 
     passphrase = read_passphrase(passphrase_file)
     return lambda: Seal(passphrase)

@@ -16,20 +16,17 @@ from cyclopts import Parameter
 import legation
 from legation.agents import catalogue
 from legation.agents.rehearsal.demo_repo import make_demo_repo
-from legation.approvals.trace_export import verify_lines
-from legation.approvals.trace_file import whole_lines
+from legation.approvals.trace.export import verify_lines, whole_lines
 from legation.cli.approver import TerminalApprover, open_tty
 from legation.cli.door import TRACE
-from legation.cli.exec import exit_code, show_changes
+from legation.cli.exec import Done, Job, exit_code, run_turn, show_changes
 from legation.cli.folders import Folders
-from legation.cli.render import Renderer
-from legation.cli.terminal import Terminal
-from legation.cli.turn import Done, Job, run_turn
-from legation.cli.view import Screen
+from legation.cli.output import Terminal
+from legation.cli.view import Renderer, Screen
 from legation.host.options import AgentDefinition
-from legation.proc.kernel import own_children
+from legation.proc.tree import own_children
 from legation.settings import Settings, load
-from legation.store.reader import StreamReader
+from legation.store.jsonl import JsonlReader
 from legation.wire.ask import Approver, Ask, Decision
 
 AUTOPILOT_AFTER = 20.0  # seconds a person has before the demo answers for itself
@@ -106,7 +103,7 @@ def _show(out: Terminal, settings: Settings, person: Approver | None, pace: floa
 
 def _account(out: Terminal, done: Done, folders: Folders, place: Path) -> None:
     """What was kept, what was left, and what to try next."""
-    reader = StreamReader(folders.sessions / done.session_id, done.session_id)
+    reader = JsonlReader(folders.sessions / done.session_id, done.session_id)
     seqs = [event.seq for batch in reader.batches(0, lambda _: None) for event in batch]
     lost, doubled = reader.info().head - len(set(seqs)), len(seqs) - len(set(seqs))
     out.say(f"on the record: {len(seqs)} events, {lost} lost, {doubled} doubled", "bold")

@@ -21,11 +21,11 @@ from cyclopts import Parameter
 import legation
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
-from legation.cli.terminal import Style, Terminal, line
+from legation.cli.output import Style, Terminal, line
 from legation.errors import ConfigInvalid, LegationError
 from legation.settings import FIELDS, Settings
 from legation.store.datafolder import COPIES, KEYS, REPLACED, cut_off, left_beside
-from legation.store.lock import owner_alive
+from legation.store.files import owner_alive
 from legation.wire.api.server import OWNER_LOCK
 
 Verdict = Literal["ok", "limited", "broken"]
@@ -160,7 +160,7 @@ def _shell_parser() -> Finding:
 
 
 def _subreaper() -> Finding:
-    from legation.proc.kernel import become_subreaper
+    from legation.proc.tree import become_subreaper
 
     if become_subreaper():
         return Finding("ok", "processes", "daemons that agents leave behind are found and ended")
@@ -200,7 +200,7 @@ def _old_data(folder: Path) -> Finding:
 
 
 def _server(settings: Settings) -> Finding:
-    from legation.cli.connection import connect_to
+    from legation.cli.flags import connect_to
 
     if settings.url is None and not owner_alive(settings.data_dir / OWNER_LOCK):
         return Finding("ok", "server", f"none runs on {settings.data_dir}", "legation up")
@@ -220,10 +220,10 @@ def _keys(settings: Settings) -> Finding:
         return Finding("ok", "keys", "given as settings")
     if not path.exists():
         return Finding("ok", "keys", "none yet; the first start makes them")
-    from legation.store.keyfile import open_file
+    from legation.store.secrets.keys import open_key_file
 
     try:
-        open_file(path)
+        open_key_file(path)
     except LegationError as error:
         return Finding("broken", "keys", error.message, "legation restore FILE, or put back a copy of it")
     return Finding("ok", "keys", f"{path}, readable by you alone; keep a copy in another place")

@@ -14,29 +14,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from legation.approvals.approval import LONGEST_WAIT_MS, Answer, Approval
-from legation.approvals.attendance import Attendance
-from legation.approvals.chain import Chain
-from legation.approvals.door import Door, Habits
-from legation.approvals.grants import Grants
-from legation.approvals.inbox import Inbox
-from legation.approvals.passage import Judged
+from legation.approvals.admit import Evaluated
+from legation.approvals.approval import LONGEST_WAIT_MS, Approval, ApprovalAnswer
+from legation.approvals.door import Door, DoorOptions
+from legation.approvals.grants import GrantService
 from legation.approvals.policies import Policies
-from legation.approvals.request import Ruling
-from legation.approvals.trace_file import FiledLedger, TraceFile
+from legation.approvals.queue import ApprovalQueue, Attendance
+from legation.approvals.request import DoorResult
+from legation.approvals.trace.chain import Chain
+from legation.approvals.trace.export import FiledLedger, TraceFile
 from legation.approvals.wait import Moment, Why
 from legation.cli.approver import login
 from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, InternalError, LegationError
 from legation.host.agent import Where
-from legation.host.door_approver import DoorApprover, refusal
+from legation.host.requests.door_approver import DoorApprover, refusal
 from legation.ids import new_id
-from legation.store.database.memory import MemoryDatabase
+from legation.store.database.sqlite import MemoryDatabase
 from legation.store.database.transaction import Transaction
 from legation.store.identity import users
-from legation.store.identity.bootstrap import LOCAL, bootstrap
-from legation.store.keys import new_key_text, ring_of
-from legation.store.sealing import Sealer
+from legation.store.identity.workspaces import LOCAL, bootstrap
+from legation.store.secrets.keys import new_key_text, ring_of
+from legation.store.secrets.sealing import Sealer
 from legation.store.steadyclock import SteadyClock
 from legation.wire.api.identity import NewUser
 from legation.wire.ask import Approver, Ask, Decision, Prepared, Unasked
@@ -74,12 +73,12 @@ async def own_door(
         file = stack.enter_context(TraceFile(trace))
         sealer = Sealer(ring_of([new_key_text()]))
         chain = Chain(session_id, sealer)
-        inbox = Inbox(FiledLedger(database, chain, LOCAL, file), clock, new_id("prc"))
+        inbox = ApprovalQueue(FiledLedger(database, chain, LOCAL, file), clock, new_id("prc"))
         here = Here(person, inbox)
         timeout = min(timeout, LONGEST_WAIT_MS / 1000)
         # Nobody but the one who is here could ever answer, so no supervisor is waited for.
-        given = Grants(database, sealer, clock) if grants else None
-        habits = Habits(timeout=timeout, supervisor_wait_ms=0, notify=here.notify, grants=given)
+        given = GrantService(database, sealer, clock) if grants else None
+        habits = DoorOptions(timeout=timeout, supervisor_wait_ms=0, notify=here.notify, grants=given)
         door = await stack.enter_async_context(Door(inbox, policies, Attendance(database, clock), habits))
         rules = DoorApprover(
             door,
@@ -109,7 +108,7 @@ class Question:
     )
     asking: asyncio.Task[None] | None = None
 
-    def told(self, ruling: Ruling) -> Decision:
+    def told(self, ruling: DoorResult) -> Decision:
         """In the words of whoever said it, if that is what came of it."""
         if self.said is None or self.said.outcome != ruling.outcome:
             return ruling.decision
@@ -127,7 +126,7 @@ class Question:
 class Here:
     """Asks the one who is here when an approval needs a person, and takes the answer to the inbox."""
 
-    def __init__(self, person: Approver, inbox: Inbox) -> None:
+    def __init__(self, person: Approver, inbox: ApprovalQueue) -> None:
         self._person = person
         self._inbox = inbox
         self._open: dict[str, Question] = {}
@@ -159,7 +158,9 @@ class Here:
 
     async def _answer(self, said: Decision, approval: Approval) -> None:
         if said.outcome in ("approved", "denied"):
-            answer = Answer(approve=said.outcome == "approved", reasoning=said.reason, message=said.message)
+            answer = ApprovalAnswer(
+                approve=said.outcome == "approved", reasoning=said.reason, message=said.message
+            )
             await self._inbox.resolve(who(said.by), approval.id, answer)
         else:
             await self._inbox.cancel(approval.workspace_id, [approval.id], "turn-cancelled")
@@ -176,7 +177,7 @@ class RulesFirst:
     async def prepare(self, ask: Ask) -> Prepared:
         return await self._rules.prepare(ask, self.decide)
 
-    async def decide(self, ask: Ask, judged: Judged | None = None) -> Decision:
+    async def decide(self, ask: Ask, judged: Evaluated | None = None) -> Decision:
         question = self._here.begin(ask)
         ruling = asyncio.create_task(self._rules.rule(ask, judged))
         try:

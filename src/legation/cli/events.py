@@ -10,17 +10,67 @@ from typing import Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
-from legation.cli.flags import SettingsFlags, settings_of
+from legation.cli.flags import SettingsFlags, connect_to, settings_of
 from legation.cli.folders import Folders
-from legation.cli.sessions_recorded import chosen_of, replay_there, sessions_there
-from legation.cli.terminal import Terminal, line
-from legation.cli.view import view_of
-from legation.errors import InvalidParams, NotFound, StorageFailed
-from legation.host.meta import read_meta
+from legation.cli.output import Terminal, line
+from legation.cli.view import View, view_of
+from legation.errors import InvalidParams, LegationError, NotFound, StorageFailed, Unavailable
+from legation.host.options import read_meta
+from legation.settings import Settings
 from legation.store.backend import StreamInfo
-from legation.store.reader import StreamReader
+from legation.store.jsonl import JsonlReader
+from legation.wire import codec
 from legation.wire.api.sessions import SessionInfo
+from legation.wire.event_types import SessionStatus
 from legation.wire.events import Event
+
+# The server's sessions for `legation events`, which lists and replays them beside those of `legation exec`.
+
+
+def sessions_there(settings: Settings) -> list[SessionInfo]:
+    """Oldest first; none where no server is up: what is on this machine can be read without one."""
+    try:
+        with connect_to(settings) as server:
+            return sorted(server.sessions.list(), key=lambda each: each.created_at)
+    except Unavailable:
+        return []
+    except LegationError as error:
+        print(f"legation: sessions of the server are left out: {error.message}", file=sys.stderr)
+        return []
+
+
+def chosen_of(there: list[SessionInfo], wanted: str) -> SessionInfo | None:
+    """By its id, the start of one, or `last`."""
+    if wanted == "last":
+        return there[-1] if there else None
+    found = [each for each in there if each.session_id.startswith(wanted)]
+    whole = [each for each in found if each.session_id == wanted]
+    if len(found) > 1 and not whole:
+        raise InvalidParams(
+            f"cannot tell which session {wanted!r} is: {len(found)} start so; give more of it"
+        )
+    return next(iter(whole or found), None)
+
+
+def replay_there(
+    settings: Settings,
+    session: str,
+    after: int,
+    view: View,
+    *,
+    follow: bool,
+    generation: int | Literal["all"] | None = None,
+) -> None:
+    with connect_to(settings) as server:
+        read = server.streams.follow if follow else server.streams.events
+        for event in read(session, after, generation=generation):
+            view.show(event)
+            if follow and event.type == SessionStatus.event_type():
+                status = codec.decode(event)
+                if isinstance(status, SessionStatus) and status.status in ("closed", "deleted"):
+                    break
+    view.end()
+
 
 TITLE_SHOWN = 50  # characters in the list
 
@@ -70,11 +120,11 @@ def _is_newer_here(sessions: Path, wanted: str, there: SessionInfo) -> bool:
     names = _names(sessions) if wanted == "last" else ()
     if not names:
         return False
-    first = StreamReader(sessions / names[-1], names[-1]).read(0, _malformed)[:1]
+    first = JsonlReader(sessions / names[-1], names[-1]).read(0, _malformed)[:1]
     return bool(first) and first[0].at > there.created_at
 
 
-def find(sessions: Path, wanted: str) -> StreamReader:
+def find(sessions: Path, wanted: str) -> JsonlReader:
     names = _names(sessions)
     found = names[-1:] if wanted == "last" else [name for name in names if name.startswith(wanted)]
     if len(found) > 1 and wanted not in found:
@@ -84,17 +134,17 @@ def find(sessions: Path, wanted: str) -> StreamReader:
     if not found:
         raise NotFound(f"cannot find session {wanted!r}; `legation events` lists them")
     name = wanted if wanted in found else found[0]
-    return StreamReader(sessions / name, name)
+    return JsonlReader(sessions / name, name)
 
 
 def _names(sessions: Path) -> list[str]:
     """Oldest first: ids sort by time."""
     paths = sessions.iterdir() if sessions.is_dir() else ()
-    return sorted(path.name for path in paths if StreamReader(path, path.name).exists())
+    return sorted(path.name for path in paths if JsonlReader(path, path.name).exists())
 
 
 def _replay(
-    reader: StreamReader, after: int, *, follow: bool, json: bool, all_of_it: bool, generation: int | None
+    reader: JsonlReader, after: int, *, follow: bool, json: bool, all_of_it: bool, generation: int | None
 ) -> None:
     view = view_of(json=json)
     first, last = (1, None) if all_of_it else reader.range_of(generation)
@@ -117,7 +167,7 @@ def _list(sessions: Path, there: list[SessionInfo], *, json: bool) -> None:
     if not names and not there and not json:
         out.say('no session is recorded yet; make one with: legation exec --agent rehearsal "fix the test"')
     for name in names:
-        reader = StreamReader(sessions / name, name)
+        reader = JsonlReader(sessions / name, name)
         try:
             info, first = reader.info(), reader.read(0, _malformed)[:1]
             row = _row(info, first, alive=reader.being_written())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from legation.cli.connection import connect
-from legation.cli.flags import PlaceFlags
-from legation.cli.terminal import Terminal
+from legation.cli.flags import PlaceFlags, connect
+from legation.cli.output import Terminal
 
 app = App(name="keys", help="Keys: make one, or put a new one to use.")
 
@@ -14,7 +13,7 @@ app = App(name="keys", help="Keys: make one, or put a new one to use.")
 @app.command
 def new() -> int:
     """Print a fresh key, for LEGATION_VAULT_KEY, LEGATION_TOKEN_PEPPER, LEGATION_COOKIE_KEY or LEGATION_TOKEN."""
-    from legation.store.keys import new_key_text
+    from legation.store.secrets.keys import new_key_text
 
     Terminal().say(new_key_text())
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from legation.cli.flags import LocalFlags, settings_of
-from legation.cli.terminal import Terminal
+from legation.cli.output import Terminal
 
 if TYPE_CHECKING:
     from legation.settings import Settings

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, LocalFlags, settings_of
-from legation.cli.table import say_json
-from legation.cli.terminal import Style, Terminal, line
-from legation.errors import Conflict, InvalidParams
+from legation.cli.flags import Json, LocalFlags, PlaceFlags, connect, settings_of
+from legation.cli.output import Style, Terminal, line, say_json, show
+from legation.errors import Conflict, InvalidParams, TooLarge
+from legation.wire.api.approvals import Replay
 
 if TYPE_CHECKING:
-    from legation.approvals.policy.policyset import PolicySet
-    from legation.approvals.policy.verdict import Step, Verdict
+    from legation.approvals.policy.rules import PolicySet, RuleStep, Verdict
     from legation.wire.action import Action
+
 
 app = App(name="policy", help="Rules for agents: check them, ask why, replay, begin with a good one.")
 app.command(
-    "legation.cli.policy_record:replay",
+    "legation.cli.policy:replay",
     name="replay",
     help="""Say what a changed policy would have decided on the recorded calls. Nothing is changed by it.
 
 Limits and grants are left out: rule is held against rule.""",
 )
 app.command(
-    "legation.cli.policy_record:hits",
+    "legation.cli.policy:hits",
     name="hits",
     help="""Count how often each rule decided.
 
@@ -96,23 +96,22 @@ def explain(
     Without --policy: by policy.yaml where there is one, else by what is in force, which is the policy of the server that
     runs here, else that of the settings, else the starter `careful`.
     """
-    from legation.approvals.policy.examples import Place
     from legation.approvals.policy.facts import Facts
-    from legation.approvals.policy.load import load
+    from legation.approvals.policy.load import ExampleFolders, load
     from legation.approvals.policy.shell.lines import prepare_here
 
     flags = {"tool": tool, "kind": kind, "agent": agent, "paths": path, "urls": url, "command": command}
     given = _call(call) | {key: value for key, value in flags.items() if value is not None}
     given |= _params(given, param or [])
     policies = load(*(policy or (FILE,))) if policy or FILE.exists() else _in_force(settings)
-    where = Place(str((workspace or Path()).resolve()), str(Path.home()))
+    where = ExampleFolders(str((workspace or Path()).resolve()), str(Path.home()))
     action = _action(given, where)
     facts = prepare_here(action, Facts(where.workspace, where.workspace, where.home))
     verdict, steps = policies.decide(action, facts), policies.explain(action, facts)
     if json:
         _say_json(policies, verdict, steps)
     else:
-        _say(verdict, steps)
+        _say_verdict(verdict, steps)
     return 0
 
 
@@ -120,7 +119,7 @@ def _in_force(flags: LocalFlags | None) -> PolicySet:
     """Which it is goes to standard error: the answer is the same with and without it."""
     from legation.approvals.policies import STARTER, Policies
     from legation.approvals.policy.load import load
-    from legation.cli.connection import connect_to
+    from legation.cli.flags import connect_to
     from legation.errors import ConfigInvalid, Unavailable
 
     chosen = settings_of(flags)
@@ -177,7 +176,7 @@ def _call(source: str | None) -> dict[str, Any]:
 
 
 def _params(given: dict[str, Any], words: list[str]) -> dict[str, Any]:
-    from legation.approvals.policy.examples import parse_value
+    from legation.approvals.policy.load import parse_value
 
     params = dict(given.get("params") or {})
     for word in words:
@@ -189,7 +188,7 @@ def _params(given: dict[str, Any], words: list[str]) -> dict[str, Any]:
 
 
 def _action(given: dict[str, Any], where: Any) -> Action:
-    from legation.approvals.policy.examples import BadCall, parse_call
+    from legation.approvals.policy.load import BadCall, parse_call
 
     try:
         return parse_call(given, where)
@@ -197,7 +196,7 @@ def _action(given: dict[str, Any], where: Any) -> Action:
         raise InvalidParams(f"cannot explain this call: it {error}") from None
 
 
-def _say_json(policies: PolicySet, verdict: Verdict, steps: list[Step]) -> None:
+def _say_json(policies: PolicySet, verdict: Verdict, steps: list[RuleStep]) -> None:
     import msgspec
 
     shown = msgspec.to_builtins(verdict)
@@ -206,7 +205,7 @@ def _say_json(policies: PolicySet, verdict: Verdict, steps: list[Step]) -> None:
     )
 
 
-def _say(verdict: Verdict, steps: list[Step]) -> None:
+def _say_verdict(verdict: Verdict, steps: list[RuleStep]) -> None:
     out = Terminal()
     shown: tuple[str | None, str | None] | None = None
     taken = {step.kind for step in steps} - {None}
@@ -228,7 +227,7 @@ def _say(verdict: Verdict, steps: list[Step]) -> None:
 @app.command
 def starters(*, json: Json = False) -> int:
     """List the policies to begin with."""
-    from legation.approvals.policy import starters as shipped
+    from legation.approvals.policy import load as shipped
 
     out, found = Terminal(), shipped.starters()
     width = max(len(each.name) for each in found)
@@ -254,7 +253,7 @@ def init(
     path
         The file to write, or - for standard output. One that exists is left alone.
     """
-    from legation.approvals.policy import starters as shipped
+    from legation.approvals.policy import load as shipped
 
     chosen = shipped.starter(starter)
     if str(path) == "-":
@@ -266,4 +265,92 @@ def init(
     except FileExistsError:
         raise Conflict(f"cannot write {path}: it exists; choose another name, or remove it") from None
     Terminal().say(f"wrote {path} ({chosen.name}); test your edits with `legation policy check {path}`")
+    return 0
+
+
+# `legation policy replay` and `hits`: rules held against what agents really did.
+
+MOST_TEXT: Final = 1_000_000  # characters that the server takes
+CHANGED_SHOWN: Final = 50  # rows; --json has all that the server names
+
+Since = Annotated[
+    str | None, Parameter(help="Not older: 24h, or a time such as 2026-01-31T08:00:00Z. Without it, all.")
+]
+
+
+def replay(
+    *,
+    policy: Annotated[
+        list[Path], Parameter(negative="", help="The changed one: file or folder; may be repeated.")
+    ],
+    since: Since = None,
+    agent: Annotated[str | None, Parameter(help="Only calls of this agent.")] = None,
+    tool: Annotated[str | None, Parameter(help="Only calls of this tool.")] = None,
+    limit: Annotated[int | None, Parameter(help="At most so many calls, the newest.")] = None,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Say what a changed policy would have decided on the recorded calls."""
+    text = policy_text(policy)
+    with connect(settings) as server:
+        found = server.policy.replay(text, since=since, agent=agent, tool=tool, limit=limit)
+    if json:
+        say_json(found)
+    else:
+        _say_replay(found)
+    return 0
+
+
+def policy_text(paths: list[Path]) -> str:
+    """All files as one text, once they were found good: a mistake is told with its file and line."""
+    from legation.approvals.policy.document import Problems
+    from legation.approvals.policy.load import files_of, load
+
+    load(*paths)
+    files = [file for path in paths for file in files_of(path, Problems())]
+    text = "\n---\n".join(file.read_text("utf-8-sig") for file in files)
+    if len(text) > MOST_TEXT:
+        raise TooLarge(
+            f"cannot replay policies of more than {MOST_TEXT} characters; replay some of the files"
+        )
+    return text
+
+
+def _say_replay(found: Replay) -> None:
+    out = Terminal()
+    for change, number in sorted(found.counts.items()):
+        out.say(f"{number:>7}  {line(change)}")
+    if found.changed:
+        out.say()
+        columns = {
+            "trace": lambda call: call.trace_id,
+            "time": lambda call: call.timestamp,
+            "agent": lambda call: call.agent_id,
+            "tool": lambda call: call.tool,
+            "was": lambda call: f"{call.was} ({call.was_rule})",
+            "would be": lambda call: f"{call.now} ({call.now_rule})",
+        }
+        show(found.changed[:CHANGED_SHOWN], columns, json=False, if_empty="")
+        out.say()
+    more = found.differing - min(len(found.changed), CHANGED_SHOWN)
+    if more > 0:
+        out.say(f"and {more} more; --json names up to 1000 of them", "dim")
+    if found.unknown:
+        out.say(f"{found.unknown} not decided again: their arguments are purged", "dim")
+    if found.limited:
+        out.say(f"{found.limited} not decided again: a limit had stopped them", "dim")
+    style: Style = "yellow" if found.differing else "green"
+    out.say(f"{found.differing} of {found.calls} calls would be decided otherwise", style)
+
+
+def hits(*, since: Since = None, json: Json = False, settings: PlaceFlags | None = None) -> int:
+    """Count how often each rule decided."""
+    columns = {
+        "rule": lambda rule: rule.policy_rule,
+        "action": lambda rule: rule.action,
+        "hits": lambda rule: str(rule.hits),
+        "last": lambda rule: rule.last_at or "never",
+    }
+    with connect(settings) as server:
+        show(server.policy.hits(since=since), columns, json=json, if_empty="no rules and no calls yet")
     return 0

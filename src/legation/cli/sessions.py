@@ -3,25 +3,71 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from cyclopts import App, Parameter
 
-from legation.cli.connection import connect, server_path
-from legation.cli.flags import Json, PlaceFlags
-from legation.cli.sessions_setup import read_mcp, skills_of
-from legation.cli.table import say_json, show, when
-from legation.cli.terminal import Terminal, line
+from legation.cli.flags import Json, PlaceFlags, connect, server_path
+from legation.cli.output import Terminal, line, say_json, show, when
 from legation.errors import Cancelled, InvalidParams, NotFound
-from legation.wire.api.sessions import PermissionMode, SessionInfo
+from legation.wire.api.sessions import LocalMcp, PermissionMode, RemoteMcp, SessionInfo, Skills, SkillSource
 
 if TYPE_CHECKING:
     from legation.client import Legation
     from legation.client.http import Caller
     from legation.client.sessions import Session
+
+
+# What `legation sessions new` gives a session besides its folder: MCP servers from a file, skills from folders.
+#
+# The file is the one that agents use for themselves: `{"mcpServers": {"name": {"command": ..., "args": [...]}}}`. Keys
+# stand in it, never on the command line.
+
+
+class _Server(msgspec.Struct, rename="camel"):
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    type: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class _File(msgspec.Struct, rename="camel"):
+    mcp_servers: dict[str, _Server]
+
+
+def read_mcp(path: Path | None) -> dict[str, LocalMcp | RemoteMcp] | None:
+    if path is None:
+        return None
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise InvalidParams(f"cannot read {path}: {error.strerror}; give a file with mcpServers") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidParams(f"cannot read {path} as MCP servers: {error}; correct it") from None
+    return {name: _server(path, name, server) for name, server in found.mcp_servers.items()}
+
+
+def _server(path: Path, name: str, server: _Server) -> LocalMcp | RemoteMcp:
+    if server.command and not server.url:
+        return LocalMcp(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
+    if server.url and not server.command:
+        transport: Literal["http", "sse"] = "sse" if server.type == "sse" else "http"
+        return RemoteMcp(url=server.url, transport=transport, headers=server.headers)
+    raise InvalidParams(f"cannot use MCP server {name!r} of {path}: give it a command or a url, not both")
+
+
+def skills_of(folders: Sequence[Path]) -> Skills | None:
+    if not folders:
+        return None
+    return Skills(sources=[SkillSource(type="local", source=server_path(folder)) for folder in folders])
+
 
 app = App(
     name="sessions",

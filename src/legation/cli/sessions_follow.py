@@ -4,22 +4,34 @@ renderer, over as many connections as it takes."""
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+import termios
+from collections.abc import Awaitable, Callable, Container, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 
-from legation.cli.approver import open_tty
-from legation.cli.connection import connect_async, tell_outage
-from legation.cli.flags import PlaceFlags
-from legation.cli.sessions_ask import Asker, head
-from legation.cli.terminal import Terminal, line
+from legation.cli.approver import open_tty, unified_diff
+from legation.cli.flags import PlaceFlags, connect_async, tell_outage
+from legation.cli.output import Terminal, line, paint_diff, plain
 from legation.cli.view import View, view_of
-from legation.errors import STATUS, Code, LegationError
+from legation.errors import STATUS, Code, InvalidParams, LegationError, NotFound
 from legation.ids import new_id
 from legation.wire import codec
-from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus
+from legation.wire.ask import offers_only_always
+from legation.wire.event_types import (
+    PermissionAnswered,
+    PermissionAsked,
+    PromptFinished,
+    PromptStarted,
+    QuestionAnswered,
+    QuestionAsked,
+    SessionStatus,
+)
+from legation.wire.universal.asks import FormField, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,6 +39,281 @@ if TYPE_CHECKING:
     from legation.client import AsyncLegation
     from legation.client.async_http import AsyncCaller
     from legation.client.sessions import Session
+
+
+# What the agent of a followed session asks, put to whoever sits at the terminal.
+#
+# INV-K1  One question at a time, and what was typed before it was shown is no answer to it. What somebody else answers
+#         meanwhile is taken back. The first answer stands, and the server says which that was.
+# INV-K2  Nothing is asked while the server is away: the answer would go nowhere. When it is back, and all that happened
+#         meanwhile was seen, what is still open is asked again.
+
+ONLY_ALWAYS: Final = (
+    "The agent offers no single yes. Allow this tool for all of this session? [y]es [n]o [c]ancel the turn: "
+)
+QUESTION: Final = "Allow it? [y]es, once [a]lways in this session [n]o [c]ancel the turn: "
+NOT_YET: Final = 0.1  # seconds: the door's time to judge what was just asked; doubled each time
+NOT_YET_MOST: Final = 2.0
+AWAY: Final = "no longer asked: the server went away"
+_OVER: Final = "no longer asked"
+_WORDS: Final[dict[str, Literal["once", "always", "reject", "cancel"]]] = {
+    **dict.fromkeys(("y", "yes"), "once"),
+    **dict.fromkeys(("a", "always"), "always"),
+    **dict.fromkeys(("n", "no"), "reject"),
+    **dict.fromkeys(("c", "cancel"), "cancel"),
+}
+
+
+class Closed(Exception):
+    """Nobody sits there any more."""
+
+
+class Asker:
+    """Without a terminal it says how to answer elsewhere."""
+
+    def __init__(
+        self,
+        server: AsyncLegation,
+        session: Session[AsyncCaller],
+        tty: TextIO | None,
+        pause: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._session = session
+        self._tty = tty
+        self._out = Terminal(tty or sys.stderr)
+        self._pause = pause
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._asking: set[str] = set()  # whose answer is not on its way yet
+        self._answered: set[str] = set()
+        self._open: dict[str, Callable[[], Awaitable[None]]] = {}  # what was asked and not answered yet
+        self._why: dict[asyncio.Task[None] | None, str] = {}  # what is said where its question is taken back
+        self._away = False
+        self._seen = 0  # the last event
+        self._news = asyncio.Event()
+        self._again: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._wait_no_more()
+        for id_, task in self._tasks.items():
+            if error is not None or id_ in self._asking:
+                task.cancel()
+        ended = await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for defect in ended:
+            if isinstance(defect, Exception) and error is None:
+                raise defect
+
+    def saw(self, payload: object, seq: int) -> None:
+        """An event of the session, already shown."""
+        if isinstance(payload, PermissionAsked):
+            self._ask_about(payload.id, partial(self._permission, payload))
+        elif isinstance(payload, QuestionAsked):
+            self._ask_about(payload.id, partial(self._question, payload))
+        elif isinstance(payload, PermissionAnswered | QuestionAnswered):
+            self._answered.add(payload.id)
+            self._open.pop(payload.id, None)
+            if payload.id in self._asking:
+                self._take_back(payload.id, _over(payload))
+        self._seen = seq
+        self._news.set()
+
+    def cancel_turn(self) -> None:
+        self._begin("", self._session.cancel)
+
+    def away(self) -> None:
+        """The server cannot be reached."""
+        self._away = True
+        self._wait_no_more()
+        for id_ in list(self._asking):
+            self._take_back(id_, AWAY)
+
+    def back(self) -> None:
+        self._again = asyncio.create_task(self._ask_again())
+
+    async def _ask_again(self) -> None:
+        with suppress(LegationError):  # it is away once more, and that is told
+            last = await head(self._server, self._session.id)
+            while self._seen < last:
+                self._news.clear()
+                await self._news.wait()
+            self._away = False
+            for id_, ask in list(self._open.items()):
+                self._ask_about(id_, ask)
+
+    def _wait_no_more(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+
+    def _take_back(self, id_: str, why: str) -> None:
+        task = self._tasks[id_]
+        self._why[task] = why
+        task.cancel()
+
+    def _ask_about(self, id_: str, ask: Callable[[], Awaitable[None]]) -> None:
+        self._open[id_] = ask
+        if self._away:
+            return
+        self._asking.add(id_)
+        self._begin(id_, ask)
+        self._tasks[id_].add_done_callback(lambda _: self._asking.discard(id_))
+
+    def _begin(self, id_: str, ask: Callable[[], Awaitable[None]]) -> None:
+        self._tasks[id_] = asyncio.create_task(self._told(ask))
+
+    async def _told(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """An answer that comes too late, or from one who may not: the following goes on."""
+        try:
+            await ask()
+        except LegationError as error:
+            self._out.say(f"legation: {line(error.message)}", "yellow")
+        except (Closed, OSError, termios.error):
+            self._tty, self._out = None, Terminal(sys.stderr)
+            with suppress(LegationError, OSError):
+                self._out.say()
+                await ask()  # says how to answer elsewhere, now that there is no terminal
+
+    async def _permission(self, asked: PermissionAsked) -> None:
+        if not await self._waits(asked.id):
+            return
+        if self._tty is None:
+            self._out.say(f"legation: it waits for an answer: legation approvals show {line(asked.id)}")
+            return
+        async with self._one_at_a_time:
+            self._show(asked)
+            question = ONLY_ALWAYS if offers_only_always(asked.options) else QUESTION
+            answer = _WORDS[await self._choose(question, _WORDS)]
+        self._asking.discard(asked.id)
+        if answer == "cancel":
+            await self._session.cancel()
+        else:
+            await self._session.answer(asked.id, answer)
+
+    async def _waits(self, approval: str) -> bool:
+        """Whether somebody has to answer: what a rule decides is no question. It is judged while we look."""
+        pause = NOT_YET
+        while True:
+            try:
+                return (await self._server.approvals.get(approval)).status == "pending"
+            except NotFound:
+                await asyncio.sleep(pause)  # ends at the latest with its answer
+                pause = min(2 * pause, NOT_YET_MOST)
+
+    async def _question(self, asked: QuestionAsked) -> None:
+        if self._tty is None:
+            self._out.say("legation: the agent waits for an answer: follow the session at a terminal")
+            return
+        while asked.id not in self._answered:
+            self._asking.add(asked.id)
+            answers = await self._put(asked)
+            self._asking.discard(asked.id)
+            try:
+                await self._answer(asked.id, answers)
+            except InvalidParams as error:  # it does not fit what was asked for: once more
+                self._out.say(f"legation: {line(error.message)}", "yellow")
+            else:
+                return
+
+    async def _answer(self, question: str, answers: list[list[str]] | None) -> None:
+        if answers is None:
+            await self._session.reject(question)
+        else:
+            await self._session.reply(question, answers)
+
+    async def _put(self, asked: QuestionAsked) -> list[list[str]] | None:
+        async with self._one_at_a_time:
+            self._pause()
+            self._out.say()
+            self._out.say(f"asked: {_indented(asked.message)}", "bold")
+            if asked.url is not None:
+                self._out.say(f"  see {line(asked.url)}")
+            return await self._fill_in(fields_of(asked.requested_schema))
+
+    async def _fill_in(self, fields: tuple[FormField, ...]) -> list[list[str]] | None:
+        """None: it is not to be answered."""
+        if not fields:
+            typed = await self._choose("Done? [y]es [n]o: ", ("y", "yes", "n", "no"))
+            return [] if typed.startswith("y") else None
+        answers: list[list[str]] = []
+        for field in fields:
+            kind = " | ".join(line(choice.label) for choice in field.choices) or line(field.type)
+            typed = await self._ask(f"  {line(field.title)} ({kind}; nothing: no answer): ")
+            if not typed:
+                return None
+            answers.append([each.strip() for each in typed.split(",")] if field.many else [typed])
+        return answers
+
+    def _show(self, asked: PermissionAsked) -> None:
+        self._pause()
+        action = asked.action
+        facts = {
+            "runs": "\n".join(action.commands),
+            "in": ", ".join(action.paths),
+            "reaches": ", ".join(action.urls),
+            "unclear": ", ".join(action.unclear),
+        }
+        self._out.say()
+        self._out.say(f"{line(action.agent)} asks: {line(asked.title)}", "bold")
+        for name, value in facts.items():
+            if value:
+                self._out.say(f"  {name} {_indented(value)}")
+        for diff in asked.diffs:
+            paint_diff(self._out, unified_diff(diff))
+
+    async def _choose(self, question: str, words: Container[str]) -> str:
+        while True:
+            typed = (await self._ask(question)).lower()
+            if typed in words:
+                return typed
+
+    async def _ask(self, question: str) -> str:
+        if self._tty is None:
+            raise Closed
+        termios.tcflush(self._tty.fileno(), termios.TCIFLUSH)
+        self._out.write(question, "yellow")
+        try:
+            return await _read_line(self._tty)
+        except asyncio.CancelledError:
+            why = self._why.get(asyncio.current_task(), _OVER)
+            self._out.say(f"({line(why)})", "dim")
+            raise
+
+
+async def head(server: AsyncLegation, stream: str) -> int:
+    """The number of its last event. Names come in order: its own is the first that begins so."""
+    found = (await server.streams.list(stream, limit=1).page()).items
+    return found[0].head if found and found[0].name == stream else 0
+
+
+def _over(answered: PermissionAnswered | QuestionAnswered) -> str:
+    """What to say of a question that is open no more; whoever answered it needs no word here."""
+    withdrawn = answered.outcome in ("superseded", "cancelled", "expired") and answered.reason
+    return f"{_OVER}: {answered.reason}" if withdrawn else _OVER
+
+
+async def _read_line(tty: TextIO) -> str:
+    """Read without a thread that nobody could stop."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(tty.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(tty.fileno())
+    typed = os.read(tty.fileno(), 4096)
+    if not typed:
+        raise Closed
+    return typed.decode(errors="replace").strip()
+
+
+def _indented(text: str) -> str:
+    """So that no line of it can pass for one of ours."""
+    return plain(text).replace("\n", "\n       ")
+
 
 _GONE = ("closed", "deleted")
 # How the host ends what it says of a session that cannot be taken up.

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from legation.cli.connection import connect, connect_to
-from legation.cli.flags import LocalFlags, PlaceFlags, settings_of
-from legation.cli.table import say_json, when
-from legation.cli.terminal import Terminal, line
+from legation.cli.flags import LocalFlags, PlaceFlags, connect, connect_to, settings_of
+from legation.cli.output import Terminal, line, say_json, when
 from legation.errors import Forbidden, NotFound, StorageFailed, TimedOut, Unavailable
-from legation.store.lock import owner_alive
+from legation.store.files import owner_alive
 from legation.wire.api.server import OWNER_LOCK
 
 if TYPE_CHECKING:

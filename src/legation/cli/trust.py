@@ -7,12 +7,10 @@ from pathlib import Path
 
 from cyclopts import App
 
-from legation.cli.connection import connect, server_path
-from legation.cli.flags import Json, PlaceFlags
-from legation.cli.table import say_json, show, when
-from legation.cli.terminal import Terminal, line
+from legation.cli.flags import Json, PlaceFlags, connect, server_path
+from legation.cli.output import Terminal, line, say_json, show, when
 from legation.errors import NotFound
-from legation.wire.api.trust import TrustView
+from legation.wire.api.identity import TrustView
 
 app = App(
     name="trust",

@@ -6,10 +6,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from legation.cli.connection import connect
-from legation.cli.flags import Json, PlaceFlags
-from legation.cli.table import say_json, show, when
-from legation.cli.terminal import Terminal, line
+from legation.cli.flags import Json, PlaceFlags, connect
+from legation.cli.output import Terminal, line, say_json, show, when
 from legation.wire.api.identity import User
 from legation.wire.principal import Role
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from legation.cli.connection import connect
-from legation.cli.flags import Json, PlaceFlags
-from legation.cli.table import say_json, show, when
-from legation.cli.terminal import Terminal, line
+from legation.cli.flags import Json, PlaceFlags, connect
+from legation.cli.output import Terminal, line, say_json, show, when
 from legation.wire.principal import Role
 
 app = App(name="workspaces", help="Workspaces and their members: list, make, give roles.")

@@ -51,20 +51,20 @@ from legation.wire.api.identity import (
     NewRole,
     NewSignInLink,
     NewToken,
+    NewTrust,
     NewUser,
     NewWorkspace,
     SignInLink,
     Token,
     TokenCreated,
     TokenKind,
+    TrustView,
     User,
     UserChange,
     Workspace,
 )
-from legation.wire.api.server import Health, KeysRotated, Readiness, ServerInfo
+from legation.wire.api.server import Health, KeysRotated, Readiness, ServerInfo, StreamSummary
 from legation.wire.api.shape import Page
-from legation.wire.api.streams import StreamSummary
-from legation.wire.api.trust import NewTrust, TrustView
 from legation.wire.events import Event
 from legation.wire.principal import Role, Scope
 

@@ -13,7 +13,7 @@ from legation.client.follow import Follow, ManyStreams, OneStream
 from legation.client.group import ByLine, C, Call, Followed, Group, Listed
 from legation.client.request import PATIENCE, Query, Reconnects
 from legation.client.sessions import Sessions
-from legation.wire.approvalstream import ApprovalChanged
+from legation.wire.event_types import ApprovalChanged
 from legation.wire.events import Event
 
 

@@ -31,10 +31,9 @@ from legation.ids import new_id
 from legation.proc import Command, Exit, Launcher, Pipes, Registry, child_environment, reap
 from legation.proc.registry import listed
 from legation.store.datafolder import make_folder
-from legation.wire.acp.capabilities import ClientCapabilities, FileSystemCapabilities
-from legation.wire.diagnostic import DiagnosticCode
-from legation.wire.hoststream import AgentStatus, AgentUpdated, ExitStatus
-from legation.wire.lifecycle import AgentExited as AgentExitedEvent
+from legation.wire.acp.methods import ClientCapabilities, FileSystemCapabilities
+from legation.wire.event_types import AgentExited as AgentExitedEvent
+from legation.wire.event_types import AgentStatus, AgentUpdated, DiagnosticCode, ExitStatus
 
 LEFT_AFTER: Final = 600.0  # seconds: a sign-in under way has a temporary folder, and no child that is on file
 
@@ -48,7 +47,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class AgentHomes:
     """`data` is the user's data folder, or a temporary one that goes with the host."""
 
     data: Path
@@ -56,7 +55,7 @@ class Places:
     workspace: str = "local"
 
     @classmethod
-    def open(cls, data_dir: Path | None, workspace: str = "local") -> Places:
+    def open(cls, data_dir: Path | None, workspace: str = "local") -> AgentHomes:
         """Also ends what a killed host left behind in the same folder. Blocks."""
         if data_dir is None:
             return cls(Path(tempfile.mkdtemp(prefix="legation-host-")), True, workspace)

@@ -21,8 +21,8 @@ from legation.errors import (
     TimedOut,
     TransportClosed,
 )
-from legation.host.asks import Permissions, Questions
-from legation.host.handlers import Service
+from legation.host.requests.asks import Permissions, Questions
+from legation.host.requests.handlers import Service
 from legation.host.turn import (
     CANCEL_GRACE,
     CutWords,
@@ -35,26 +35,30 @@ from legation.host.turn import (
 )
 from legation.ids import new_id
 from legation.wire import codec
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.acp.permission import PermissionOption, RequestPermissionRequest, RequestPermissionResponse
-from legation.wire.acp.reverse import CreateTerminalResponse
+from legation.wire.acp.methods import (
+    CreateElicitationRequest,
+    CreateElicitationResponse,
+    CreateTerminalResponse,
+    PermissionOption,
+    PromptResponse,
+    RequestPermissionRequest,
+    RequestPermissionResponse,
+)
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.acp.sessions import PromptResponse
-from legation.wire.acp.toolcall import Diff
-from legation.wire.acp.updates import UserMessageChunk
+from legation.wire.acp.updates import ContentBlock, Diff, UserMessageChunk
 from legation.wire.action import EFFECTLESS, MAX_PATH, Action, canonical_path, kind_of
 from legation.wire.ask import ApproveAll, Ask, Decision, RuledApprover, Unasked
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
-from legation.wire.events import Draft
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     CUT,
+    Diagnostic,
+    DiagnosticCode,
     PromptFinished,
     PromptStarted,
     TurnState,
     UnaskedEffect,
 )
-from legation.wire.lifecycle import Turn as TurnName
+from legation.wire.event_types import Turn as TurnName
+from legation.wire.events import Draft
 
 if TYPE_CHECKING:
     from legation.host.session import Session, Surroundings

@@ -24,14 +24,11 @@ from legation.host.host import AcpHost
 from legation.host.stream import HOST_STREAM
 from legation.host.turn import PromptResult
 from legation.wire import codec, jsontext
-from legation.wire.acp.config import ConfigOption
-from legation.wire.acp.content import Audio, EmbeddedResource, Image, ResourceLink, Text, Unread
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.permission import Cancelled, Selected
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.acp.methods import CancelledOutcome, McpServer, SelectedOutcome
+from legation.wire.acp.updates import Audio, ConfigOption, EmbeddedResource, Image, ResourceLink, Text, Unread
+from legation.wire.codec import normalize_session_update
+from legation.wire.event_types import Diagnostic, DiagnosticCode, PermissionUpdated
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
-from legation.wire.hoststream import PermissionUpdated
-from legation.wire.normalize import normalize_session_update
 
 SHOWN = 40  # characters of a name that the caller made up, in a message
 
@@ -371,7 +368,7 @@ class HostEndpoint:
         self._must_be_open("answer")
         try:
             asked = msgspec.convert(request_id, str)
-            answer = msgspec.convert(outcome, Selected | Cancelled)
+            answer = msgspec.convert(outcome, SelectedOutcome | CancelledOutcome)
         except msgspec.ValidationError as error:
             what = f"cannot answer like that: {what_is_wrong(error)}; correct the call"
             raise ConfigInvalid(what) from None

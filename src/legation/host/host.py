@@ -16,16 +16,13 @@ from typing import Self
 
 import msgspec
 
-from legation.agents.beginning import AskingModes
-from legation.agents.driver import Driver
+from legation.agents.driver import AskingModes, Driver
 from legation.agents.pool import Pool
 from legation.clock import Clock
 from legation.errors import CapabilityUnsupported, Conflict, NotFound
 from legation.host import agent as agents
 from legation.host import session as session_module
-from legation.host.agent import Agent, Places, Where
-from legation.host.asks import Pending
-from legation.host.handlers import FsHandler, Reverse
+from legation.host.agent import Agent, AgentHomes, Where
 from legation.host.lifecycle import (
     Details,
     Lifecycle,
@@ -35,32 +32,30 @@ from legation.host.lifecycle import (
     Settle,
     must_not_be_anothers,
 )
-from legation.host.meta import real_folder
 from legation.host.modes import must_stay_asking
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
     Limits,
+    real_folder,
     resolve_agent_definition,
     resolve_host_options,
 )
+from legation.host.requests.asks import Pending
+from legation.host.requests.handlers import FsHandler, Reverse
+from legation.host.requests.services import create_default_fs_handler
 from legation.host.router import Router
-from legation.host.services import create_default_fs_handler
 from legation.host.session import Session
 from legation.host.stream import HOST_STREAM, HostStream, Listener, Listeners
 from legation.host.turn import CutWords, PromptResult
 from legation.proc import ProcessLauncher
+from legation.store.backend import MemoryBackend
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
-from legation.store.subscription import Subscription
-from legation.wire.acp.config import ConfigOption
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.permission import PermissionOutcome
-from legation.wire.acp.sessions import ListSessionsResponse
-from legation.wire.hoststream import AgentRemoved, AgentUpdated, SessionUpdated
-from legation.wire.payload import Payload
+from legation.store.stream import Subscription
+from legation.wire.acp.methods import ListSessionsResponse, McpServer, PermissionOutcome
+from legation.wire.acp.updates import ConfigOption, ContentBlock
+from legation.wire.event_types import AgentRemoved, AgentUpdated, Payload, SessionUpdated
 
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
 
@@ -87,7 +82,7 @@ class AcpHost:
         self._disposing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._places = await asyncio.to_thread(Places.open, self.options.data_dir, self.options.workspace)
+        self._places = await asyncio.to_thread(AgentHomes.open, self.options.data_dir, self.options.workspace)
         try:
             self.log = self._given_log or await self._open_log()
         except BaseException:

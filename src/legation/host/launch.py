@@ -1,15 +1,14 @@
-"""How an agent is started: found in the catalogue, installed if it is locked and missing.
+"""Start an agent: found in the catalogue, installed if it is locked and missing, given its MCP servers.
 
 Keys and whatever else of the server's environment go to agents of the first workspace alone: they are its owner's. What
-an agent says of its keys is hidden before anybody sees it.
-"""
+an agent says of its keys is hidden before anybody sees it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +19,21 @@ from legation.errors import Cancelled, InvalidParams, NotFound, TimedOut, Unavai
 from legation.host.options import AgentDefinition
 from legation.redact import Redactor
 from legation.store.trust import TrustedFolders
+from legation.wire.acp.methods import McpServer, NameValue
+from legation.wire.api.sessions import LocalMcp, RemoteMcp
 
 if TYPE_CHECKING:
-    from legation.agents.catalogue.agent import Agent
-    from legation.agents.catalogue.entry import Entry
-    from legation.agents.catalogue.found import Start
-    from legation.agents.catalogue.options import Options
+    from legation.agents.catalogue.catalogue import LocalAgent
+    from legation.agents.catalogue.entries import CatalogueEntry
+    from legation.agents.catalogue.options import AgentOptions
+    from legation.agents.catalogue.program import Start
     from legation.secret import Secret
+
+
+# How an agent is started: found in the catalogue, installed if it is locked and missing.
+#
+# Keys and whatever else of the server's environment go to agents of the first workspace alone: they are its owner's. What
+# an agent says of its keys is hidden before anybody sees it.
 
 INSTALL_LIMIT: Final = 900.0  # seconds for an agent to arrive from its registry: the network's time
 
@@ -44,7 +51,13 @@ class Launch:
 
 
 def launch_of(
-    catalogue: Catalogue, entry: Entry, start: Start, cwd: Path, *, trusted: bool, owners: bool = True
+    catalogue: Catalogue,
+    entry: CatalogueEntry,
+    start: Start,
+    cwd: Path,
+    *,
+    trusted: bool,
+    owners: bool = True,
 ) -> Launch:
     """Start an agent that is here in this folder. `owners`: with what is passed on to it, and its keys. Blocks."""
     start = start.within(cwd, trusted=trusted)
@@ -99,20 +112,20 @@ class AgentLauncher:
     def catalogue(self) -> Catalogue:
         return Catalogue(self._data_dir, custom_file=self._custom_file, executes=self._executes)
 
-    async def agents(self) -> tuple[Agent, ...]:
+    async def agents(self) -> tuple[LocalAgent, ...]:
         return await asyncio.to_thread(self.catalogue.agents)
 
-    async def agent(self, name: str) -> Agent:
+    async def agent(self, name: str) -> LocalAgent:
         return await asyncio.to_thread(self.catalogue.agent, name)
 
-    async def options(self, name: str, *, again: bool = False) -> Options:
+    async def options(self, name: str, *, again: bool = False) -> AgentOptions:
         """What it offers; the first time it is started to be asked, one agent at a time."""
         from legation.agents.catalogue.options import options_of
 
         async with self._asking:
             return await options_of(self.catalogue, name, again=again)
 
-    async def entry(self, name: str) -> Entry:
+    async def entry(self, name: str) -> CatalogueEntry:
         try:
             return await asyncio.to_thread(self.catalogue.entry, name)
         except NotFound as error:
@@ -132,11 +145,11 @@ class AgentLauncher:
         hide(launch.keys, self._redactor)
         return launch
 
-    def _launch(self, workspace: str, entry: Entry, start: Start, cwd: Path) -> Launch:
+    def _launch(self, workspace: str, entry: CatalogueEntry, start: Start, cwd: Path) -> Launch:
         trusted = TrustedFolders(self._data_dir, workspace).trusts(str(cwd))
         return launch_of(self.catalogue, entry, start, cwd, trusted=trusted, owners=workspace == self._first)
 
-    async def _start(self, entry: Entry) -> Start:
+    async def _start(self, entry: CatalogueEntry) -> Start:
         try:
             return await asyncio.to_thread(self.catalogue.start, entry.name)
         except Unavailable:
@@ -163,3 +176,42 @@ class AgentLauncher:
             await asyncio.to_thread(self.catalogue.install, name, version, progress=progress, again=again)
         finally:
             gone = True
+
+
+# MCP servers of a session: as a client gives them, and as the agent gets them.
+
+MOST_SERVERS: Final = 64  # servers of one session
+_IN_FOLDER: Final = 'cd "$0" && exec "$@"'  # ACP has no folder for a server: a shell goes there first
+
+
+def servers_of(given: Mapping[str, LocalMcp | RemoteMcp] | None) -> tuple[McpServer, ...]:
+    """Those that are enabled, in the order given."""
+    if given and len(given) > MOST_SERVERS:
+        raise InvalidParams(f"cannot give a session more than {MOST_SERVERS} MCP servers; leave some out")
+    return tuple(
+        _local(name, each) if isinstance(each, LocalMcp) else _remote(name, each)
+        for name, each in (given or {}).items()
+        if each.enabled is not False
+    )
+
+
+def _local(name: str, given: LocalMcp) -> McpServer:
+    words = [given.command] if isinstance(given.command, str) else list(given.command)
+    if not words or not words[0]:
+        raise InvalidParams(f"cannot start MCP server {name[:40]!r}: there is no command; give one")
+    words += given.args
+    if given.cwd is not None:
+        words = ["/bin/sh", "-c", _IN_FOLDER, given.cwd, *words]
+    return McpServer.stdio(name, words[0], tuple(words[1:]), given.env)
+
+
+def _remote(name: str, given: RemoteMcp) -> McpServer:
+    if not given.url.startswith(("http://", "https://")):
+        raise InvalidParams(f"cannot reach MCP server {name[:40]!r}: give a URL of http or https")
+    if given.bearer_token_env_var is not None or given.env_headers or given.oauth not in (None, False):
+        raise InvalidParams(
+            f"cannot use bearerTokenEnvVar, envHeaders or oauth of MCP server {name[:40]!r}: they would send variables of"
+            " the server to an address of the caller's choice; give `headers`"
+        )
+    headers = tuple(NameValue(name=key, value=value) for key, value in (given.headers or {}).items())
+    return McpServer(name=name, type=given.transport or "http", url=given.url, headers=headers)

@@ -22,9 +22,9 @@ import msgspec
 from legation.agents.driver import Driver, OpenRequest
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, SessionClosed
 from legation.host.agent import Agent
-from legation.host.handlers import OwnedTerminals
-from legation.host.meta import SessionMeta, read_meta, real_folder
 from legation.host.modes import Offers, Opening, put_into_asking
+from legation.host.options import SessionMeta, read_meta, real_folder
+from legation.host.requests.handlers import OwnedTerminals
 from legation.host.resume import ResumeOrLoad
 from legation.host.session import Session, Surroundings
 from legation.host.session import State as SessionState
@@ -33,10 +33,8 @@ from legation.store.backend import State
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Receipt, Stream
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.sessions import NewSessionResponse
-from legation.wire.diagnostic import DiagnosticCode
-from legation.wire.hoststream import SessionUpdated
+from legation.wire.acp.methods import McpServer, NewSessionResponse
+from legation.wire.event_types import DiagnosticCode, SessionUpdated
 
 
 class Sessions:

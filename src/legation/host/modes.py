@@ -14,15 +14,22 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
-from legation.agents.beginning import AskingModes
+from legation.agents.driver import AskingModes
 from legation.errors import AgentExited, Forbidden, InvalidParams, LegationError, TransportClosed
 from legation.wire import codec, jsontext
-from legation.wire.acp.config import BooleanOption, ConfigOption, SelectChoice, SelectOption, SessionModeState
-from legation.wire.acp.content import Unread
-from legation.wire.acp.sessions import SessionSetup
-from legation.wire.acp.updates import ConfigOptionUpdate, CurrentModeUpdate
+from legation.wire.acp.methods import SessionSetup
+from legation.wire.acp.updates import (
+    BooleanOption,
+    ConfigOption,
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
+    SelectChoice,
+    SelectOption,
+    SessionModeState,
+    Unread,
+)
+from legation.wire.event_types import SetupFacts
 from legation.wire.events import Draft
-from legation.wire.lifecycle import SetupFacts
 
 if TYPE_CHECKING:
     from legation.agents.driver import Driver

@@ -39,31 +39,31 @@ from legation.errors import (
     TransportClosed,
 )
 from legation.host.agent import Agent
-from legation.host.meta import SessionMeta
 from legation.host.modes import OFFER_TYPES, Offers, Opening, Put, put_into_asking
+from legation.host.options import SessionMeta
 from legation.host.router import Held
 from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.host.turn import CutWords
 from legation.store.stream import Stream
 from legation.wire import codec, jsontext
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer, SessionSetup
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.acp.sessions import SessionSetup
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
-from legation.wire.events import UNRECOGNIZED, Draft, Event
-from legation.wire.hoststream import SessionUpdated
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     CUT,
+    Diagnostic,
+    DiagnosticCode,
+    Payload,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
     PromptStarted,
     QuestionAnswered,
     QuestionAsked,
+    SessionUpdated,
     TurnState,
 )
-from legation.wire.payload import Payload
+from legation.wire.events import UNRECOGNIZED, Draft, Event
 
 LONGEST: Final = 1024 * 1024  # bytes of an event that is looked into
 STEP: Final = 500  # events that are folded before others have their turn,
@@ -295,7 +295,7 @@ _TYPES = frozenset(each.event_type() for each in (*_OPENING, *_CLOSING))
 _HOST_ENDED = CutWords("the host ended before", "the host ended before")
 
 
-async def left_open(stream: Stream, after: int = 0, why: CutWords = _HOST_ENDED) -> list[Payload]:
+async def unfinished_events(stream: Stream, after: int = 0, why: CutWords = _HOST_ENDED) -> list[Payload]:
     """The events that close it. Reads the whole history above `after`, so once for a session of another host's."""
     still_open: dict[str, Payload] = {}
     async for event in stream.subscribe(after, follow=False):
@@ -435,7 +435,7 @@ class ResumeOrLoad:
         """What is recorded stays as it is; a load opens one that was closed."""
         await (session.reopen(self.meta) if session.stream.closed else session.keep(self.meta))
         if session.agent_id is None:  # the record is of an earlier host
-            for end in await left_open(session.stream):
+            for end in await unfinished_events(session.stream):
                 session.note_permission(end)
 
     async def resume(self) -> SessionUpdated:

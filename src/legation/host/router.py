@@ -11,25 +11,23 @@ from dataclasses import dataclass, field
 from legation.agents.output import printable
 from legation.agents.rpc import RpcFault
 from legation.errors import AgentError, Conflict, LegationError
-from legation.host.asks import answer_without_session
-from legation.host.handlers import ExtensionHandler, Reverse, decode
+from legation.host.requests.asks import answer_without_session
+from legation.host.requests.handlers import ExtensionHandler, Reverse, decode
 from legation.host.session import Session
 from legation.host.stream import HostStream
 from legation.store.log import EventLog
 from legation.store.stream import Stream
-from legation.wire.acp.elicitation import CreateElicitationRequest
-from legation.wire.acp.permission import (
+from legation.wire.acp.methods import (
     PERMISSION_OPTION_KINDS,
-    Cancelled,
+    CancelledOutcome,
+    CreateElicitationRequest,
     RequestPermissionRequest,
     RequestPermissionResponse,
+    SessionRequest,
 )
-from legation.wire.acp.rpc import ClientMethod, ErrorCode, RpcError
-from legation.wire.acp.sessions import SessionRequest
-from legation.wire.acp.shape import Shape
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.acp.rpc import ClientMethod, ErrorCode, RpcError, Shape
+from legation.wire.event_types import AgentExited, Diagnostic, DiagnosticCode, ExtensionAnswered
 from legation.wire.events import Draft
-from legation.wire.lifecycle import AgentExited, ExtensionAnswered
 
 EARLY_KEPT = 10_000  # updates kept for sessions that nobody has opened yet
 EARLY_BYTES = 16 * 1024 * 1024  # of them
@@ -345,7 +343,7 @@ class Router:
             why = error.error.message if isinstance(error, RpcFault) else error.message
             what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
             self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
-            return _now(RequestPermissionResponse(outcome=Cancelled()))
+            return _now(RequestPermissionResponse(outcome=CancelledOutcome()))
 
     def _tell_unknown_kinds(self, session: Session, request: RequestPermissionRequest) -> None:
         unknown = [each.kind for each in request.options if each.kind not in PERMISSION_OPTION_KINDS]

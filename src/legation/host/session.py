@@ -18,40 +18,36 @@ from typing import Final, Literal, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from legation.agents.beginning import AskingModes
-from legation.agents.driver import Driver
+from legation.agents.driver import AskingModes, Driver
 from legation.agents.rpc import UNWRITABLE
 from legation.clock import Clock
 from legation.errors import AgentExited, Conflict, InvalidParams, LegationError, SessionClosed
-from legation.host.asks import Pending
 from legation.host.conversation import Conversation
-from legation.host.handlers import QuestionHandler
-from legation.host.meta import SessionMeta, read_meta
 from legation.host.modes import OFFER_TYPES, Offers, Put, put_into_asking, setup_facts, unasking_mode
-from legation.host.options import Limits
+from legation.host.options import Limits, SessionMeta, read_meta
+from legation.host.requests.asks import Pending
+from legation.host.requests.handlers import QuestionHandler
 from legation.host.stream import HostStream
 from legation.host.turn import TOOL_CALL_TYPES, PromptResult
-from legation.store.stream import Place, Receipt, Stream
+from legation.store.stream import Receipt, ReservedEvent, Stream
 from legation.wire import codec, jsontext
-from legation.wire.acp.config import ConfigOption
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.sessions import SessionSetup
-from legation.wire.acp.updates import SessionInfoUpdate
+from legation.wire.acp.methods import McpServer, SessionSetup
+from legation.wire.acp.updates import ConfigOption, ContentBlock, SessionInfoUpdate
 from legation.wire.ask import Approver
-from legation.wire.events import Draft
-from legation.wire.hoststream import PermissionUpdated, SessionUpdated
-from legation.wire.lifecycle import AgentExited as AgentExitedEvent
-from legation.wire.lifecycle import (
+from legation.wire.event_types import AgentExited as AgentExitedEvent
+from legation.wire.event_types import (
     ExtensionMessage,
+    Payload,
     PermissionAnswered,
     PermissionAsked,
+    PermissionUpdated,
     SessionReset,
     SessionStatus,
+    SessionUpdated,
     Status,
     UnaskingMode,
 )
-from legation.wire.payload import Payload
+from legation.wire.events import Draft
 
 PUT_BACK = (
     3  # times that an agent which leaves its asking mode is put back: one that insists stays, and is told of
@@ -548,7 +544,7 @@ class Session:
 
     def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]:
         """Its place among the updates; what is returned fills it. It is told to nobody before that."""
-        place: Place | None = None
+        place: ReservedEvent | None = None
         with suppress(Conflict, InvalidParams):
             place = self.stream.reserve(self._draft(asked))
 

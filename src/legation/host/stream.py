@@ -9,13 +9,11 @@ from contextlib import suppress
 
 from legation.agents.rpc import UNWRITABLE
 from legation.errors import Conflict, LegationError
-from legation.store.backend import Trouble
-from legation.store.stream import Receipt, Stream
-from legation.store.subscription import Subscription
+from legation.store.backend import StorageTrouble
+from legation.store.stream import Receipt, Stream, Subscription
 from legation.wire import codec
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.event_types import Diagnostic, DiagnosticCode, Payload
 from legation.wire.events import Event
-from legation.wire.payload import Payload
 
 HOST_STREAM = "host"
 
@@ -66,7 +64,7 @@ class HostStream:
         )
         self.publish(diagnostic)
 
-    def trouble(self, trouble: Trouble) -> None:
+    def trouble(self, trouble: StorageTrouble) -> None:
         """The store's word; kept out of the store's way where it is the store that fails (INV-5)."""
         self.diagnose(DiagnosticCode(trouble.code), trouble.message, session_id=trouble.stream)
 

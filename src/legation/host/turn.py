@@ -27,15 +27,21 @@ from legation.clock import Clock
 from legation.errors import AgentExited, Cancelled, LegationError, TimedOut, TransportClosed
 from legation.store.stream import Receipt
 from legation.wire import codec
-from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.methods import PromptResponse, Usage
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.sessions import PromptResponse, Usage
-from legation.wire.acp.toolcall import AnyToolCall, Diff, Terminal, ToolCall, ToolCallUpdate, merged
+from legation.wire.acp.updates import (
+    AnyToolCall,
+    ContentBlock,
+    Diff,
+    Terminal,
+    ToolCall,
+    ToolCallUpdate,
+    merged,
+)
 from legation.wire.action import EFFECTLESS, MAX_PATH, Action
 from legation.wire.ask import Ask, Decision
+from legation.wire.event_types import Payload, PromptFinished, PromptStarted, TurnState
 from legation.wire.events import CUT, Draft
-from legation.wire.lifecycle import PromptFinished, PromptStarted, TurnState
-from legation.wire.payload import Payload
 
 CANCEL_GRACE = 10.0  # seconds an agent has to end a cancelled turn: its time; after that it is stopped
 

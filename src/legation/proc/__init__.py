@@ -1,9 +1,7 @@
 """Children of ours: how they start, what they say, and that nothing of them stays behind."""
 
-from legation.proc.child import Child, Pipes
-from legation.proc.environment import child_environment
-from legation.proc.exit import Exit
-from legation.proc.launcher import Command, Launcher, ProcessLauncher
+from legation.proc.child import Child, Exit, Pipes
+from legation.proc.launcher import Command, Launcher, ProcessLauncher, child_environment
 from legation.proc.registry import Reaped, Registry, reap
 
 __all__ = [

@@ -13,20 +13,257 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import os
+import queue
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, Self, TypeVar
 
 from legation.errors import TimedOut, Unavailable
-from legation.proc.exit import Exit, ExitWatch, peek
-from legation.proc.lines import BUFFER_LIMIT, MAX_LINE, LineReader, LineSplitter, Redact, ignored, unchanged
-from legation.proc.pipes import ErrorTail, InputWriter, hand_over
-from legation.proc.spawner import spawner
-from legation.proc.started import KILL_LIMIT, Started
-from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE
+from legation.proc.lines import (
+    BUFFER_LIMIT,
+    MAX_LINE,
+    ErrorTail,
+    InputWriter,
+    LineReader,
+    LineSplitter,
+    Redact,
+    hand_over,
+    ignored,
+    unchanged,
+)
+from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE, Look, Process, Tree, release_mark, strike
+
+# How a child ended, and the moment it does, without taking its exit code from the kernel.
+#
+# Until the code is taken the pid stays the child's own, so that its group can be signalled and its tree swept without
+# ever meeting a later process of the same number.
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A code, or the signal that ended it, or neither if somebody else took the exit code first."""
+
+    code: int | None
+    signal: int | None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"signal {self.signal} ({_signal_name(self.signal)})"
+        return "unknown exit" if self.code is None else f"exit code {self.code}"
+
+
+def peek(pid: int, *, block: bool = False) -> Exit | None:
+    """How the child ended, left for others to read again; None while it runs."""
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG))
+    except ChildProcessError:
+        return Exit(None, None)
+    if found is None:
+        return None
+    if found.si_code == os.CLD_EXITED:
+        return Exit(found.si_status, None)
+    return Exit(None, found.si_status)
+
+
+class ExitWatch:
+    """`ended` gets the exit as soon as there is one: from a pidfd, or from a thread where there are none."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._loop = asyncio.get_running_loop()
+        self._descriptor: int | None = None
+        self.ended: asyncio.Future[Exit] = self._loop.create_future()
+        try:
+            self._descriptor = os.pidfd_open(pid)
+            self._loop.add_reader(self._descriptor, self._look)
+        except OSError:
+            threading.Thread(target=self._wait, name=f"legation-exit-{pid}", daemon=True).start()
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _look(self) -> None:
+        found = peek(self._pid)
+        if found is not None:
+            self._resolve(found)
+            self.close()
+
+    def _wait(self) -> None:
+        found = peek(self._pid, block=True)
+        if found is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._resolve, found)
+        except RuntimeError:  # the loop has been closed, nobody waits any more
+            return
+
+    def _resolve(self, found: Exit) -> None:
+        if not self.ended.done():
+            self.ended.set_result(found)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unnamed"
+
+
+# A child as the spawner thread hands it over: it runs, and nobody looks after it yet.
+
+# The kernel's time to carry out KILL; a process stuck in the kernel takes longer.
+KILL_LIMIT: Final = 5.0
+_KILL_PAUSE: Final = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    name: str
+    process: subprocess.Popen[bytes]
+    tree: Tree
+    mark: int | None
+    detached: bool
+    unregister: Callable[[], None]
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole process group."""
+        if self.process.returncode is not None or peek(self.tree.pid) == Exit(None, None):
+            return  # its exit code was taken, by us or another: the number may be another group's by now
+        try:
+            os.killpg(self.tree.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def kill(self) -> None:
+        """The whole tree, without an event loop; blocks, for milliseconds unless something is stuck."""
+        self.tree.observe()
+        self.signal(signal.SIGKILL)
+        deadline = time.monotonic() + KILL_LIMIT
+        while peek(self.tree.pid) is None and time.monotonic() < deadline:
+            time.sleep(_KILL_PAUSE)
+        self.tree.sweep()
+
+    def discard(self) -> None:
+        """Undo the start; blocks."""
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """After its end: take the exit code and give back what was set aside for it."""
+        self.process.poll()
+        release_mark(self.mark)
+        self.unregister()
+
+
+# One thread that starts every child, looks at all processes for whoever asks, and never ends.
+#
+# The kernel delivers "your parent has died" (PR_SET_PDEATHSIG, which jails rely on) when the *thread* that started the
+# child ends: a worker thread of a pool would take its children along. The event loop, for its part, must not wait for
+# a fork, nor for a look at hundreds of processes. Looks that are asked for while one is under way are the next one,
+# together: who stops a hundred children at once looks a few times, not a hundred.
+
+T = TypeVar("T")
+Job = Callable[[], None]
+
+
+class Spawner:
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="legation-spawner", daemon=True).start()
+
+        self._asked_lock = threading.Lock()
+        self._asked: list[tuple[Tree, bool, Future[list[Process]]]] = []
+
+    def observe(self, tree: Tree) -> Future[list[Process]]:
+        """Have the tree remember who belongs to it now."""
+        return self._ask(tree, kill=False)
+
+    def kill(self, tree: Tree) -> Future[list[Process]]:
+        """One round of `Tree.kill`."""
+        return self._ask(tree, kill=True)
+
+    def _ask(self, tree: Tree, *, kill: bool) -> Future[list[Process]]:
+        future: Future[list[Process]] = Future()
+        with self._asked_lock:
+            self._asked.append((tree, kill, future))
+            first = len(self._asked) == 1
+        if first:
+            self._jobs.put(self._look)
+        return future
+
+    def _look(self) -> None:
+        with self._asked_lock:
+            asked, self._asked = self._asked, []
+        wanted = [each for each in asked if each[2].set_running_or_notify_cancel()]
+        try:
+            look = Look()
+            strike([tree for tree, kill, _ in wanted if kill], look)
+            for tree, kill, future in wanted:
+                if kill:
+                    future.set_result(tree.kill(look))
+                else:
+                    tree.observe(look)
+                    future.set_result([])
+        except BaseException as error:  # noqa: BLE001  the task boundary: it is raised where it is awaited
+            for _, _, future in wanted:
+                if not future.done():
+                    future.set_exception(error)
+
+    def submit(self, start: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = start()
+            except BaseException as error:  # noqa: BLE001  the task boundary: it is raised where it is awaited
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._jobs.put(job)
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._jobs.get()()
+
+
+_lock = threading.Lock()
+_spawner: Spawner | None = None
+
+
+def spawner() -> Spawner:
+    global _spawner
+    with _lock:
+        if _spawner is None:
+            _spawner = Spawner()
+        return _spawner
+
+
+def _forget() -> None:
+    # A forked copy of this process has no such thread, and perhaps a lock that nobody will release.
+    global _spawner, _lock
+    _spawner = None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
 
 log = logging.getLogger(__name__)
 

@@ -12,16 +12,21 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from legation.errors import ConfigInvalid, InvalidParams, LegationError, Unavailable
-from legation.proc.child import Child, Pipes
-from legation.proc.kernel import become_subreaper, process
+from legation.proc.child import Child, Pipes, Started, spawner
 from legation.proc.registry import Registry
-from legation.proc.spawner import spawner
-from legation.proc.started import Started
-from legation.proc.tree import TOKEN_NAME, Tree, new_token, nothing_spared, set_mark
+from legation.proc.tree import (
+    TOKEN_NAME,
+    Tree,
+    become_subreaper,
+    new_token,
+    nothing_spared,
+    process,
+    set_mark,
+)
 
 _OUT_OF_RESOURCES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
@@ -175,3 +180,39 @@ def _become_subreaper_once(_process: int) -> bool:
 
 def _nothing() -> None:
     return None
+
+
+# The environment that a coding agent starts with: built up from an allow-list, never cut down from ours.
+
+# Where programs are, how text looks, which certificates are trusted. No proxies: egress decides on those.
+# No keys: they come through `passed`, if at all.
+INHERITED: Final = frozenset(
+    {
+        "PATH",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TERM",
+        "COLORTERM",
+        "SHELL",
+        "USER",
+        "LOGNAME",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+    }
+)
+INHERITED_PREFIX: Final = "LC_"
+
+
+def child_environment(
+    passed: Mapping[str, str], *, home: Path, tmp: Path, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Names of the allow-list from `base` (ours by default), then `passed`; HOME and TMPDIR are always those given."""
+    base = os.environ if base is None else base
+    environment = {name: value for name, value in base.items() if _is_inherited(name)}
+    environment.setdefault("PATH", os.defpath)
+    return {**environment, **passed, "HOME": str(home), "TMPDIR": str(tmp)}
+
+
+def _is_inherited(name: str) -> bool:
+    return name in INHERITED or name.startswith(INHERITED_PREFIX)

@@ -19,8 +19,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from legation.errors import StorageFailed
-from legation.proc.kernel import Process, boot_id, pid_namespace, process
-from legation.proc.tree import Identity, Tree
+from legation.proc.tree import Identity, Process, Tree, boot_id, pid_namespace, process
 
 _SUFFIX: Final = ".child"
 _UNFINISHED: Final = ".unfinished"

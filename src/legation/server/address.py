@@ -5,20 +5,58 @@ The port is kept: whatever found the server once, a runner or a bookmark, finds 
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from legation.errors import Conflict, StorageFailed
+from legation.errors import ConfigInvalid, Conflict, Forbidden, LegationError, StorageFailed
 from legation.secret import Secret
-from legation.server.listener import listen
 from legation.settings import Settings
 from legation.store.datafolder import PORT
-from legation.store.keys import derive, key_bytes
-from legation.store.linefile import write_atomically
+from legation.store.files import write_atomically
+from legation.store.secrets.keys import derive, key_bytes
+
+# A socket to listen on, and in words what can be wrong with its address.
+
+BACKLOG: Final = 2048
+STALLED_LIMIT: Final = 300.0  # seconds: a client's time to take anything of what it was sent
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """It listens at once: two could bind the same port, and only one listen on it. Port 0: any."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigInvalid(f"cannot listen on {host}: {error.strerror}; correct --host") from None
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted connections inherit it: a client that vanished, or never reads, is dropped by the kernel.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALLED_LIMIT * 1000))
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise _refusal(host, port, error) from None
+    return sock
+
+
+def _refusal(host: str, port: int, error: OSError) -> LegationError:
+    where = f"cannot listen on {host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return Conflict(f"{where}: another program does; stop that one, or choose another with --port")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Forbidden(f"{where}: the system does not allow it; choose a port from 1024 up with --port")
+    return ConfigInvalid(f"{where}: {os.strerror(error.errno or 0)}; correct --host")
+
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 # A browser sends a cookie to every port of a host. What an agent serves on 127.0.0.1:3000 must not get ours, so
@@ -29,7 +67,7 @@ BROWSER_DOMAIN: Final = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     listener: socket.socket
     port: int
     public_url: str
@@ -42,13 +80,13 @@ def browser_name(cookie_key: Secret) -> str:
     return f"legation-{derive(key_bytes(cookie_key), 'browser-name', 10).hex()}.{BROWSER_DOMAIN}"
 
 
-def take_address(settings: Settings, own_name: str) -> Address:
+def take_address(settings: Settings, own_name: str) -> ServerAddress:
     """Bind, and remember the port. Everything that can be wrong with an address is told here."""
-    kept = _Kept(settings.data_dir / PORT)
+    kept = _KeptPort(settings.data_dir / PORT)
     listener = _listen_first(settings, kept.read())
     port = int(listener.getsockname()[1])
     kept.write(port)
-    return Address(
+    return ServerAddress(
         listener,
         port,
         public_url(settings, port),
@@ -109,7 +147,7 @@ def _listen_first(settings: Settings, kept: int | None) -> socket.socket:
         return listen(settings.host, 0)
 
 
-class _Kept:
+class _KeptPort:
     def __init__(self, path: Path) -> None:
         self._path = path
 

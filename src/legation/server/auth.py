@@ -11,27 +11,242 @@ A later kind of credential is another `CredentialKind` in the list; no route cha
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
+import msgspec
 from starlette.requests import Request
 
 from legation.clock import Clock
-from legation.errors import Forbidden, Unauthenticated
-from legation.server.identity.cookies import Cookies
-from legation.server.identity.credentials import presented_session, presented_token, wrong_credential
-from legation.server.identity.process_tokens import ProcessTokens
-from legation.server.identity.same_origin import OwnOrigins
-from legation.server.identity.token_uses import TokenUses
+from legation.errors import Forbidden, LegationError, Unauthenticated
+from legation.secret import Secret
+from legation.server.http.origins import OwnOrigins
 from legation.store.database.transaction import Database
 from legation.store.identity import tokens
-from legation.store.identity.credential import CredentialHash
+from legation.store.identity.credential import CredentialHash, new_token
 from legation.store.identity.standing import Standing, level_with, standing
-from legation.wire.principal import ADMIN_SCOPES, Principal
+from legation.store.identity.workspaces import Installation
+from legation.store.secrets.keys import Keys, derive, key_bytes
+from legation.wire.principal import ADMIN_SCOPES, SCOPES, Principal
 
 if TYPE_CHECKING:
     from legation.server.services import Services
+
+
+# What a request presents: the token of its Authorization header, or the session of its cookie; as text, unchecked.
+
+COOKIE_NAME: Final = "legation_session"
+_LONGEST: Final = 1024  # characters of a token; ours have 36, an owner's own may have more
+
+
+def wrong_credential() -> Unauthenticated:
+    """One answer for whatever is wrong with it, so that nobody learns which tokens and users there are."""
+    return Unauthenticated(
+        "cannot accept this credential: it is not valid, or not any more; create another token or sign in again"
+    )
+
+
+def presented_token(request: Request) -> str | None:
+    """The token; None without an Authorization header. Whatever cannot hold a token is a wrong credential."""
+    found = request.headers.getlist("authorization")
+    if not found:
+        return None
+    scheme, _, rest = found[0].strip().partition(" ")
+    rest = rest.strip()
+    match scheme.lower():
+        case "bearer" | "token":
+            token = rest
+        case "basic":
+            token = _password(rest)
+        case _:
+            token = ""
+    if len(found) > 1 or not 0 < len(token) <= _LONGEST or not token.isprintable() or " " in token:
+        raise wrong_credential()
+    return token
+
+
+def presented_session(request: Request) -> str | None:
+    """The first cookie of our name; an empty one is none."""
+    for header in request.headers.getlist("cookie"):
+        for pair in header.split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == COOKIE_NAME:
+                return value or None
+    return None
+
+
+def _password(encoded: str) -> str:
+    """The name before the colon says nothing: the token alone tells who it is."""
+    try:
+        text = base64.b64decode(encoded, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
+    return text.partition(":")[2]
+
+
+# Session cookies: `v1.<what it says>.<signature>`. Whoever reads one learns ids and times, and nothing secret.
+#
+# A cookie is valid as long as the user's `token_version` is the one that it was made with: raising that number ends
+# every session of the user, without a table of sessions.
+
+SESSION_MS: Final = 30 * 86_400_000  # without a visit; each visit starts it anew
+RENEW_AFTER_MS: Final = 86_400_000  # not at every visit: a new cookie a day is enough
+_COOKIE_VERSION: Final = "v1"
+
+
+class CookieSession(msgspec.Struct, frozen=True, array_like=True):
+    user: str
+    workspace: str
+    token_version: int
+    issued_ms: int
+    expires_ms: int
+
+
+def new_session(user: str, workspace: str, token_version: int, now_ms: int) -> CookieSession:
+    return CookieSession(user, workspace, token_version, now_ms, now_ms + SESSION_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Cookies:
+    key: Secret
+    secure: bool  # only over https
+
+    @classmethod
+    def of(cls, key: Secret, public_url: str) -> Cookies:
+        return cls(key, public_url.lower().startswith("https://"))
+
+    def write(self, session: CookieSession) -> str:
+        said = f"{_COOKIE_VERSION}.{_base64(msgspec.json.encode(session))}"
+        return f"{said}.{_base64(self._sign(said))}"
+
+    def read(self, text: str, now_ms: int) -> CookieSession | None:
+        """None for what we did not write, or what is over."""
+        said, _, signature = text.rpartition(".")
+        if len(text) > _LONGEST or not text.isascii() or not said.startswith(f"{_COOKIE_VERSION}."):
+            return None
+        # Signatures are compared as text: base64 has several spellings of the same bytes, ours has one.
+        if not hmac.compare_digest(_base64(self._sign(said)), signature):
+            return None
+        payload = said.removeprefix(f"{_COOKIE_VERSION}.")
+        session = msgspec.json.decode(
+            base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=CookieSession
+        )
+        return session if session.issued_ms <= now_ms + _SKEW_MS and now_ms < session.expires_ms else None
+
+    def header(self, session: CookieSession, now_ms: int) -> dict[str, str]:
+        seconds = (session.expires_ms - now_ms) // 1000
+        return {"set-cookie": f"{COOKIE_NAME}={self.write(session)}; Max-Age={seconds}; {self._attributes}"}
+
+    def clearing(self) -> dict[str, str]:
+        return {"set-cookie": f"{COOKIE_NAME}=; Max-Age=0; {self._attributes}"}
+
+    @property
+    def _attributes(self) -> str:
+        return f"Path=/; HttpOnly; SameSite=Strict{'; Secure' if self.secure else ''}"
+
+    def _sign(self, said: str) -> bytes:
+        return hmac.digest(derive(key_bytes(self.key), "session-cookies"), said.encode(), "sha256")
+
+
+_SKEW_MS: Final = 60_000  # how far the clocks of two servers may be apart
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+# Tokens that live as long as the process: the one of `--token`, and the one that the CLI finds in `server.json`.
+#
+# They are in no table, and only their hashes are in memory. Whoever has one is the first workspace's owner, and is recorded
+# as that person: `via` says by which credential. What the process does by itself is its own.
+
+PROCESS: Final = "server"  # what the audit log calls them
+
+
+class ProcessTokens:
+    def __init__(self, keys: Keys, installed: Installation) -> None:
+        self._hashes = CredentialHash(keys.pepper)
+        self._known: set[bytes] = set()
+        self.principal: Final = Principal(
+            kind="process",
+            id=PROCESS,
+            workspace=installed.workspace,
+            scopes=SCOPES,
+            level=2,
+            user=installed.user,
+        )  # for what the process does by itself
+        self.owner: Final = replace(self.principal, kind="user", id=installed.user, via=PROCESS)
+
+    def add(self, token: Secret | None = None) -> Secret:
+        """The token itself; a new one if none is given."""
+        token = token or new_token()
+        self._known.add(self._hashes.token(token.reveal()))
+        return token
+
+    def find(self, hash: bytes) -> Principal | None:  # noqa: A002
+        return self.owner if hash in self._known else None
+
+
+# When each token was last used: noted in memory by the request, written by a task of its own once a minute.
+
+NOTE_INTERVAL: Final = 60.0  # seconds between two writes: how old `lastUsedAt` may be
+LAST_WRITE_LIMIT: Final = 2.0  # seconds for the last write of a server that stops: the database's time
+
+logger = logging.getLogger("legation.server")
+
+
+class TokenUses:
+    """`async with TokenUses(database, clock) as uses`: owns its task, and writes what is left when it ends."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database, self._clock = database, clock
+        self._uses: dict[str, int] = {}
+        self._noted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def note(self, token: str) -> None:
+        self._uses[token] = self._clock.now_ms()
+        self._noted.set()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="legation-token-uses")
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            async with asyncio.timeout(LAST_WRITE_LIMIT):
+                await self._write()
+        except TimeoutError:
+            logger.warning("cannot note the last uses of tokens: the database is slow")
+
+    async def _run(self) -> None:
+        while True:
+            await self._noted.wait()
+            await self._write()
+            await self._clock.sleep(NOTE_INTERVAL)
+
+    async def _write(self) -> None:
+        uses, self._uses = self._uses, {}
+        self._noted.clear()
+        if not uses:
+            return
+        try:
+            await self._database.transact(tokens.note_uses, uses)
+        except LegationError as error:  # it is only a courtesy: no request fails for it
+            logger.warning("cannot note the last uses of tokens: %s", error)
+
 
 WORKSPACE_HEADER: Final = "legation-workspace"
 

@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(r"lgn_[A-Za-z0-9_-]{8,}")
 _IDS: Final = ("request_id", "workspace", "principal", "method", "route", "status", "ms", "stream")
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """The ids of a record stand beside its message: `logger.info("...", extra={"request_id": ...})`."""
 
     def __init__(self, redactor: Redactor) -> None:
@@ -55,7 +55,7 @@ class JsonLines(logging.Formatter):
         return _TOKEN.sub("[redacted:token]", self._redactor.text(text))
 
 
-class _Bounded(logging.handlers.QueueHandler):
+class _BoundedQueueHandler(logging.handlers.QueueHandler):
     """Drops a line when the queue is full; how many is told with the next one that gets through."""
 
     _dropped = 0
@@ -76,7 +76,7 @@ class _Bounded(logging.handlers.QueueHandler):
             self._dropped += 1
 
 
-class _Listener(logging.handlers.QueueListener):
+class _BoundedQueueListener(logging.handlers.QueueListener):
     def __init__(self, lines: queue.Queue[logging.LogRecord | None], writer: logging.Handler) -> None:
         super().__init__(lines, writer)
         self._lines = lines
@@ -95,10 +95,10 @@ def logging_to(target: Path | TextIO | int, level: LogLevel, redactor: Redactor)
     """Everything that is logged goes there, until the end of the block."""
     lines: queue.Queue[logging.LogRecord | None] = queue.Queue(QUEUE_LINES)
     writer = _writer(target)
-    writer.setFormatter(JsonLines(redactor))
+    writer.setFormatter(JsonLogFormatter(redactor))
     handler, listener, root = (
-        _Bounded(lines),
-        _Listener(lines, writer),
+        _BoundedQueueHandler(lines),
+        _BoundedQueueListener(lines, writer),
         logging.getLogger(),
     )
     before = root.level
@@ -117,17 +117,19 @@ def logging_to(target: Path | TextIO | int, level: LogLevel, redactor: Redactor)
 
 def _writer(target: Path | TextIO | int) -> logging.Handler:
     if not isinstance(target, Path):
-        return _Descriptor(target) if isinstance(target, int) else _Stream(target)
+        return _DescriptorWriter(target) if isinstance(target, int) else _StreamWriter(target)
     make_folder(target.parent)
-    return _File(target, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8", errors="replace")
+    return _FileWriter(
+        target, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8", errors="replace"
+    )
 
 
-class _Stream(logging.StreamHandler[TextIO]):
+class _StreamWriter(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
         """A reader that went away or a full disk: there is nowhere to say so."""
 
 
-class _Descriptor(logging.Handler):
+class _DescriptorWriter(logging.Handler):
     """Straight to the descriptor: a thread that is stuck in a write must hold no lock, of this handler or of
     `sys.stderr`, that the end of the process needs."""
 
@@ -145,7 +147,7 @@ class _Descriptor(logging.Handler):
                 view = view[os.write(self._fd, view) :]
 
 
-class _File(logging.handlers.RotatingFileHandler):
+class _FileWriter(logging.handlers.RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         """Private, also the next one."""
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -22,15 +22,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from legation.clock import Clock
 from legation.errors import ConfigInvalid, Conflict, Forbidden, LegationError
 from legation.proc.registry import listed
-from legation.server.address import LOOPBACK_NAMES
+from legation.server.address import LOOPBACK_NAMES, listen
 from legation.server.http.app import App, AppOptions
-from legation.server.http.call import Authenticate
-from legation.server.http.problems import write_problem
-from legation.server.http.requestid import request_id
-from legation.server.http.routes import Routes
-from legation.server.listener import listen
+from legation.server.http.response import request_id, write_problem
+from legation.server.http.routes import Authenticate, Routes
+from legation.server.http.server import Tls, UvicornServer
 from legation.server.services import Services
-from legation.server.serving import Serving, Tls
 from legation.server.sessions.hosts import CHILDREN
 from legation.wire.principal import Principal
 
@@ -80,12 +77,14 @@ def mesh_app(
         for operation in surface.operations
         if operation.method == "GET" or surface.tag not in ONLY_READ
     ]
-    vouch = Neighbour(authenticate, services.installed.workspace, running, services.settings.mesh_with_agents)
+    vouch = MeshAuthenticator(
+        authenticate, services.installed.workspace, running, services.settings.mesh_with_agents
+    )
     return NoBrowsers(App(operations, {}, services, vouch, options), options.clock)
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class MeshAuthenticator:
     """Who calls the mesh port. A cookie says nothing here: it is a browser's."""
 
     authenticate: Authenticate
@@ -134,7 +133,7 @@ def _from_a_page(headers: Mapping[bytes, bytes]) -> bool:
     return b"origin" in headers or headers.get(b"sec-fetch-site", b"none") != b"none"
 
 
-class ServingBoth(Serving):
+class ServerWithMesh(UvicornServer):
     """The server's own listener and the mesh's beside it: one state, so that one bounded end closes both.
 
     The mesh never has TLS: it does not leave the machine, and its programs call `http://localhost`."""
@@ -161,7 +160,7 @@ class ServingBoth(Serving):
             reader_timeout=reader_timeout,
         )
         self._when_ready = on_ready
-        self._mesh = Serving(mesh, reader_timeout=reader_timeout).config  # with the same bounds
+        self._mesh = UvicornServer(mesh, reader_timeout=reader_timeout).config  # with the same bounds
         self._mesh_sockets = tuple(mesh_sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -16,32 +16,49 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from starlette.types import ASGIApp
 
 import legation
 from legation.clock import SystemClock
-from legation.errors import ConfigInvalid
+from legation.errors import ConfigInvalid, StorageFailed
 from legation.redact import Redactor
 from legation.server import requirements
-from legation.server.address import Address
+from legation.server.address import ServerAddress
 from legation.server.auth import make_authenticate
-from legation.server.http.app import AppOptions, make_app
+from legation.server.http.app import AppOptions, RequestSummary, make_app
 from legation.server.http.metrics import Metrics
-from legation.server.http.summary import RequestSummary
+from legation.server.http.server import Tls, UvicornServer
+from legation.server.http.server import run as run_loop
 from legation.server.instance import open_instance, prepare_folder
 from legation.server.logs import level_of, logging_to, secrets_of
-from legation.server.mesh import HOSTS, ServingBoth, agents_running, mesh_app, mesh_url, take_mesh
-from legation.server.processes.upgrades import Upgrades
-from legation.server.serverfile import server_file
+from legation.server.mesh import HOSTS, ServerWithMesh, agents_running, mesh_app, mesh_url, take_mesh
+from legation.server.processes.websocket import WebSocketUpgrades
+from legation.server.routes import MESH_ROUTES, ROUTES
+from legation.server.routes.processes import TERMINALS
+from legation.server.routes.sign_in import make_link
 from legation.server.services import Mode, Services
-from legation.server.serving import Serving, Tls
-from legation.server.serving import run as run_loop
-from legation.server.surfaces import MESH, SURFACES
-from legation.server.surfaces.processes import TERMINALS
-from legation.server.surfaces.sign_in import make_link
 from legation.settings import Settings
 from legation.store.datafolder import LOGS
-from legation.wire.api.server import ServerFile
+from legation.store.files import write_atomically
+from legation.wire.api.server import SERVER_FILE, ServerFile
+
+# `server.json`: how the CLI of this machine finds its server. There while the server is, for its owner alone.
+
+
+@contextmanager
+def server_file(folder: Path, content: ServerFile) -> Iterator[None]:
+    path = folder / SERVER_FILE
+    try:
+        write_atomically(path, msgspec.json.encode(content))
+    except OSError as error:
+        raise StorageFailed(f"cannot write {path}: {error.strerror}; free some space") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
 
 logger = logging.getLogger("legation.server")
 access_logger = logging.getLogger("legation.access")
@@ -101,7 +118,7 @@ async def _serve(
     exit_with_parent: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
-    server: Serving | None = None
+    server: UvicornServer | None = None
 
     def stop() -> None:
         if server is not None:
@@ -137,17 +154,17 @@ async def _link(services: Services) -> str:
 def _serving(
     settings: Settings,
     services: Services,
-    address: Address,
+    address: ServerAddress,
     mesh: Sequence[socket.socket],
     on_ready: Callable[[], None],
-) -> Serving:
+) -> UvicornServer:
     options, authenticate = _options(settings, services, address), make_authenticate(services)
-    app: ASGIApp = make_app(SURFACES, services=services, authenticate=authenticate, options=options)
+    app: ASGIApp = make_app(ROUTES, services=services, authenticate=authenticate, options=options)
     if settings.processes:
-        app = Upgrades(app, TERMINALS, services.clock)
+        app = WebSocketUpgrades(app, TERMINALS, services.clock)
     tls, proxies, websockets = _tls(settings), settings.trusted_proxies, settings.processes
     if not mesh:
-        return Serving(
+        return UvicornServer(
             app,
             on_ready,
             _before_exit(services),
@@ -157,14 +174,14 @@ def _serving(
             reader_timeout=settings.reader_timeout,
         )
     beside = mesh_app(
-        MESH,
+        MESH_ROUTES,
         services=services,
         authenticate=authenticate,
         # Its figures are its own: two of one name would be counted as one.
         options=replace(options, cors_origins=(), allowed_hosts=HOSTS, metrics=Metrics()),
         running=lambda: agents_running(settings.data_dir),
     )
-    return ServingBoth(
+    return ServerWithMesh(
         app,
         on_ready,
         _before_exit(services),
@@ -192,7 +209,7 @@ def _before_exit(services: Services) -> Callable[[], None]:
     return tell
 
 
-def _options(settings: Settings, services: Services, address: Address) -> AppOptions:
+def _options(settings: Settings, services: Services, address: ServerAddress) -> AppOptions:
     metrics = Metrics()
     metrics.gauge("legation_stream_readers", "Open stream bodies.", read=lambda: services.hub.readers)
     metrics.gauge(
@@ -226,7 +243,7 @@ def _found(settings: Settings, services: Services) -> AbstractContextManager[Non
 
 
 @contextmanager
-def _ends(server: Serving, *, with_parent: bool) -> Iterator[None]:
+def _ends(server: UvicornServer, *, with_parent: bool) -> Iterator[None]:
     """Besides the signals that it knows itself: a closed terminal, and a parent that is gone."""
     loop = asyncio.get_running_loop()
 

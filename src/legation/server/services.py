@@ -12,34 +12,30 @@ from typing import TYPE_CHECKING, Literal
 from legation.errors import LegationError
 
 if TYPE_CHECKING:
-    from legation.approvals.attendance import Attendance
-    from legation.approvals.chain import Ledger
-    from legation.approvals.changes import Changes
     from legation.approvals.door import Door
-    from legation.approvals.grants import Grants
-    from legation.approvals.inbox import Inbox
+    from legation.approvals.grants import GrantService
     from legation.approvals.policies import Policies
+    from legation.approvals.queue import ApprovalQueue, Attendance, ChangeStream
+    from legation.approvals.trace.chain import Ledger
     from legation.clock import Clock
-    from legation.gateway.toolbox import Toolbox
+    from legation.gateway.tools import Toolbox
     from legation.secret import Secret
     from legation.server.acp.connections import AcpConnections
+    from legation.server.auth import ProcessTokens, TokenUses
     from legation.server.fs.files import Files
-    from legation.server.identity.process_tokens import ProcessTokens
-    from legation.server.identity.token_uses import TokenUses
     from legation.server.processes.processes import Processes
     from legation.server.sessions.hosts import WorkspaceHosts
     from legation.server.sessions.service import SessionService
     from legation.server.streaming.hub import Hub
     from legation.settings import Settings
-    from legation.store.blobs.blobs import Blobs
-    from legation.store.blobs.links import LinkSigner
-    from legation.store.buckets import Buckets
+    from legation.store.blobs.base import Blobs, LinkSigner
+    from legation.store.counters import Buckets
     from legation.store.database.transaction import Database
-    from legation.store.identity.bootstrap import Installed
-    from legation.store.keys import Keys
+    from legation.store.identity.workspaces import Installation
     from legation.store.log import EventLog
-    from legation.store.sealing import Sealer
-    from legation.store.vault import Vault
+    from legation.store.secrets.keys import Keys
+    from legation.store.secrets.sealing import Sealer
+    from legation.store.secrets.vault import Vault
 
 logger = logging.getLogger("legation.server")
 
@@ -72,10 +68,10 @@ class Services:
     buckets: Buckets
     policies: Policies
     ledger: Ledger
-    inbox: Inbox
-    changes: Changes  # of approvals, as a stream
+    inbox: ApprovalQueue
+    changes: ChangeStream  # of approvals, as a stream
     attendance: Attendance
-    grants: Grants
+    grants: GrantService
     door: Door
     toolbox: Toolbox
     hosts: WorkspaceHosts  # agents and their sessions
@@ -84,7 +80,7 @@ class Services:
     files: Files
     processes: Processes  # that operators started
     own_token: Secret  # the CLI's, for as long as this server runs
-    installed: Installed  # the first workspace and its owner
+    installed: Installation  # the first workspace and its owner
     stop: Callable[[], None]
 
     async def shut_out(self) -> None:

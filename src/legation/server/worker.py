@@ -11,11 +11,11 @@ from legation.clock import SystemClock
 from legation.errors import ConfigInvalid
 from legation.redact import Redactor
 from legation.server import requirements
+from legation.server.http.server import run as run_loop
 from legation.server.instance import bring_up_to_date, load_installation_keys, open_database
 from legation.server.logs import level_of, logging_to, secrets_of
-from legation.server.serving import run as run_loop
 from legation.settings import Settings, variable
-from legation.store.keychecks import check_keys
+from legation.store.secrets.vault import check_keys
 
 logger = logging.getLogger("legation.worker")
 

@@ -99,7 +99,7 @@ Op = Create | Append | Replace | SetState | SetMeta | Part
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class StorageTrouble:
     """Something a store found or could not do, told once; `code` is a diagnostic code of `wire`."""
 
     code: Literal["storage/write-failed", "storage/recovered", "storage/malformed-line", "clock/jumped"]
@@ -107,7 +107,7 @@ class Trouble:
     stream: str | None = None
 
 
-Report = Callable[[Trouble], None]
+Report = Callable[[StorageTrouble], None]
 
 
 class Backend(Protocol):
@@ -152,3 +152,33 @@ def merge_appends(ops: Sequence[Op]) -> list[Op]:
             gathered[op.stream] = list(op.events)
             merged.append(Append(op.stream, gathered[op.stream]))
     return merged
+
+
+# Nothing is stored: the log keeps every event of a memory stream itself, for as long as the stream lives.
+
+
+class MemoryBackend:
+    durable = False
+    keeps_parts = False
+
+    def open(self, report: Report) -> None:
+        del report
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        del ops
+
+    def lookup(self, stream: str) -> StreamInfo | None:
+        del stream
+        return None
+
+    def streams(self) -> list[StreamInfo]:
+        return []
+
+    def deleted(self) -> list[StreamInfo]:
+        return []
+
+    def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
+        del stream, after, up_to_bytes
+        return []
+
+    def close(self) -> None: ...

@@ -1,38 +1,165 @@
-"""Durable counters: what an agent did so far, for limits that outlive a restart and hold across servers.
-
-A counter is of a workspace, an agent, a policy and a thing that is counted; each of them is a column of its own, so
-no name can be taken for a part of another. Whoever counts reads all of an agent's counters in one statement and
-writes those that grow, in one serialisable transaction. A refusal writes nothing and gets in nobody's way.
-
-INV-C1  A window never lets more than its limit into any span of time, whatever servers and restarts lie within.
-INV-C2  It counts at most `FINEST` calls each by its own millisecond, and more of them in slots of a span's sixtieth,
-        as if all had come at the slot's end: so it stays small, and errs towards refusing.
-INV-C3  Its time never runs back. A clock that is behind by up to `SKEW_MS` is taken to be late. One that is further
-        behind was set back: what counted then keeps its age and counts from there. So nothing passes twice, and
-        nobody is locked out until the old time is reached again.
-"""
+"""Limits that outlive a restart and hold across servers: token buckets, and counters of what an agent did so far."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from legation.store.buckets import SKEW_MS
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Transaction
+from legation.clock import Clock
+from legation.errors import InternalError
+from legation.store.database.transaction import Database, Queries, Transaction, only
+from legation.store.secrets.sealing import must_be_plain
+
+# Durable token buckets: rate limits that outlive a restart and hold across servers.
+#
+# A bucket holds `capacity` tokens and refills evenly, `capacity` in `per_seconds`. It needs no row while it is full.
+#
+# INV-B1  However many callers and servers there are, no more passes than the tokens there were and the refill since.
+# INV-B2  A clock that is behind, or was set back, refills nothing twice. Set back by more than `SKEW_MS` and a
+#         refill's time, it counts from there: nobody is locked out until the old time is reached again.
+# INV-B3  Exact: levels are whole multiples of a thousandth of a second's refill, so nothing is lost by rounding.
+#
+# `take` reads, and writes only what passes: a refusal, which is what a crowded bucket mostly gives, costs no write
+# and gets in nobody's way. One conditional upsert would not be better: in serialisable transactions Postgres has
+# whoever comes second do it again either way. So that few come second, `Buckets` lets one at a time of a server's
+# callers to a bucket; a flood at one bucket then keeps one connection busy, not all.
+
+SKEW_MS: Final = 60_000  # by which the clocks of servers may differ
+FORGET_BATCH: Final = 1000
+TURN_LIMIT: Final = 5.0  # seconds in the line for one bucket: the time of those before, and of Postgres
+_EXACT: Final = 2**53  # up to here a float holds every whole number
+
+_BUCKETS: Final = Queries("buckets")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    capacity: int  # tokens in a full bucket: what may come at once
+    per_seconds: int  # in which an empty one fills
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1 or self.per_seconds < 1 or self.capacity * self.per_ms >= _EXACT:
+            raise InternalError("cannot limit to that: give a capacity and seconds of at least 1, and fewer")
+
+    @property
+    def per_ms(self) -> int:
+        return self.per_seconds * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TakeResult:
+    allowed: bool
+    retry_after: float = 0.0  # seconds, if refused: then there is enough, unless others come first
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """`parts` is tokens times the limit's milliseconds: refill is whole, `capacity` parts a millisecond."""
+
+    parts: int
+    at: int
+
+
+class Buckets:
+    """The buckets of one server."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def take(self, workspace: str, name: str, limit: Limit, cost: int = 1) -> TakeResult:
+        if self._database.dialect == "sqlite":  # has one writer, which commits a whole line at once
+            return await self._take(workspace, name, limit, cost)
+        turn = self._turns.setdefault((workspace, name), asyncio.Lock())
+        try:
+            async with asyncio.timeout(TURN_LIMIT):
+                await turn.acquire()
+        except TimeoutError:
+            return TakeResult(False, TURN_LIMIT)  # a line as long as that is a flood
+        try:
+            return await self._take(workspace, name, limit, cost)
+        finally:
+            turn.release()
+
+    async def _take(self, workspace: str, name: str, limit: Limit, cost: int) -> TakeResult:
+        return await self._database.transact(take, workspace, name, limit, self._clock.now_ms(), cost)
+
+
+def take(workspace: str, name: str, limit: Limit, now_ms: int, cost: int = 1) -> Transaction[TakeResult]:
+    """As a part of another transaction; alone, through `Buckets`.
+
+    `name` says what is limited for whom, `sign-in:192.0.2.7`; it is stored as it is, so never a credential.
+    """
+    if not 1 <= cost <= limit.capacity:
+        raise InternalError(f"cannot take {cost} of a bucket of {limit.capacity}: it would never be allowed")
+    must_be_plain(workspace, "the workspace of a bucket")
+    key = {"workspace": workspace, "name": must_be_plain(name, "the name of a bucket")}
+    row = only((yield _BUCKETS.level(**key)))
+    full = limit.capacity * limit.per_ms
+    stored = None if row is None else _Level(round(row["tokens"] * limit.per_ms), row["updated_at"])
+    level = _Level(full, now_ms) if stored is None else _refilled(stored, limit, now_ms)
+    missing = cost * limit.per_ms - level.parts
+    if missing <= 0:
+        level = _Level(-missing, level.at)
+    if missing <= 0 or (stored is not None and level.at < stored.at):  # the clock was set back: remember
+        yield _BUCKETS.set_level(
+            **key,
+            tokens=level.parts / limit.per_ms,
+            updated_at=level.at,
+            full_at=level.at + _refill_ms(full - level.parts, limit),
+        )
+    if missing <= 0:
+        return TakeResult(True)
+    return TakeResult(False, (level.at - now_ms + _refill_ms(missing, limit)) / 1000)
+
+
+def forget_full(now_ms: int) -> Transaction[int]:
+    """How many it forgot: at most `FORGET_BATCH`, so call again while it is that many."""
+    rows = yield _BUCKETS.forget_full(now=now_ms, limit=FORGET_BATCH)
+    return len(rows)
+
+
+def _refilled(stored: _Level, limit: Limit, now_ms: int) -> _Level:
+    full = limit.capacity * limit.per_ms
+    parts = min(stored.parts, full)  # the limit may have been lowered
+    if now_ms >= stored.at:
+        return _Level(min(full, parts + (now_ms - stored.at) * limit.capacity), now_ms)
+    behind = stored.at - now_ms
+    return _Level(parts, stored.at if behind <= max(SKEW_MS, limit.per_ms) else now_ms)
+
+
+def _refill_ms(parts: int, limit: Limit) -> int:
+    return -(-parts // limit.capacity)  # rounded up
+
+
+# Durable counters: what an agent did so far, for limits that outlive a restart and hold across servers.
+#
+# A counter is of a workspace, an agent, a policy and a thing that is counted; each of them is a column of its own, so
+# no name can be taken for a part of another. Whoever counts reads all of an agent's counters in one statement and
+# writes those that grow, in one serialisable transaction. A refusal writes nothing and gets in nobody's way.
+#
+# INV-C1  A window never lets more than its limit into any span of time, whatever servers and restarts lie within.
+# INV-C2  It counts at most `FINEST` calls each by its own millisecond, and more of them in slots of a span's sixtieth,
+#         as if all had come at the slot's end: so it stays small, and errs towards refusing.
+# INV-C3  Its time never runs back. A clock that is behind by up to `SKEW_MS` is taken to be late. One that is further
+#         behind was set back: what counted then keeps its age and counts from there. So nothing passes twice, and
+#         nobody is locked out until the old time is reached again.
 
 FINEST: Final = 60
-FORGET_BATCH: Final = 1000
 
 Held: TypeAlias = dict[tuple[str, str], str]
 """The values of an agent's counters, by policy and what is counted."""
 
-_SQL: Final = Queries("counters")
+_COUNTERS: Final = Queries("counters")
 
 
 def held(workspace: str, agent: str) -> Transaction[Held]:
-    rows = yield _SQL.held(workspace=workspace, agent=agent)
+    rows = yield _COUNTERS.held(workspace=workspace, agent=agent)
     return {(row["policy"], row["what"]): row["value"] for row in rows}
 
 
@@ -40,12 +167,12 @@ def put(
     workspace: str, agent: str, policy: str, what: str, value: str, until: int | None
 ) -> Transaction[None]:
     """`until` None: it is never forgotten."""
-    yield _SQL.put(workspace=workspace, agent=agent, policy=policy, what=what, value=value, until=until)
+    yield _COUNTERS.put(workspace=workspace, agent=agent, policy=policy, what=what, value=value, until=until)
 
 
 def forget(now_ms: int) -> Transaction[int]:
     """How many it forgot: at most `FORGET_BATCH`, so call again while it is that many."""
-    rows = yield _SQL.forget(now=now_ms, limit=FORGET_BATCH)
+    rows = yield _COUNTERS.forget(now=now_ms, limit=FORGET_BATCH)
     return len(rows)
 
 

@@ -7,17 +7,20 @@ A new generation is events and metadata in one commit, which are two files: firs
 then the events are appended. It is there as soon as the last of them is; if not, they are cut off again.
 """
 
+from __future__ import annotations
+
 import errno
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from legation.errors import StorageFailed
-from legation.store import codec, linefile
+from legation.errors import NotFound, StorageFailed
+from legation.store import codec, files
 from legation.store.backend import (
     Append,
     Create,
@@ -27,11 +30,11 @@ from legation.store.backend import (
     SetMeta,
     SetState,
     State,
+    StorageTrouble,
     StreamInfo,
-    Trouble,
     merge_appends,
 )
-from legation.store.lock import FolderLock
+from legation.store.files import FolderLock, owner_alive
 from legation.wire.events import Event
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -74,7 +77,7 @@ class _OpenFile:
         self.torn = True
         os.ftruncate(self.fd, self.size)  # what an earlier attempt left behind
         data = codec.encode(fresh)
-        linefile.write_all(self.fd, data, self.size)
+        files.write_all(self.fd, data, self.size)
         os.fdatasync(self.fd)
         self.size += len(data)
         self.head = fresh[-1].seq
@@ -117,17 +120,17 @@ class JsonlBackend:
     def _mend(self, path: Path) -> None:
         if self._is_deleted(_stream_of(path)):  # whoever deleted it was killed half-way
             path.unlink()
-            linefile.sync_folder(self._folder)
+            files.sync_folder(self._folder)
             return
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
-            whole = linefile.end_of_last_line(fd, size)
+            whole = files.end_of_last_line(fd, size)
             if whole < size:
                 os.ftruncate(fd, whole)
                 os.fsync(fd)
                 torn = f"cut off {size - whole} bytes of a line that was never acknowledged"
-                self._report(Trouble("storage/recovered", torn, _stream_of(path)))
+                self._report(StorageTrouble("storage/recovered", torn, _stream_of(path)))
         finally:
             os.close(fd)
 
@@ -171,7 +174,7 @@ class JsonlBackend:
         new = not path.exists()
         file = _OpenFile(path, self._head(stream))
         if new:
-            linefile.sync_folder(self._folder)
+            files.sync_folder(self._folder)
         return file
 
     def _replace(self, op: Replace) -> None:
@@ -189,7 +192,7 @@ class JsonlBackend:
         load = _Load(first, last, file.size, side)
         self._loads[op.stream] = False
         try:
-            linefile.write_atomically(load_path(self._folder, op.stream), msgspec.json.encode(load))
+            files.write_atomically(load_path(self._folder, op.stream), msgspec.json.encode(load))
             file.append(op.events)  # this is the commit
             self._loads[op.stream] = True
         finally:
@@ -204,7 +207,7 @@ class JsonlBackend:
         elif load is not None and path.exists():
             os.truncate(path, load.size)
         load_path(self._folder, stream).unlink(missing_ok=True)
-        linefile.sync_folder(self._folder)
+        files.sync_folder(self._folder)
         self._loads.pop(stream, None)
 
     def _set_state(self, op: SetState) -> None:
@@ -216,7 +219,7 @@ class JsonlBackend:
             self._forget(op.stream)
         if op.state == "deleted":
             self._events_path(op.stream).unlink(missing_ok=True)
-            linefile.sync_folder(self._folder)
+            files.sync_folder(self._folder)
 
     def _forget(self, stream: str) -> None:
         file = self._files.pop(stream, None)
@@ -239,7 +242,7 @@ class JsonlBackend:
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         with self._reading():
-            return linefile.read_events(
+            return files.read_events(
                 self._events_path(stream), after, up_to_bytes, lambda line: self._malformed(stream, line)
             )
 
@@ -252,7 +255,7 @@ class JsonlBackend:
             raise StorageFailed(f"cannot read {reason}; check the folder") from error
 
     def _malformed(self, stream: str, line: bytes) -> None:
-        self._report(Trouble("storage/malformed-line", f"skipped a line of {len(line)} bytes", stream))
+        self._report(StorageTrouble("storage/malformed-line", f"skipped a line of {len(line)} bytes", stream))
 
     def close(self) -> None:
         for stream in list(self._files):
@@ -278,7 +281,7 @@ class JsonlBackend:
             return False
 
     def _write_side(self, stream: str, side: _Side) -> None:
-        linefile.write_atomically(self._side_path(stream), msgspec.json.encode(side) + b"\n")
+        files.write_atomically(self._side_path(stream), msgspec.json.encode(side) + b"\n")
 
 
 def events_path(folder: Path, stream: str) -> Path:
@@ -296,7 +299,7 @@ def load_path(folder: Path, stream: str) -> Path:
 def stream_info(folder: Path, stream: str) -> StreamInfo:
     side, path = read_side(side_path(folder, stream)), events_path(folder, stream)
     load = read_load(folder, stream)
-    last = linefile.last_event(path)
+    last = files.last_event(path)
     head = max(last.seq if last else 0, side.head)
     if load is not None and head >= load.last:
         side = load.side
@@ -304,7 +307,7 @@ def stream_info(folder: Path, stream: str) -> StreamInfo:
         head = min(head, load.first - 1)
     first_seq = side.first_seq
     if not first_seq:
-        first = linefile.first_event(path)
+        first = files.first_event(path)
         first_seq = first.seq if first else 1
     return StreamInfo(stream, side.workspace, side.state, first_seq, head, bytes(side.meta), side.earlier)
 
@@ -321,7 +324,7 @@ def read_load(folder: Path, stream: str) -> _Load | None:
 
 
 def _has(path: Path, load: _Load) -> bool:
-    last = linefile.last_event(path)
+    last = files.last_event(path)
     return last is not None and last.seq >= load.last
 
 
@@ -336,3 +339,55 @@ def read_side(path: Path) -> _Side:
 
 def _stream_of(path: Path) -> str:
     return unquote(path.stem)
+
+
+# Reading a JSONL stream that another process may be writing: owns nothing, changes nothing.
+
+READ_BYTES = 512 * 1024
+POLL = 0.1  # seconds between looks at a file that somebody else writes
+
+
+class JsonlReader:
+    def __init__(self, folder: Path, stream: str) -> None:
+        self._folder = folder
+        self._stream = stream
+
+    def exists(self) -> bool:
+        return side_path(self._folder, self._stream).exists()
+
+    def info(self) -> StreamInfo:
+        return stream_info(self._folder, self._stream)
+
+    def being_written(self) -> bool:
+        """Whether its owner lives and has not closed it."""
+        state = read_side(side_path(self._folder, self._stream)).state
+        return state == "open" and owner_alive(self._folder / "lock")
+
+    def range_of(self, generation: int | None) -> tuple[int, int | None]:
+        """The first number of a generation, counted from 1, and the last; the newest has none, and is the default."""
+        info = self.info()
+        starts = (*info.earlier, info.first_seq)
+        number = len(starts) if generation is None else generation
+        if not 0 < number <= len(starts):
+            raise NotFound(
+                f"cannot find generation {number} of session {self._stream}: the last is {len(starts)}; give one of these"
+            )
+        return starts[number - 1], starts[number] - 1 if number < len(starts) else None
+
+    def read(self, after: int, on_malformed: Callable[[bytes], None]) -> list[Event]:
+        return files.read_events(events_path(self._folder, self._stream), after, READ_BYTES, on_malformed)
+
+    def batches(
+        self, after: int, on_malformed: Callable[[bytes], None], *, follow: bool = False
+    ) -> Iterator[list[Event]]:
+        """What is above `after`; with `follow`, also what comes until the stream is closed or its owner ends."""
+        while True:
+            more_to_come = follow and self.being_written()  # asked first: what is written before that is read
+            events = self.read(after, on_malformed)
+            if events:
+                after = events[-1].seq
+                yield events
+            elif more_to_come:
+                time.sleep(POLL)
+            else:
+                return

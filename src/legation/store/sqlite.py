@@ -28,11 +28,11 @@ from legation.store.backend import (
     Report,
     SetMeta,
     SetState,
+    StorageTrouble,
     StreamInfo,
-    Trouble,
     merge_appends,
 )
-from legation.store.lock import FolderLock
+from legation.store.files import FolderLock
 from legation.store.sqlitefile import BUSY_LIMIT, connect
 from legation.wire.events import Event
 
@@ -303,7 +303,7 @@ class SqliteBackend:
             raise StorageFailed(f"cannot read {self._path}: {error}; check the file") from error
 
     def _malformed(self, stream: str, line: bytes) -> None:
-        self._report(Trouble("storage/malformed-line", f"skipped a line of {len(line)} bytes", stream))
+        self._report(StorageTrouble("storage/malformed-line", f"skipped a line of {len(line)} bytes", stream))
 
     def close(self) -> None:
         while self._connections:

@@ -21,8 +21,7 @@ from typing import Final, TypeAlias
 
 from legation.clock import Clock
 from legation.errors import LegationError
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Database, Transaction, only
+from legation.store.database.transaction import Database, Queries, Transaction, only
 
 MARK_EVERY: Final = 30.0  # seconds between two marks: what a clock set back during a restart can regain
 JUMP_MS: Final = 3_600_000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -18,8 +18,45 @@ from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, NotFound, SessionClosed, StorageFailed
 from legation.store import codec
 from legation.store.backend import Append, Op, Replace, SetMeta, SetState, State, StreamInfo, named
-from legation.store.subscription import Subscription
 from legation.wire.events import Draft, Event
+
+# A reader of one stream: a cursor, and nothing else. A slow one costs no memory; it reads from the store.
+
+
+class Subscription:
+    """Iterate it for events, or `batches()` for all that is there at once. `seq` is the last number taken."""
+
+    def __init__(
+        self, stream: Stream | GenerationRange, after: int, until: int | None, ahead: Stream | None = None
+    ) -> None:
+        self._stream = stream
+        self._ahead = ahead  # the stream itself, where what is on the way to the disk is wanted too
+        self._until = until  # None: follow
+        self.until_closed = False  # that the stream is closed ends it; else it may be opened again
+        self.seq = after
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for batch in self.batches():
+            for event in batch:
+                yield event
+
+    async def batches(self) -> AsyncIterator[list[Event]]:
+        stream = self._stream
+        while self._until is None or self.seq < self._until:
+            batch = self._ahead.since_ahead(self.seq) if self._ahead else stream.since(self.seq)
+            if batch is None:
+                batch = await stream.read_older(self.seq)
+            if batch:
+                self.seq = batch[-1].seq
+                yield batch
+            elif stream.ended or self._until is not None or (self.until_closed and stream.closed):
+                return
+            else:
+                news = stream.news
+                if self._ahead:
+                    news = self._ahead.news_ahead = self._ahead.news_ahead or asyncio.Event()
+                await news.wait()
+
 
 if TYPE_CHECKING:
 
@@ -54,7 +91,7 @@ class Receipt:
         return self.stream.durable(self.last_seq).__await__()
 
 
-class Place:
+class ReservedEvent:
     """The number of one event whose last word is still being found; made by `Stream.reserve`. What is appended behind it
     has its number too, and waits: nobody sees it, and it is on no disk, before this one is filled."""
 
@@ -107,7 +144,7 @@ class Stream:
         self._before_tail = info.head  # the number just below the first event of the tail
         self._acks: list[tuple[int, asyncio.Future[None]]] = []
         self._ahead: list[Event] = []  # on the way to the disk: those above `visible`
-        self._line: deque[Place | Op] = deque()  # from the first place that is not filled on
+        self._line: deque[ReservedEvent | Op] = deque()  # from the first place that is not filled on
         self.news = asyncio.Event()
         self.news_ahead: asyncio.Event | None = None
         self._changing = False
@@ -140,13 +177,13 @@ class Stream:
         self._must_be_open()
         return msgspec.structs.replace(draft, blob=await self._log.keep(self, draft.raw))
 
-    def reserve(self, draft: Draft) -> Place:
+    def reserve(self, draft: Draft) -> ReservedEvent:
         """Number the draft, which may still be changed: it has its place among the others at once. Whoever reserves one
         fills it soon: all that comes behind waits."""
         self._must_be_open()
         [event] = self._number([draft])
         self.head = event.seq
-        place = Place(self, event)
+        place = ReservedEvent(self, event)
         self._line.append(place)
         return place
 
@@ -154,13 +191,13 @@ class Stream:
         """Returns when nothing waits behind a place."""
         while self._line:
             first = self._line[0]
-            assert isinstance(first, Place)
+            assert isinstance(first, ReservedEvent)
             await first.filled.wait()
 
     def fill(self) -> None:
         """What is reserved is taken as it is: nobody will find out more."""
         for each in list(self._line):
-            if isinstance(each, Place):
+            if isinstance(each, ReservedEvent):
                 each.fill()
 
     def advance(self, *more: Op) -> None:
@@ -168,7 +205,7 @@ class Stream:
         self._line += more
         while self._line:
             first = self._line[0]
-            if isinstance(first, Place):
+            if isinstance(first, ReservedEvent):
                 if not first.filled.is_set():
                     return
                 first = first.op
@@ -202,7 +239,7 @@ class Stream:
         _must_be_position(after)
         return Subscription(self, after, None if follow else self.visible, self if ahead else None)
 
-    def generation(self, number: int) -> Span:
+    def generation(self, number: int) -> GenerationRange:
         """One generation, counted from 1; the newest is also what the stream itself gives."""
         count = len(self._earlier) + 1
         if not 0 < number <= count:
@@ -211,11 +248,11 @@ class Stream:
                 f"cannot find generation {number} of stream {self.name}: {there_are}; give one of these",
                 {"stream": self.name, "generations": count},
             )
-        return Span(self, number, number)
+        return GenerationRange(self, number, number)
 
-    def whole(self) -> Span:
+    def whole(self) -> GenerationRange:
         """Every generation, one after the other."""
-        return Span(self, 1, None)
+        return GenerationRange(self, 1, None)
 
     def starts(self) -> tuple[int, ...]:
         """Where each generation begins."""
@@ -454,7 +491,7 @@ class Stream:
         return self._tail[:]  # what lay between was deleted, or was malformed and has been reported
 
 
-class Span:
+class GenerationRange:
     """Generations of a stream, to be read like one: the `last` one given, or up to the newest without one."""
 
     def __init__(self, stream: Stream, first: int, last: int | None) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, NotFound, TooLarge
 from legation.ids import new_id
-from legation.store import ownfile
+from legation.store import files
 
 FOLDER: Final = "trust"  # of the data folder
 VERSION: Final = 1
@@ -65,7 +65,7 @@ class TrustedFolders:
 
     def all(self) -> tuple[TrustedFolder, ...]:
         """By path."""
-        content = ownfile.read(self._path, _LARGEST)
+        content = files.read(self._path, _LARGEST)
         if content is None:
             return ()
         try:
@@ -92,7 +92,7 @@ class TrustedFolders:
 
     def add(self, new: TrustedFolder) -> TrustedFolder:
         """What `checked` made. One that is trusted already stays as it is."""
-        with ownfile.alone(self._path):
+        with files.alone(self._path):
             others = []
             for each in self.all():
                 if each.path != new.path:
@@ -125,7 +125,7 @@ class TrustedFolders:
         return TrustedFolder(id=new_id("trf", now_ms=now_ms), path=real, inode=inode, by=by, at=now_ms)
 
     def remove(self, id_: str) -> TrustedFolder:
-        with ownfile.alone(self._path):
+        with files.alone(self._path):
             folders = self.all()
             removed = next((each for each in folders if each.id == id_), None)
             if removed is None:
@@ -135,7 +135,7 @@ class TrustedFolders:
 
     def _write(self, folders: list[TrustedFolder]) -> None:
         file = _File(VERSION, tuple(sorted(folders, key=lambda each: each.path)))
-        ownfile.replace(self._path, msgspec.json.format(msgspec.json.encode(file)) + b"\n")
+        files.replace(self._path, msgspec.json.format(msgspec.json.encode(file)) + b"\n")
 
     def _is_ours(self, real: str) -> bool:
         return _beneath(real, self._data)

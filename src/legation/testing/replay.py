@@ -16,13 +16,13 @@ from signal import SIGTERM
 from typing import Final
 
 from legation.proc import Child, Command, Exit, Pipes
-from legation.testing.recording import (
+from legation.testing.recorder import (
     BY_ITSELF,
     OUTPUT_ENDED,
     STDIN_CLOSED,
     STOPPED,
     Correspondence,
-    Entry,
+    RecordedEntry,
     in_blocks,
     kind_of,
     lines_of,
@@ -76,7 +76,7 @@ class ReplayedChild(Child):
         command: Command,
         pipes: Pipes,
         recording: str,
-        entries: tuple[Entry, ...],
+        entries: tuple[RecordedEntry, ...],
         places: Mapping[str, str],
         within: float,
     ) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from legation.errors import InvalidParams
-from legation.wire.acp.toolcall import AnyToolCall, Diff, ToolKind
+from legation.wire.acp.updates import AnyToolCall, Diff, ToolKind
 
 MAX_DEPTH = 200
 """Of nested arguments. Text that just fits the decoder's stack must not overflow a deeper caller's later on."""

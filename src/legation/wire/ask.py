@@ -12,8 +12,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from legation.wire.acp.permission import Cancelled, PermissionOption, PermissionOutcome, Selected
-from legation.wire.acp.toolcall import Diff
+from legation.wire.acp.methods import CancelledOutcome, PermissionOption, PermissionOutcome, SelectedOutcome
+from legation.wire.acp.updates import Diff
 from legation.wire.action import Action
 
 Outcome = Literal["approved", "denied", "expired", "superseded", "cancelled"]
@@ -145,4 +145,4 @@ def permission_outcome(options: Iterable[PermissionOption], decision: Decision) 
     chosen = choose_option(offered, decision.outcome, decision.option_id, granted=granted)
     if chosen is None and decision.outcome == "approved":
         chosen = choose_option(offered, "denied")
-    return Cancelled() if chosen is None else Selected(option_id=chosen)
+    return CancelledOutcome() if chosen is None else SelectedOutcome(option_id=chosen)

@@ -1,37 +1,40 @@
 """From typed payloads to rows of the log, and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TypeAlias, cast, get_args
 
 import msgspec
 
 from legation.wire import jsontext
-from legation.wire.acp.salvage import salvaged
-from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_update
-from legation.wire.approvalstream import ApprovalChanged
-from legation.wire.diagnostic import Diagnostic
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, params_draft
-from legation.wire.hoststream import AgentRemoved, AgentUpdated, PermissionUpdated, SessionUpdated
-from legation.wire.lifecycle import (
+from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_update, salvaged
+from legation.wire.event_types import (
     AgentExited,
+    AgentRemoved,
+    AgentUpdated,
+    ApprovalChanged,
+    Diagnostic,
     ExtensionAnswered,
     ExtensionMessage,
+    Payload,
     PermissionAnswered,
     PermissionAsked,
+    PermissionUpdated,
     PromptFinished,
     PromptStarted,
     QuestionAnswered,
     QuestionAsked,
+    ServerStarted,
+    ServerStopped,
     SessionReset,
     SessionStatus,
+    SessionUpdated,
     SetupFacts,
     TurnState,
     UnaskedEffect,
     UnaskingMode,
 )
-from legation.wire.payload import Payload
-from legation.wire.serverstream import ServerStarted, ServerStopped
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, params_draft
 
 SESSION_STREAM: tuple[type[Payload], ...] = (
     SessionStatus,
@@ -127,3 +130,76 @@ def _value(raw: bytes) -> object:
         return jsontext.read(raw)
     except jsontext.READ_ERRORS:
         return None
+
+
+# The normalised shape of a session update: its type, its payload, its extensions.
+#
+# A projection of the stored bytes, made when read. The rules:
+#
+# 1. The tag decides the type, and leaves the payload.
+# 2. A top-level key that the update defines goes to the payload. If its value is null and the key is optional
+#    it is left out, except where null says something: `title` and `updatedAt` of session_info_update (clear
+#    it), `rawInput` and `rawOutput` of tool_call and tool_call_update (any value is passed through). A required
+#    key that is null is malformed, and kept.
+# 3. A top-level `_meta`, and every other unknown top-level key, goes to the extensions as it is, null or not.
+# 4. Only the top level is looked at. Nested values are passed through, nulls included: in `oldText: null` null
+#    says that a file is new.
+# 5. An update with an unknown tag is `unrecognized-update`: its payload is the whole of it, tag and `_meta`
+#    included. Text that cannot be read as JSON without loss is the same, its payload the text as a string.
+
+_TAG = "sessionUpdate"
+_META = "_meta"
+_NULL_SAYS_SOMETHING = {
+    "session_info_update": frozenset({"title", "updatedAt"}),
+    "tool_call": frozenset({"rawInput", "rawOutput"}),
+    "tool_call_update": frozenset({"rawInput", "rawOutput"}),
+}
+
+
+class Normalized(msgspec.Struct, frozen=True):
+    """`payload` is an object, save for unrecognized updates that are none."""
+
+    type: str
+    payload: object
+    extensions: Mapping[str, object] = {}
+
+
+class _Keys(msgspec.Struct, frozen=True):
+    known: frozenset[str]
+    omitted_when_null: frozenset[str]
+
+
+def normalize_session_update(update: bytes | Mapping[str, object]) -> Normalized:
+    value = _read(update) if isinstance(update, bytes) else update
+    tag = value.get(_TAG) if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or not isinstance(tag, str) or tag not in UPDATE_TYPES:
+        return Normalized(UNRECOGNIZED, value)
+    keys = _KEYS[tag]
+    payload: dict[str, object] = {}
+    extensions: dict[str, object] = {}
+    for key, item in value.items():
+        if key not in keys.known:
+            extensions[key] = item
+        elif item is not None or key not in keys.omitted_when_null:
+            payload[key] = item
+    extensions.pop(_TAG)
+    return Normalized(UPDATE_TYPES[tag], payload, extensions)
+
+
+def _read(raw: bytes) -> object:
+    try:
+        return jsontext.read(raw)
+    except jsontext.READ_ERRORS:
+        return raw.decode("utf-8", "replace")
+
+
+def _keys(update: type[msgspec.Struct], tag: str) -> _Keys:
+    fields = [field for field in msgspec.structs.fields(update) if field.encode_name != _META]
+    optional = frozenset(field.encode_name for field in fields if not field.required)
+    return _Keys(
+        known=frozenset(field.encode_name for field in fields),
+        omitted_when_null=optional - _NULL_SAYS_SOMETHING.get(tag, frozenset()),
+    )
+
+
+_KEYS = {tag: _keys(update, tag) for update in UPDATES for tag in (cast(str, update.__struct_config__.tag),)}

@@ -17,12 +17,16 @@ from legation.agents.native import ALLOW, REJECT, DriverContext
 from legation.agents.pool import Pool
 from legation.agents.rpc import RpcFault
 from legation.proc import Command, Launcher, Pipes, ProcessLauncher, child_environment
-from legation.wire.acp.capabilities import ClientCapabilities
-from legation.wire.acp.content import Text
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.permission import Cancelled, RequestPermissionResponse, Selected
-from legation.wire.acp.sessions import PromptResponse
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.methods import (
+    CancelledOutcome,
+    ClientCapabilities,
+    McpServer,
+    PromptResponse,
+    RequestPermissionResponse,
+    SelectedOutcome,
+)
+from legation.wire.acp.updates import Text
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 WAIT = 30.0  # seconds, the test's patience
@@ -82,17 +86,17 @@ class Box:
 
 
 async def allow(_: Object) -> RequestPermissionResponse:
-    return RequestPermissionResponse(outcome=Selected(option_id=ALLOW))
+    return RequestPermissionResponse(outcome=SelectedOutcome(option_id=ALLOW))
 
 
 async def reject(_: Object) -> RequestPermissionResponse:
     meta = {"legation": {"message": "not today"}}
-    return RequestPermissionResponse(outcome=Selected(option_id=REJECT), meta=meta)
+    return RequestPermissionResponse(outcome=SelectedOutcome(option_id=REJECT), meta=meta)
 
 
 async def nobody(_: Object) -> RequestPermissionResponse:
     await asyncio.sleep(WAIT)
-    return RequestPermissionResponse(outcome=Cancelled())
+    return RequestPermissionResponse(outcome=CancelledOutcome())
 
 
 @dataclass

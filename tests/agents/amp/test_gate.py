@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from legation.agents.amp.launch import write_settings
-from legation.agents.amp.permissions import Gate, Question, install_plugin, write_delegate
-from legation.agents.native import Permission
+from legation.agents.amp.permissions import Gate, GateQuestion, install_plugin, write_delegate
+from legation.agents.native import PermissionDecision
 from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import ConfigInvalid
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 
 WAIT = 10.0  # seconds, the test's patience
 PLUGIN = {"way": "plugin", "id": "t1", "tool": "Bash", "input": {"b": 1, "a": 2}}
@@ -23,12 +23,12 @@ DELEGATE = {"way": "delegate", "tool": "Bash", "input": {"a": 2, "b": 1}}
 
 class Decider:
     def __init__(self) -> None:
-        self.asked: list[Question] = []
-        self.answers: list[asyncio.Future[Permission]] = []
-        self.tasks: list[asyncio.Task[Permission]] = []
+        self.asked: list[GateQuestion] = []
+        self.answers: list[asyncio.Future[PermissionDecision]] = []
+        self.tasks: list[asyncio.Task[PermissionDecision]] = []
 
-    def __call__(self, question: Question) -> asyncio.Task[Permission]:
-        answer: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
+    def __call__(self, question: GateQuestion) -> asyncio.Task[PermissionDecision]:
+        answer: asyncio.Future[PermissionDecision] = asyncio.get_running_loop().create_future()
         self.asked.append(question)
         self.answers.append(answer)
         self.tasks.append(asyncio.create_task(_wait(answer)))
@@ -39,7 +39,7 @@ class Decider:
         return self.tasks[-1].cancelled()
 
 
-async def _wait(answer: asyncio.Future[Permission]) -> Permission:
+async def _wait(answer: asyncio.Future[PermissionDecision]) -> PermissionDecision:
     return await answer
 
 
@@ -69,7 +69,7 @@ async def ask(gate: Gate, question: object) -> dict[str, object]:
     return found
 
 
-async def until(condition: list[object] | list[Question], count: int) -> None:
+async def until(condition: list[object] | list[GateQuestion], count: int) -> None:
     async with asyncio.timeout(WAIT):
         while len(condition) < count:
             await asyncio.sleep(0)
@@ -79,12 +79,12 @@ async def test_a_call_that_comes_by_both_ways_is_decided_once(tmp_path: Path) ->
     async with opened(tmp_path) as (gate, decider):
         both = [asyncio.create_task(ask(gate, each)) for each in (PLUGIN, DELEGATE)]
         await until(decider.asked, 1)
-        decider.answers[0].set_result(Permission(allowed=True))
+        decider.answers[0].set_result(PermissionDecision(allowed=True))
         assert await asyncio.gather(*both) == [{"allow": True}] * 2
         assert len(decider.asked) == 1
         again = asyncio.create_task(ask(gate, PLUGIN))
         await until(decider.asked, 2)
-        decider.answers[1].set_result(Permission(allowed=False, message="once is enough"))
+        decider.answers[1].set_result(PermissionDecision(allowed=False, message="once is enough"))
         assert await again == {"allow": False, "message": "once is enough"}
 
 
@@ -92,11 +92,11 @@ async def test_other_arguments_are_for_the_way_that_can_take_them(tmp_path: Path
     async with opened(tmp_path) as (gate, decider):
         asking = asyncio.create_task(ask(gate, DELEGATE))
         await until(decider.asked, 1)
-        decider.answers[0].set_result(Permission(allowed=True, params={"c": 3}))
+        decider.answers[0].set_result(PermissionDecision(allowed=True, params={"c": 3}))
         assert (await asking)["allow"] is False
         asking = asyncio.create_task(ask(gate, {**PLUGIN, "input": {"d": 4}}))
         await until(decider.asked, 2)
-        decider.answers[1].set_result(Permission(allowed=True, params={"c": 4}))
+        decider.answers[1].set_result(PermissionDecision(allowed=True, params={"c": 4}))
         assert await asking == {"allow": True, "input": {"c": 4}}
         assert await ask(gate, {**DELEGATE, "input": {"c": 4}}) == {"allow": True}
 
@@ -184,5 +184,5 @@ async def test_so_many_may_ask_at_once_and_no_more(tmp_path: Path) -> None:
         assert await asyncio.wait_for(reader.read(), WAIT) == b""
         writer.close()
         for answer in decider.answers:
-            answer.set_result(Permission(allowed=True))
+            answer.set_result(PermissionDecision(allowed=True))
         assert await asyncio.gather(*asking) == [{"allow": True}] * REQUESTS_AT_ONCE

@@ -13,7 +13,7 @@ from legation.errors import AgentExited
 from legation.host.options import AgentDefinition
 from legation.host.session import Session
 from legation.host.turn import PromptResult
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 from legation.wire.ask import Ask, Decision
 
 pytestmark = pytest.mark.heavy

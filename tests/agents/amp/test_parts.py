@@ -13,8 +13,7 @@ from legation.agents.amp.session import Threads
 from legation.agents.amp.tools import described, is_local
 from legation.agents.amp.translate import AmpTranslator
 from legation.errors import AgentError, Forbidden, Unavailable
-from legation.wire.acp.content import Text
-from legation.wire.acp.toolcall import Content, Diff
+from legation.wire.acp.updates import Content, Diff, Text
 from legation.wire.action import Action
 from tools import schemas
 

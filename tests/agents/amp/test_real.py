@@ -12,14 +12,13 @@ from tests.agents.amp.desk import WAIT, desk
 from tests.agents.hostile_repository import hostile_repository
 
 from legation.agents.amp.launch import write_settings
-from legation.agents.amp.permissions import VARIABLE, Gate, Question, install_plugin, write_delegate
-from legation.agents.native import Permission
+from legation.agents.amp.permissions import VARIABLE, Gate, GateQuestion, install_plugin, write_delegate
+from legation.agents.native import PermissionDecision
 from legation.agents.rpc import AgentRefused
 from legation.errors import Forbidden
 from legation.proc import ProcessLauncher, child_environment
-from legation.testing.model.http import Connection, HttpAnswer, HttpRequest, HttpServer
-from legation.testing.recorder import Recorder
-from legation.testing.recording import read_recording
+from legation.testing.model.http import HttpAnswer, HttpConnection, HttpRequest, HttpServer
+from legation.testing.recorder import Recorder, read_recording
 from legation.wire.acp.rpc import ErrorCode
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
@@ -59,16 +58,16 @@ async def run(*argv: str, cwd: Path, env: dict[str, str]) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def gate(folder: Path) -> AsyncIterator[tuple[Gate, list[Question]]]:
+async def gate(folder: Path) -> AsyncIterator[tuple[Gate, list[GateQuestion]]]:
     """Allows `ls`, `mv` with other arguments, and nothing else."""
-    asked: list[Question] = []
+    asked: list[GateQuestion] = []
 
-    async def decided(question: Question) -> Permission:
+    async def decided(question: GateQuestion) -> PermissionDecision:
         command = question.input["command"] if isinstance(question.input, dict) else ""
         other = {"command": "mv -n"} if command == "mv" else None
-        return Permission(allowed=command in ("ls", "mv"), message="not that", params=other)
+        return PermissionDecision(allowed=command in ("ls", "mv"), message="not that", params=other)
 
-    def decide(question: Question) -> asyncio.Task[Permission]:
+    def decide(question: GateQuestion) -> asyncio.Task[PermissionDecision]:
         asked.append(question)
         return asyncio.create_task(decided(question))
 
@@ -124,7 +123,7 @@ async def test_its_prompt_waits_until_the_plugin_has_called(amp: Path, tmp_path:
     """A server that knows its user and no more: Amp gets as far as its plugins."""
     paths: list[str] = []
 
-    async def answer(request: HttpRequest, connection: Connection) -> None:
+    async def answer(request: HttpRequest, connection: HttpConnection) -> None:
         paths.append(request.target)
         user = {"id": "user_1", "username": "x", "email": "x@example.invalid", "features": []}
         found: object = user if "getUserInfo" in request.target else [] if "load" in request.target else {}

@@ -13,11 +13,9 @@ from legation.agents.driver import OpenRequest
 from legation.agents.native import ALLOW
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, InvalidParams
-from legation.wire.acp.config import SelectOption
-from legation.wire.acp.content import Image, ResourceLink, Text
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.permission import RequestPermissionResponse, Selected
+from legation.wire.acp.methods import McpServer, RequestPermissionResponse, SelectedOutcome
 from legation.wire.acp.rpc import ErrorCode
+from legation.wire.acp.updates import Image, ResourceLink, SelectOption, Text
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -72,7 +70,7 @@ async def test_a_call_that_is_refused_is_not_made_and_the_turn_goes_on(lacks: st
 async def test_other_arguments_are_acted_on(tmp_path: Path) -> None:
     async def edited(_: Object) -> RequestPermissionResponse:
         meta = {"legation": {"params": {"path": "b.txt", "content": "y"}}}
-        return RequestPermissionResponse(outcome=Selected(option_id=ALLOW), meta=meta)
+        return RequestPermissionResponse(outcome=SelectedOutcome(option_id=ALLOW), meta=meta)
 
     async with desk(tmp_path, answer=edited) as made:
         assert made.agent.takes_edits

@@ -11,9 +11,8 @@ import msgspec
 from tests.agents.install.local_registry import LocalRegistry, locked, tarball
 
 from legation.agents.catalogue import Catalogue
-from legation.agents.install.folder import RECORD, Installed
-from legation.agents.install.lock import Lock, Release
-from legation.agents.install.target import here
+from legation.agents.install.folder import RECORD, InstalledAgent
+from legation.agents.install.lock import Lock, Release, here
 
 # Whatever it is told: the arguments are those of the agent that it is in disguise.
 REHEARSAL = f"#!/bin/sh\nexec {sys.executable} -m legation.agents.rehearsal\n"
@@ -57,7 +56,7 @@ class Machine:
         """As an earlier Legation may have left it: of a version that no lock has."""
         folder = self.data / "agents" / agent / "0.0.1"
         path = self.program(folder / here().fill(template) / program, text)
-        (folder / RECORD).write_bytes(msgspec.json.encode(Installed(agent, "0.0.1", "", 1, ())))
+        (folder / RECORD).write_bytes(msgspec.json.encode(InstalledAgent(agent, "0.0.1", "", 1, ())))
         return path
 
 

@@ -10,7 +10,7 @@ from tests.agents.catalogue.machine import CLAUDE, CODEX, Machine
 
 import legation
 from legation.agents import catalogue as module
-from legation.agents.catalogue.home import home_of
+from legation.agents.catalogue.catalogue import home_of
 from legation.agents.install import shipped
 from legation.errors import ConfigInvalid, InvalidParams, NotFound, Unavailable
 from legation.host.agent import Places
@@ -78,7 +78,7 @@ def test_an_installed_script_is_run_by_node_and_told_where_its_helper_is(machine
 def test_without_a_node_that_is_new_enough_it_says_what_to_install(
     machine: Machine, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("legation.agents.catalogue.node.find_spec", lambda _: None)
+    monkeypatch.setattr("legation.agents.catalogue.program.find_spec", lambda _: None)
     machine.on_path("node", f"#!/bin/sh\necho {said}\n")
     machine.installed("claude", ACP, "dist/index.js")
     agent = machine.catalogue().agent("claude-acp")

@@ -13,13 +13,12 @@ import pytest
 from tests.agents.catalogue.machine import CODEX, Machine, disguised
 from tests.agents.install.local_registry import LocalRegistry
 
-from legation.agents.catalogue.doctor import examine
-from legation.agents.catalogue.home import home_of
-from legation.agents.catalogue.login import login
+from legation.agents.catalogue.catalogue import home_of
 from legation.agents.catalogue.options import options_of
+from legation.agents.catalogue.probe import examine, login
 from legation.agents.install import shipped
 from legation.errors import CapabilityUnsupported
-from legation.proc.kernel import children
+from legation.proc.tree import children
 
 pytestmark = pytest.mark.heavy  # a process for each
 

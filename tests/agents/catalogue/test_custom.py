@@ -2,19 +2,19 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.beginning import AskingModes
-from legation.agents.catalogue import custom
-from legation.agents.catalogue.entry import Direct, Entry
+from legation.agents.catalogue import entries
+from legation.agents.catalogue.entries import CatalogueEntry, Direct
+from legation.agents.driver import AskingModes
 from legation.errors import ConfigInvalid
 
 
-def read(tmp_path: Path, text: str) -> tuple[Entry, ...]:
+def read(tmp_path: Path, text: str) -> tuple[CatalogueEntry, ...]:
     (tmp_path / "agents.toml").write_text(text)
-    return custom.read(tmp_path / "agents.toml", {"claude", "mock"})
+    return entries.read(tmp_path / "agents.toml", {"claude", "mock"})
 
 
 def test_without_a_file_there_are_none(tmp_path: Path) -> None:
-    assert custom.read(tmp_path / "agents.toml", ()) == ()
+    assert entries.read(tmp_path / "agents.toml", ()) == ()
 
 
 def test_a_stanza_with_a_command_is_enough(tmp_path: Path) -> None:

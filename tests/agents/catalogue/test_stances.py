@@ -4,17 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.beginning import Beginning
 from legation.agents.catalogue import Start
-from legation.agents.catalogue.entry import Stance
-from legation.agents.catalogue.known import KNOWN
+from legation.agents.catalogue.entries import KNOWN, Stance
+from legation.agents.driver import SessionStart
 from legation.errors import Forbidden
 
 AGENT = Start(
     ("agent", "serve"),
     {"QUIET": "1"},
     trusted=Stance(("--heed={folder}",), {"HEED": "1"}),
-    untrusted=Stance(("--ignore={folder}",), {"HEED": "0"}, Beginning({"x": 1}, "default")),
+    untrusted=Stance(("--ignore={folder}",), {"HEED": "0"}, SessionStart({"x": 1}, "default")),
     obeys=("agent.json", ".agent/plugins/*"),
 )
 
@@ -23,11 +22,11 @@ def test_what_is_added_depends_on_whether_the_folder_is_trusted() -> None:
     trusted = AGENT.within(Path("/w"), trusted=True)
     assert trusted.argv == ("agent", "serve", '--heed="/w"')
     assert trusted.env == {"QUIET": "1", "HEED": "1"}
-    assert trusted.beginning == Beginning()
+    assert trusted.beginning == SessionStart()
     untrusted = AGENT.within(Path("/w"), trusted=False)
     assert untrusted.argv == ("agent", "serve", '--ignore="/w"')
     assert untrusted.env == {"QUIET": "1", "HEED": "0"}
-    assert untrusted.beginning == Beginning({"x": 1}, "default", obeys=AGENT.obeys)
+    assert untrusted.beginning == SessionStart({"x": 1}, "default", obeys=AGENT.obeys)
 
 
 def test_no_name_of_a_folder_ends_its_quotes() -> None:

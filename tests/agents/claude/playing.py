@@ -13,7 +13,7 @@ from tests.host.rig import Rig, definition_of, rig
 from legation.host.options import AgentDefinition
 from legation.proc import Command
 from legation.testing.replay import Replay
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
 
 RECORDINGS = Path(__file__).with_name("recordings")
 VERSION = RECORDINGS / "version.jsonl"  # a driver asks for it before anything else

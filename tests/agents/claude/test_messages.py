@@ -8,19 +8,19 @@ from legation.agents.claude import messages
 from legation.agents.claude import options as offers
 from legation.agents.claude import permissions as asking
 from legation.agents.claude.messages import SILENT
-from legation.agents.claude.permissions import Asked
+from legation.agents.claude.permissions import AskedQuestions
 from tools.schemas import Published, committed, fit
 
 PUBLISHED = committed("claude")
 PAIRS: tuple[tuple[type, str], ...] = (
     (messages.Assistant, "SDKAssistantMessage"),
-    (messages.User, "SDKUserMessage"),
-    (messages.User, "SDKUserMessageReplay"),
+    (messages.UserLine, "SDKUserMessage"),
+    (messages.UserLine, "SDKUserMessageReplay"),
     (messages.StreamEvent, "SDKPartialAssistantMessage"),
     (messages.Result, "SDKResultSuccess"),
     (messages.Result, "SDKResultError"),
     (messages.Init, "SDKSystemMessage"),
-    (messages.Status, "SDKStatusMessage"),
+    (messages.StatusLine, "SDKStatusMessage"),
     (messages.CompactBoundary, "SDKCompactBoundaryMessage"),
     (messages.ApiRetry, "SDKAPIRetryMessage"),
     (messages.Informational, "SDKInformationalMessage"),
@@ -41,7 +41,7 @@ PAIRS: tuple[tuple[type, str], ...] = (
     (messages.ControlCancel, "SDKControlCancelRequest"),
     (asking.ToolRequest, "SDKControlPermissionRequest"),
     (asking.Elicitation, "SDKControlElicitationRequest"),
-    (Asked, "AskUserQuestionInput"),
+    (AskedQuestions, "AskUserQuestionInput"),
     (offers.Greeting, "SDKControlInitializeResponse"),
 )
 ONLY_READ = "is required, and ours does not write it"
@@ -76,7 +76,7 @@ def test_the_modes_that_we_offer_are_its_own(mode: str) -> None:
 
 def test_each_control_request_of_ours_is_its_own() -> None:
     chosen = offers.ClaudeOptions(
-        (offers.Model(value="haiku", supportedEffortLevels=("high",)),),
+        (offers.ClaudeModel(value="haiku", supportedEffortLevels=("high",)),),
         {"model": "haiku", "effort": "default"},
     )
     requests = (

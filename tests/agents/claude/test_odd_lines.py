@@ -20,8 +20,8 @@ from legation.errors import AgentExited, TimedOut
 from legation.host.options import Limits
 from legation.host.session import Session
 from legation.testing.replay import Replay
-from legation.wire.acp.content import Text
-from legation.wire.acp.elicitation import CreateElicitationResponse
+from legation.wire.acp.methods import CreateElicitationResponse
+from legation.wire.acp.updates import Text
 from legation.wire.ask import Decision
 
 READY = {"commands": [], "models": [], "hooks_applied": True}

@@ -13,7 +13,7 @@ from tests.agents.claude.playing import Person
 from tests.host.rig import YES, Hand, modes_told, of_type
 
 from legation.testing.model import ToolCall
-from legation.wire.acp.elicitation import (
+from legation.wire.acp.methods import (
     CreateElicitationResponse,
     ElicitationValue,
 )

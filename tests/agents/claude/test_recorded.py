@@ -17,9 +17,9 @@ from tests.host.rig import Hand, Rig, events, modes_told, of_type, until, until_
 from legation.errors import AgentError, InvalidParams
 from legation.host.session import Session
 from legation.testing.replay import Replay
-from legation.wire.acp.content import Audio, Text
-from legation.wire.acp.elicitation import CreateElicitationResponse, ElicitationValue
+from legation.wire.acp.methods import CreateElicitationResponse, ElicitationValue
 from legation.wire.acp.rpc import ErrorCode
+from legation.wire.acp.updates import Audio, Text
 
 
 @dataclass

@@ -22,12 +22,12 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, InvalidParams
 from legation.host.options import Backoff
 from legation.ids import new_id
-from legation.proc.kernel import Process, children, process
+from legation.proc.tree import Process, children, process
 from legation.testing.model import Text
-from legation.wire.acp.content import EmbeddedResource, Image, ResourceContents
-from legation.wire.acp.content import Text as Prompt
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 from legation.wire.acp.rpc import ErrorCode
+from legation.wire.acp.updates import EmbeddedResource, Image, ResourceContents
+from legation.wire.acp.updates import Text as Prompt
 from legation.wire.ask import DenyAll
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install

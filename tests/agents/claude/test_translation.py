@@ -11,19 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.agents.claude.messages import SILENT, Result
-from legation.agents.claude.translate import ClaudeTranslator, Heard
-from legation.wire.acp.content import Text
-from legation.wire.acp.plan import Plan
-from legation.wire.acp.toolcall import Content, Diff, ToolCall, ToolCallUpdate
+from legation.agents.claude.translate import ClaudeTranslator, TranslatedLine
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
     AvailableCommandsUpdate,
     CompactionSummaryChunk,
     CompactionUpdate,
+    Content,
     CurrentModeUpdate,
+    Diff,
     Notice,
+    Plan,
     SessionUpdate,
+    Text,
+    ToolCall,
+    ToolCallUpdate,
     UsageUpdate,
 )
 
@@ -37,7 +40,7 @@ def said(name: str) -> Iterator[bytes]:
             yield json.dumps(entry["msg"]).encode()
 
 
-def heard(name: str) -> list[Heard]:
+def heard(name: str) -> list[TranslatedLine]:
     translator = ClaudeTranslator()
     return [translator.take(line) for line in said(name)]
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from legation.agents.claude.messages import Origin, Result
+from legation.agents.claude.messages import Result, ResultOrigin
 from legation.agents.claude.session import ClaudeTurns
-from legation.agents.native import Reply
+from legation.agents.native import PendingReply
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited
+from legation.wire.acp.methods import PromptResponse
 from legation.wire.acp.rpc import ErrorCode
-from legation.wire.acp.sessions import PromptResponse
 
-TASK = Origin(kind="task-notification")
+TASK = ResultOrigin(kind="task-notification")
 
 
-def begin(turns: ClaudeTurns, *uuids: str) -> list[Reply[PromptResponse]]:
-    replies: list[Reply[PromptResponse]] = [Reply() for _ in uuids]
+def begin(turns: ClaudeTurns, *uuids: str) -> list[PendingReply[PromptResponse]]:
+    replies: list[PendingReply[PromptResponse]] = [PendingReply() for _ in uuids]
     for uuid, reply in zip(uuids, replies, strict=True):
         turns.begin(uuid, reply)
     return replies

@@ -11,7 +11,7 @@ from tests.agents.claude.claude_desk import claude_desk
 from tests.host.rig import YES, Hand, of_type, until
 
 from legation.testing.model import Stall, Text, Thinking, ToolCall, Usage
-from legation.wire.acp.content import Text as Prompt
+from legation.wire.acp.updates import Text as Prompt
 from legation.wire.ask import Decision, DenyAll
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install

@@ -18,8 +18,8 @@ from legation.host.turn import PromptResult
 from legation.ids import new_id
 from legation.testing.model import ScriptedModel, ToolCall
 from legation.testing.model.openai_responses import OpenAiResponsesWire
-from legation.wire.acp.content import Text as Prompt
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
+from legation.wire.acp.updates import Text as Prompt
 from legation.wire.events import Event
 
 KEY = "not-a-key"

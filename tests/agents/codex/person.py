@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from legation.testing.model import ToolCall
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
 
 BLUE = CreateElicitationResponse(action="accept", content={"colour": "Blue"})
 QUESTION = ToolCall(

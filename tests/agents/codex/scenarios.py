@@ -24,7 +24,7 @@ from legation.host.session import Session
 from legation.proc import ProcessLauncher
 from legation.testing.model import ScriptedModel, Text, Thinking, ToolCall
 from legation.testing.recorder import Recorder
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 from legation.wire.ask import Decision
 
 RECORDINGS = Path(__file__).with_name("recordings")

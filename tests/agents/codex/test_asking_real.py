@@ -14,8 +14,7 @@ from tests.agents.hostile_repository import VARIABLE, hostile_repository
 from tests.host.rig import NO, YES, modes_told, of_type, until
 
 from legation.testing.model import Text, ToolCall
-from legation.wire.acp.elicitation import CreateElicitationResponse
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import CreateElicitationResponse, McpServer
 from legation.wire.ask import ApproveAll
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]

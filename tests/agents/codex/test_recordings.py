@@ -14,7 +14,7 @@ from tests.agents.codex.person import BLUE, Person
 from tests.agents.codex.scenarios import RECORDINGS, SCENARIOS
 from tests.host.rig import Hand, modes_told, of_type, rig, until
 
-from legation.agents.codex.messages import Heard
+from legation.agents.codex.messages import CodexNotification
 from legation.agents.codex.translate import CodexTranslator
 from legation.host.options import AgentDefinition
 from legation.host.session import Session
@@ -110,4 +110,7 @@ def test_every_kind_of_message_that_was_ever_recorded_is_understood(message: dic
     """One of each that is no turn's, with every kind of item, cut from all recordings of the program."""
     params, line = json.dumps(message["params"]).encode(), json.dumps(message).encode()
     thread = message["params"].get("threadId", "t")
-    assert CodexTranslator(thread).updates(thread, Heard(message["method"], params, line)) is not None
+    assert (
+        CodexTranslator(thread).updates(thread, CodexNotification(message["method"], params, line))
+        is not None
+    )

@@ -9,9 +9,9 @@ import pytest
 from legation.agents.codex.launch import overrides, thread_settings
 from legation.agents.codex.messages import (
     ChangeKind,
+    CodexModel,
     Effort,
     FileUpdate,
-    Model,
     TokenCount,
     TokenUsage,
     TurnError,
@@ -21,9 +21,15 @@ from legation.agents.codex.tools import change_diffs, change_kind, changed_locat
 from legation.agents.codex.translate import TokenMeter, failure, user_input
 from legation.agents.driver import OpenRequest
 from legation.errors import InvalidParams
-from legation.wire.acp.config import SelectOption
-from legation.wire.acp.content import EmbeddedResource, Image, ResourceContents, ResourceLink, Text
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
+from legation.wire.acp.updates import (
+    EmbeddedResource,
+    Image,
+    ResourceContents,
+    ResourceLink,
+    SelectOption,
+    Text,
+)
 
 HUNKS = "@@ -1,2 +1,2 @@\n a\n-b\n+c\n@@ -9 +9 @@\n-x\n+y\n\\ No newline at end of file\n"
 
@@ -108,8 +114,8 @@ def test_every_thread_asks_and_says_whether_its_folder_is_trusted() -> None:
     assert "features" not in config
 
 
-def model(name: str, *efforts: str) -> Model:
-    return Model(
+def model(name: str, *efforts: str) -> CodexModel:
+    return CodexModel(
         model=name,
         display_name=name.upper(),
         description="",

@@ -93,7 +93,7 @@ def test_no_type_that_we_send_is_left_out_of_the_comparison() -> None:
 
 def test_every_kind_of_item_is_known() -> None:
     tags = {each.split("<")[1].removesuffix(">") for each in STABLE.definitions if _is_item(each)}
-    assert tags == {kind.__struct_config__.tag for kind in messages.Item.__subclasses__()}
+    assert tags == {kind.__struct_config__.tag for kind in messages.CodexItem.__subclasses__()}
 
 
 def _is_item(definition: str) -> bool:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from legation.agents.install.folder import FileMark, digest
 from legation.agents.install.lock import Package
-from legation.agents.install.tree import FileMark, digest
 
 PATIENCE = 30.0  # seconds for a stalled answer to be let go on: the test's time
 

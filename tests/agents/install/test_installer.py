@@ -24,14 +24,14 @@ from tests.agents.install.local_registry import (
     tarball,
 )
 
-from legation.agents.install import InstallFolder, Release, Target, install, uninstall, verify
+from legation.agents.install import InstallFolder, Release, TargetMachine, folder, install, uninstall
 from legation.agents.install.lock import Package
 from legation.errors import Conflict, NotFound, StorageFailed, Unavailable
 from legation.testing.clock import FakeClock
 
 pytestmark = pytest.mark.heavy  # each brings its files to disk, and some have a process of their own
 
-HERE = Target("x64", "glibc")
+HERE = TargetMachine("x64", "glibc")
 PATIENCE = 30.0  # seconds for a child or an event: the machine's time
 
 MAIN = {"package.json": b'{"bin": "run.sh"}', "run.sh": b"#!/bin/sh\necho hi\n", "lib/a.txt": b"a" * 3000}
@@ -236,7 +236,7 @@ def test_a_machine_that_is_not_locked_for_is_told(registry: LocalRegistry, folde
             only(locked("agent-linux-x64", body, PLATFORM, cpu=("x64",))),
             folder,
             environ=registry.environ,
-            target=Target("arm64", "musl"),
+            target=TargetMachine("arm64", "musl"),
         )
     assert registry.asked == []
 

@@ -6,13 +6,11 @@ import msgspec
 import pytest
 from tests.agents.install.local_registry import locked
 
-from legation.agents.catalogue.entry import Packaged
-from legation.agents.catalogue.known import KNOWN
-from legation.agents.install.lock import FILE, Lock, Package, Release, read, shipped
-from legation.agents.install.target import Target
+from legation.agents.catalogue.entries import KNOWN, Packaged
+from legation.agents.install.lock import FILE, Lock, Package, Release, TargetMachine, read_lock, shipped
 from legation.errors import ConfigInvalid, NotFound
 
-X64 = Target("x64", "glibc", avx2=True)
+X64 = TargetMachine("x64", "glibc", avx2=True)
 PROGRAMS = [
     (entry.package, template)
     for entry in KNOWN
@@ -23,9 +21,9 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(("agent", "template"), PROGRAMS)
-@pytest.mark.parametrize("target", [X64, Target("x64", "glibc", avx2=False)], ids=["avx2", "baseline"])
+@pytest.mark.parametrize("target", [X64, TargetMachine("x64", "glibc", avx2=False)], ids=["avx2", "baseline"])
 def test_every_program_that_is_started_is_in_a_locked_package(
-    agent: str, template: str, target: Target
+    agent: str, template: str, target: TargetMachine
 ) -> None:
     release = shipped().wanted(agent)
     assert release
@@ -37,7 +35,7 @@ def test_every_program_that_is_started_is_in_a_locked_package(
 @pytest.mark.parametrize("cpu", ["x64", "arm64"])
 @pytest.mark.parametrize("libc", ["glibc", "musl"])
 def test_agents_are_locked_for_these_machines(agent: str, cpu: str, libc: str) -> None:
-    assert shipped().release(agent, None).covers(Target(cpu, libc))
+    assert shipped().release(agent, None).covers(TargetMachine(cpu, libc))
 
 
 def test_one_platform_package_of_a_kind_is_chosen() -> None:
@@ -81,12 +79,12 @@ BAD = {
 def test_a_malformed_lock_is_refused_as_a_whole(change: dict[str, object]) -> None:
     package: Package = msgspec.structs.replace(GOOD, **change)
     good, bad = Release("1.0.0", (GOOD,)), Release("1.0.0", (package,))
-    read(msgspec.json.encode(Lock({"a": (good,)})))
+    read_lock(msgspec.json.encode(Lock({"a": (good,)})))
     with pytest.raises(ConfigInvalid, match="malformed"):
-        read(msgspec.json.encode(Lock({"a": (good,), "b": (bad,)})))
+        read_lock(msgspec.json.encode(Lock({"a": (good,), "b": (bad,)})))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"agents": {}, "more": 1}', b"\xff"])
 def test_what_is_no_lock_is_refused(text: bytes) -> None:
     with pytest.raises(ConfigInvalid, match="cannot read the lock"):
-        read(text)
+        read_lock(text)

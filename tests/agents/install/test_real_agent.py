@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from legation.agents.catalogue import Catalogue
-from legation.agents.catalogue.doctor import examine
 from legation.agents.catalogue.options import options_of
+from legation.agents.catalogue.probe import examine
 from legation.errors import Unavailable
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.timeout(900)]

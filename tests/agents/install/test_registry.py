@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.install.registry import configured
+from legation.agents.install.fetch import configured
 from legation.errors import ConfigInvalid, Unavailable
 
 
@@ -45,7 +45,7 @@ def test_then_npm_is_asked(tmp_path: Path, npm: str) -> None:
 
 
 def test_without_any_of_them_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("legation.agents.install.registry.find_spec", lambda _: None)
+    monkeypatch.setattr("legation.agents.install.fetch.find_spec", lambda _: None)
     with pytest.raises(Unavailable, match="install npm, or set NPM_CONFIG_REGISTRY"):
         configured(home(tmp_path))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.agents.install.local_registry import everything_in, link, member, packed, tarball
 
-from legation.agents.install.unpack import Bounds, Malformed, unpack
+from legation.agents.install.installer import Bounds, MalformedTarball, unpack
 
 ROOMY = Bounds(files=100, size=10_000_000)
 
@@ -89,19 +89,19 @@ HOSTILE = {
 def test_hostile_tarballs_end_it_and_nothing_is_outside(
     tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]
 ) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedTarball):
         unpacked(tmp_path, packed([member("package/good", b"good"), *members]))
     outside = {name for name in everything_in(tmp_path) if not name.startswith("deep/inside/")}
     assert outside == {"it.tgz"}
 
 
 def test_more_files_than_locked_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Malformed, match="more than the lock allows"):
+    with pytest.raises(MalformedTarball, match="more than the lock allows"):
         unpacked(tmp_path, tarball({"a": b"", "b": b"", "c": b""}), Bounds(files=2, size=100))
 
 
 def test_more_bytes_than_locked_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Malformed, match="more than the lock allows"):
+    with pytest.raises(MalformedTarball, match="more than the lock allows"):
         unpacked(tmp_path, tarball({"a": b"x" * 60, "b": b"x" * 60}), Bounds(files=2, size=100))
 
 
@@ -112,7 +112,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
         tar.addfile(*_opened(member("package/a", b"a")))
     plain.seek(-tarfile.RECORDSIZE, io.SEEK_END)
     bomb = gzip.compress(plain.getvalue()[:1024] + pax_bomb(30_000_000))
-    with pytest.raises(Malformed, match="unpacks to more"):
+    with pytest.raises(MalformedTarball, match="unpacks to more"):
         unpacked(tmp_path, bomb, Bounds(files=3, size=100))
     assert sum(path.stat().st_size for path in (tmp_path / "deep").rglob("*") if path.is_file()) <= 1
 
@@ -131,10 +131,10 @@ def _opened(one: tuple[tarfile.TarInfo, bytes]) -> tuple[tarfile.TarInfo, io.Byt
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9])
 def test_a_tarball_that_was_cut_off_is_refused(tmp_path: Path, part: float) -> None:
     body = tarball({"a": bytes(range(256)) * 400, "b": hashlib.sha512(b"b").digest() * 200})
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedTarball):
         unpacked(tmp_path, body[: int(len(body) * part)])
 
 
 def test_what_is_no_tarball_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedTarball):
         unpacked(tmp_path, gzip.compress(b"not a tar " * 200))

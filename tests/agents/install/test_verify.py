@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from tests.agents.install.local_registry import LocalRegistry, locked, tarball
 
-from legation.agents.install import InstallFolder, Release, Target, install, verify
+from legation.agents.install import InstallFolder, Release, TargetMachine, folder, install
 from legation.agents.install.folder import RECORD
 
 pytestmark = pytest.mark.heavy  # each has an installation of its own, brought to disk
 
-HERE = Target("x64", "glibc")
+HERE = TargetMachine("x64", "glibc")
 FILES = {"package.json": b"{}", "run": b"#!/bin/sh\n", "lib/a.txt": b"a"}
 
 

@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import msgspec
 
-from legation.agents.native import Permission
+from legation.agents.native import PermissionDecision
 from legation.agents.opencode.messages import (
-    ModelInfo,
     ModelLimit,
     OfferedAgent,
+    OpenCodeModel,
+    PermissionRule,
     ProviderInfo,
     Providers,
-    Rule,
-    SessionCreated,
+    SessionCreatedEvent,
     SessionInfo,
     SessionTime,
     read_event,
@@ -26,13 +26,12 @@ from legation.agents.opencode.messages import (
 from legation.agents.opencode.options import OpenCodeOptions
 from legation.agents.opencode.server import OpenCodeServer
 from legation.agents.opencode.session import OpenCodeSession
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.acp.toolcall import ToolCallPatch
-from legation.wire.acp.updates import SessionUpdate
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.updates import SessionUpdate, ToolCallPatch
+from legation.wire.event_types import DiagnosticCode
 
 RECORDINGS = Path(__file__).parent / "recordings"
-ASK = Rule(permission="*", pattern="*", action="ask")
+ASK = PermissionRule(permission="*", pattern="*", action="ask")
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Bench:
     unknown: list[bytes] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
-    permissions: list[tuple[ToolCallPatch, asyncio.Future[Permission]]] = field(default_factory=list)
+    permissions: list[tuple[ToolCallPatch, asyncio.Future[PermissionDecision]]] = field(default_factory=list)
     questions: list[CreateElicitationRequest] = field(default_factory=list)
     answer: CreateElicitationResponse | None = None
     sent: list[tuple[str, Any]] = field(default_factory=list)
@@ -64,11 +63,11 @@ class Bench:
     def trouble(self, code: DiagnosticCode, message: str) -> None:  # noqa: ARG002
         self.troubles.append(message)
 
-    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]:  # noqa: ARG002
-        decision: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
+    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[PermissionDecision]:  # noqa: ARG002
+        decision: asyncio.Future[PermissionDecision] = asyncio.get_running_loop().create_future()
         self.permissions.append((call, decision))
 
-        async def decided() -> Permission:
+        async def decided() -> PermissionDecision:
             return await decision
 
         return asyncio.create_task(decided())
@@ -109,7 +108,7 @@ def _plain(update: SessionUpdate) -> dict[str, Any]:
 
 def make_session(bench: Bench, session_id: str) -> OpenCodeSession:
     info = SessionInfo(id=session_id, directory="/w", title="", time=SessionTime(created=0, updated=0))
-    model = ModelInfo(id="m", name="m", limit=ModelLimit(context=1000))
+    model = OpenCodeModel(id="m", name="m", limit=ModelLimit(context=1000))
     providers = Providers(providers=(ProviderInfo(id="p", name="p", models={"m": model}),), default={})
     agents = tuple(OfferedAgent(name=name, mode="primary", permission=(ASK,)) for name in ("build", "plan"))
     offers = OpenCodeOptions(agents, providers, model="p/m")
@@ -135,7 +134,7 @@ def feed(session: OpenCodeSession, message: dict[str, Any]) -> None:
     assert event is not None
     assert event.body is not None or event.is_dropped, event.type
     known = event.body is not None and (
-        session.has(event.session_id) or isinstance(event.body, SessionCreated)
+        session.has(event.session_id) or isinstance(event.body, SessionCreatedEvent)
     )
     if known:
         session.take(event)

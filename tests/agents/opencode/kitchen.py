@@ -20,15 +20,14 @@ from legation.host.options import AgentDefinition, HostOptions, Limits
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.ids import new_id
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.testing.model import ModelRequest, Reply, Script, ScriptedModel
 from legation.testing.model.openai_chat import OpenAiChatWire
 from legation.testing.model.request import Frame
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.content import Text as Prompt
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse, McpServer
+from legation.wire.acp.updates import ContentBlock
+from legation.wire.acp.updates import Text as Prompt
 from legation.wire.ask import ApproveAll, Approver, Ask, Decision
 
 LIMIT = 300.0  # seconds of real time for a whole module, on a busy machine

@@ -10,8 +10,8 @@ from tests.agents.opencode.kitchen import Kitchen, Seat, open_kitchen
 from tests.host.rig import modes_told
 
 from legation.errors import InvalidParams
-from legation.wire.acp.content import ResourceLink
-from legation.wire.acp.elicitation import CreateElicitationResponse
+from legation.wire.acp.methods import CreateElicitationResponse
+from legation.wire.acp.updates import ResourceLink
 
 pytestmark = [
     pytest.mark.network,

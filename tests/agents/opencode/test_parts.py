@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.native import Reply
+from legation.agents.native import PendingReply
 from legation.agents.opencode import turn as turns
 from legation.agents.opencode.launch import (
     CONTENT,
@@ -18,14 +18,20 @@ from legation.agents.opencode.launch import (
     serve,
     settings,
 )
-from legation.agents.opencode.messages import CacheTokens, Retry, Rule, StepFinishPart, Tokens
+from legation.agents.opencode.messages import (
+    CacheTokens,
+    OpenCodeTokens,
+    PermissionRule,
+    Retry,
+    StepFinishPart,
+)
 from legation.agents.opencode.options import asks
 from legation.agents.opencode.tools import Names, kind_of, patch_diffs
 from legation.agents.opencode.translate import prompt_parts
 from legation.agents.opencode.turn import OpenCodeTurn
 from legation.errors import ConfigInvalid, Forbidden
 from legation.proc import Command
-from legation.wire.acp.content import EmbeddedResource, Image, ResourceContents, ResourceLink, Text
+from legation.wire.acp.updates import EmbeddedResource, Image, ResourceContents, ResourceLink, Text
 
 CHANGED = """Index: /w/a.txt
 ===================================================================
@@ -78,9 +84,9 @@ def test_the_server_starts_in_its_home_with_a_password_and_only_what_counts(tmp_
     assert "OPENCODE_DISABLE_PROJECT_CONFIG" not in serve(command, trusted=True, password="x").env
 
 
-def _rules(*told: str) -> tuple[Rule, ...]:
+def _rules(*told: str) -> tuple[PermissionRule, ...]:
     read = [each.split() for each in told]
-    return tuple(Rule(permission=one, pattern=two, action=three) for one, two, three in read)
+    return tuple(PermissionRule(permission=one, pattern=two, action=three) for one, two, three in read)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_a_prompt_carries_files_images_and_text() -> None:
 
 
 async def test_answers_without_an_end_are_counted_until_a_tool_is_called() -> None:
-    turn = OpenCodeTurn(Reply(), frozenset())
+    turn = OpenCodeTurn(PendingReply(), frozenset())
     for number, called in enumerate([False, False, True, False, False]):
         turn.finished_step(_step(number), called=called)
         turn.finished_step(_step(number), called=called)  # told again after a gap
@@ -134,13 +140,13 @@ async def test_answers_without_an_end_are_counted_until_a_tool_is_called() -> No
 
 
 async def test_a_retry_is_waited_for_within_reason() -> None:
-    turn = OpenCodeTurn(Reply(), frozenset())
+    turn = OpenCodeTurn(PendingReply(), frozenset())
     soon = int(time.time() * 1000)
     turn.retried(Retry(attempt=turns.RETRY_LIMIT - 1, message="busy", next=soon))
     assert _cut(turn) == ""
     turn.retried(Retry(attempt=turns.RETRY_LIMIT, message="busy", next=soon))
     assert "was stopped" in _cut(turn)
-    far = OpenCodeTurn(Reply(), frozenset())
+    far = OpenCodeTurn(PendingReply(), frozenset())
     far.retried(Retry(attempt=1, message="busy", next=soon + 3_600_000))
     assert "was stopped" in _cut(far)
 
@@ -192,6 +198,6 @@ def test_a_patch_that_deletes_is_a_deletion() -> None:
 
 
 def _step(number: int) -> StepFinishPart:
-    tokens = Tokens(input=1, output=1, reasoning=0, cache=CacheTokens(read=0, write=0))
+    tokens = OpenCodeTokens(input=1, output=1, reasoning=0, cache=CacheTokens(read=0, write=0))
     part = f"p{number}"
     return StepFinishPart(id=part, session_id="s", message_id="m", reason="unknown", cost=0, tokens=tokens)

@@ -18,9 +18,9 @@ from tests.host.rig import Hand, of_type, say_for_the_agent, until
 from legation.agents.driver import OpenRequest
 from legation.agents.opencode import OpenCodeAgent
 from legation.errors import AgentExited, Forbidden
-from legation.proc.kernel import children
+from legation.proc.tree import children
 from legation.testing.model import Stall, Text, ToolCall
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from tests.agents.opencode.bench import Bench, feed, make_session, recorded, session_of
 
-from legation.agents.native import Permission
+from legation.agents.native import PermissionDecision
 from legation.agents.opencode.messages import read_event
 from legation.agents.opencode.session import OpenCodeSession
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited
-from legation.wire.acp.content import Text
-from legation.wire.acp.elicitation import CreateElicitationResponse
-from legation.wire.acp.sessions import PromptResponse
+from legation.wire.acp.methods import CreateElicitationResponse, PromptResponse
+from legation.wire.acp.updates import Text
 
 ALL = ("abort", "abort-during-bootstrap", "errors", "permission", "planagent", "question", "subagent", "todo")
 SETTLED = 1.0  # seconds: the test's patience
@@ -108,10 +107,10 @@ async def test_a_denied_call_is_answered_with_words_and_an_approved_one_once() -
     for number in (1, 2):
         feed(session, _asked(f"per{number}"))
     (_, denied), (_, approved) = bench.permissions
-    denied.set_result(Permission(allowed=False, message="not this one"))
+    denied.set_result(PermissionDecision(allowed=False, message="not this one"))
     await _settle()
     assert bench.sent == []  # it would void the other
-    approved.set_result(Permission(allowed=True))
+    approved.set_result(PermissionDecision(allowed=True))
     await _settle()
     assert bench.sent == [("/permission/per2/reply", {"reply": "once"})]
     feed(session, _replied("per2", "once"))
@@ -131,7 +130,7 @@ async def test_what_is_open_when_the_host_cancels_is_the_hosts_to_answer_and_is_
     await _settle()
     (_, answered), (_, forgotten) = bench.permissions
     assert not answered.cancelled()  # it would be told as taken back by the agent
-    answered.set_result(Permission(allowed=True))
+    answered.set_result(PermissionDecision(allowed=True))
     await _settle()
     session.lost(AgentExited("cannot go on: it is gone"))
     await _settle()

@@ -15,8 +15,8 @@ from tests.agents.opencode.kitchen import NOWHERE, Wire, provider
 from tests.agents.real_sessions import RealSessions, add_to_catalogue
 from tests.server.sessions.talk import open_talk
 
-from legation.agents.catalogue.entry import Direct, Way
-from legation.proc.kernel import process
+from legation.agents.catalogue.entries import Direct, Way
+from legation.proc.tree import process
 from legation.testing.model import Cut, Script, ScriptedModel, Text
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install

@@ -11,7 +11,7 @@ import pytest
 from tests.agents.rehearsal.conftest import StartAgent
 from tests.agents.rehearsal.rawclient import WAIT, RawClient, signals_as_usual
 
-from legation.agents.rehearsal.mischief import GARBAGE
+from legation.agents.rehearsal.steps import GARBAGE
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
@@ -78,7 +78,7 @@ def test_the_agent_dies_as_it_is_told(client: RawClient, work: Path, step: str, 
 # waits for it: the thread that sent it must not go on meanwhile.
 BUSY = """
 import os, sys, threading
-from legation.agents.rehearsal.mischief import kill_self
+from legation.agents.rehearsal.steps import kill_self
 def turn():
     begin.wait()
     kill_self(None, {"SIGNAL": sys.argv[1]})

@@ -8,7 +8,7 @@ import pytest
 from tests.agents.rehearsal.conftest import StartAgent
 from tests.agents.rehearsal.rawclient import WAIT
 
-from legation.agents.rehearsal.turns import ScenarioError, load
+from legation.agents.rehearsal.agent import ScenarioError, load
 
 TURNS = """
 pace = 0.001

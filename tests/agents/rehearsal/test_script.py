@@ -1,12 +1,12 @@
 import pytest
 
-from legation.agents.rehearsal.script import Repeat, ScriptError, Step, parse
+from legation.agents.rehearsal.script import RepeatedSteps, ScriptError, ScriptStep, parse
 from legation.agents.rehearsal.steps import STEPS
 
 
 def args(line: str) -> dict[str, str]:
     (step,) = parse([line], STEPS)
-    assert isinstance(step, Step)
+    assert isinstance(step, ScriptStep)
     return dict(step.args)
 
 
@@ -56,7 +56,7 @@ def test_a_bad_line_says_its_number_and_what_is_wrong(line: str, problem: str) -
 
 def test_repeats_nest() -> None:
     (outer,) = parse(["repeat 2 {", "say a", "repeat 3 {", "say b", "}", "}"], STEPS)
-    assert isinstance(outer, Repeat)
+    assert isinstance(outer, RepeatedSteps)
     inner = outer.body[1]
-    assert isinstance(inner, Repeat)
+    assert isinstance(inner, RepeatedSteps)
     assert (outer.times, inner.times, len(inner.body)) == (2, 3, 1)

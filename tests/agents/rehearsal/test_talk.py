@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tests.agents.rehearsal.rawclient import RawClient
 
-from legation.agents.rehearsal.talk import CONTENTS, STOP_REASONS
+from legation.agents.rehearsal.steps import CONTENTS, STOP_REASONS
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

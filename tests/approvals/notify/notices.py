@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.approvals.office import MINUTE, NOW
 
-from legation.approvals.approval import Approval, Status
-from legation.approvals.notify.notice import Kind, Notice, Why
+from legation.approvals.approval import Approval, ApprovalState
+from legation.approvals.notify.notice import ApprovalNotice, Kind, Why
 
 PUBLIC_URL = "https://legation.example"
 LIMIT = 20.0  # the test's time, for what has no reason to take any
@@ -35,16 +35,16 @@ def approval(**given: Any) -> Approval:
         "argument_names": "content,path",
         "content_owner": "day-2023-11-14",
         "group_key": "g" * 32,
-        "status": Status.PENDING,
+        "status": ApprovalState.PENDING,
         "created_at": NOW,
         "expires_at": NOW + 5 * MINUTE,
     }
     return Approval(**(values | given))
 
 
-def notice(kind: Kind = "asked", why: Why = "policy", now: int = NOW, **given: Any) -> Notice:
+def notice(kind: Kind = "asked", why: Why = "policy", now: int = NOW, **given: Any) -> ApprovalNotice:
     reviewers = given.pop("reviewers", ())
-    return Notice.of(approval(**given), kind, why, PUBLIC_URL, now, reviewers)
+    return ApprovalNotice.of(approval(**given), kind, why, PUBLIC_URL, now, reviewers)
 
 
 def trusting(certificate: Path) -> ssl.SSLContext:

@@ -11,9 +11,9 @@ import pytest
 from tests.approvals.notify.notices import LIMIT, notice
 
 from legation.approvals.notify import NotDelivered
-from legation.approvals.notify.command import Program
+from legation.approvals.notify.command import CommandChannel
 from legation.errors import ConfigInvalid
-from legation.proc.kernel import process
+from legation.proc.tree import process
 
 pytestmark = pytest.mark.heavy
 
@@ -34,14 +34,14 @@ while True: signal.pause()
 """
 
 
-def python(source: str, *arguments: str, timeout: float = 30.0) -> Program:
+def python(source: str, *arguments: str, timeout: float = 30.0) -> CommandChannel:
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": "/nonexistent",
         "LANG": "C.UTF-8",
         "LEGATION_TOKEN": "CANARY",
     }
-    return Program((sys.executable, "-c", source, *arguments), environ=environ, timeout=timeout)
+    return CommandChannel((sys.executable, "-c", source, *arguments), environ=environ, timeout=timeout)
 
 
 def alive(pid: int) -> bool:
@@ -119,7 +119,7 @@ async def test_a_program_that_went_missing_is_not_tried_again(tmp_path: Path) ->
     program = tmp_path / "notify"
     program.write_text("#!/bin/sh\nexit 0\n")
     program.chmod(0o755)
-    channel = Program((str(program),), environ={"PATH": os.environ["PATH"]})
+    channel = CommandChannel((str(program),), environ={"PATH": os.environ["PATH"]})
     await channel.send(notice())
     program.unlink()
     with pytest.raises(NotDelivered, match=r"^cannot start 'notify_command': there is no program") as failure:
@@ -138,4 +138,4 @@ def test_a_program_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
         (("./notify",), "is a relative path"),
     ):
         with pytest.raises(ConfigInvalid, match=f"^cannot use notify_command: .*{words}"):
-            Program(argv, environ={"PATH": os.environ["PATH"]})
+            CommandChannel(argv, environ={"PATH": os.environ["PATH"]})

@@ -19,7 +19,7 @@ from tests.approvals.office import NOW
 from tests.certificates import make_certificate
 
 from legation.approvals.notify import NotDelivered
-from legation.approvals.notify.mail import Mail, letter_of, shown
+from legation.approvals.notify.mail import MailChannel, letter_of, shown
 from legation.errors import ConfigInvalid
 from legation.secret import Secret
 from legation.testing.clock import FakeClock
@@ -42,9 +42,9 @@ HEADERS = {
 RTL = "\u202egnp.exe"
 
 
-def mail(url: str, to: tuple[str, ...] = ("ops@example.com",), **options: Any) -> Mail:
+def mail(url: str, to: tuple[str, ...] = ("ops@example.com",), **options: Any) -> MailChannel:
     options = {"tls": UNTRUSTING} | options
-    return Mail(Secret(url, "notify_smtp"), "legation@example.com", to, FakeClock(NOW), **options)
+    return MailChannel(Secret(url, "notify_smtp"), "legation@example.com", to, FakeClock(NOW), **options)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from tests.approvals.notify.notices import notice
 from tests.approvals.office import MINUTE, NOW
 
-from legation.approvals.notify import Notice
+from legation.approvals.notify import ApprovalNotice
 
 
 def test_a_notice_says_what_waits_for_whom_and_until_when() -> None:
@@ -34,7 +34,7 @@ def test_a_notice_says_what_waits_for_whom_and_until_when() -> None:
 def test_it_is_one_line_that_reads_back_as_itself() -> None:
     made = notice(agent="two\nlines\u2028three", tool="café")
     assert b"\n" not in made.encode()
-    assert msgspec.json.decode(made.encode(), type=Notice) == made
+    assert msgspec.json.decode(made.encode(), type=ApprovalNotice) == made
 
 
 def test_its_id_differs_between_the_first_and_the_reminder_and_not_otherwise() -> None:

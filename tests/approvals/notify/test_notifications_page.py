@@ -9,7 +9,7 @@ from tests.approvals.notify.notices import notice
 from tests.approvals.notify.receiver import receiving
 from tests.approvals.office import NOW
 
-from legation.approvals.notify.webhook import Webhook
+from legation.approvals.notify.webhook import WebhookChannel
 from legation.clock import SystemClock
 from legation.secret import Secret
 
@@ -36,7 +36,9 @@ async def test_the_plain_check_on_the_page_accepts_ours_and_nothing_else() -> No
     exec(block("python", "import base64"), names)
     verify = names["verify"]
     async with receiving(200) as receiver:
-        await Webhook(Secret(receiver.url(), "notify_webhook"), Secret(KEY), SystemClock()).send(notice())
+        await WebhookChannel(Secret(receiver.url(), "notify_webhook"), Secret(KEY), SystemClock()).send(
+            notice()
+        )
     (got,) = receiver.received
     assert verify(KEY, got.headers, got.body)
     assert not verify(KEY, got.headers, got.body + b" ")

@@ -12,11 +12,11 @@ from tests.approvals.notify.notices import LIMIT, notice
 from tests.approvals.notify.receiver import dead_port, receiving
 from tests.approvals.office import MINUTE, NOW
 
-from legation.approvals.notify import NotDelivered, Notice, Notifier, channels_of, problems
-from legation.approvals.notify.command import Program
-from legation.approvals.notify.lane import GATHER, MOST_WAITING, PAUSES
-from legation.approvals.notify.mail import Mail
-from legation.approvals.notify.webhook import Webhook
+from legation.approvals.notify import ApprovalNotice, NotDelivered, Notifier, channels_of, problems
+from legation.approvals.notify.command import CommandChannel
+from legation.approvals.notify.mail import MailChannel
+from legation.approvals.notify.notifier import GATHER, MOST_WAITING, PAUSES
+from legation.approvals.notify.webhook import WebhookChannel
 from legation.errors import ConfigInvalid
 from legation.secret import Secret
 from legation.settings import Settings, load
@@ -32,10 +32,10 @@ class Recorder:
     failures: list[Exception] = field(default_factory=list)
     name: str = "recorder"
     gathers: bool = False
-    attempts: list[Notice] = field(default_factory=list)
-    delivered: asyncio.Queue[Notice] = field(default_factory=asyncio.Queue)
+    attempts: list[ApprovalNotice] = field(default_factory=list)
+    delivered: asyncio.Queue[ApprovalNotice] = field(default_factory=asyncio.Queue)
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: ApprovalNotice) -> None:
         self.attempts.append(notice)
         if self.failures:
             raise self.failures.pop(0)
@@ -49,7 +49,7 @@ class Hanging:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
 
-    async def send(self, notice: Notice) -> None:  # noqa: ARG002
+    async def send(self, notice: ApprovalNotice) -> None:  # noqa: ARG002
         self.begun.set()
         try:
             await asyncio.Event().wait()
@@ -74,7 +74,7 @@ class Failures:
                 await self.changed.wait()
 
 
-async def delivered(channel: Recorder) -> Notice:
+async def delivered(channel: Recorder) -> ApprovalNotice:
     return await asyncio.wait_for(channel.delivered.get(), LIMIT)
 
 
@@ -82,8 +82,8 @@ def passing(words: str = "cannot notify by recorder: busy; wait") -> NotDelivere
     return NotDelivered(words)
 
 
-def webhook_to(url: str, clock: FakeClock) -> Webhook:
-    return Webhook(Secret(url, "notify_webhook"), KEY, clock, timeout=5)
+def webhook_to(url: str, clock: FakeClock) -> WebhookChannel:
+    return WebhookChannel(Secret(url, "notify_webhook"), KEY, clock, timeout=5)
 
 
 async def test_every_channel_gets_every_notice_in_order() -> None:
@@ -180,7 +180,7 @@ async def test_the_end_waits_for_what_is_under_way_and_gives_what_waits_one_atte
     clock, failures, go = FakeClock(NOW), Failures(), asyncio.Event()
 
     class Slow(Recorder):
-        async def send(self, notice: Notice) -> None:
+        async def send(self, notice: ApprovalNotice) -> None:
             await go.wait()
             await super().send(notice)
 
@@ -261,7 +261,7 @@ async def test_of_too_many_the_newest_are_sent() -> None:
     hold, failures = asyncio.Event(), Failures()
 
     class Slow(Recorder):
-        async def send(self, notice: Notice) -> None:
+        async def send(self, notice: ApprovalNotice) -> None:
             await hold.wait()
             await super().send(notice)
 
@@ -346,7 +346,7 @@ def test_half_a_channel_is_a_problem(
 # Many at once, for people.
 
 
-def asked(number: int, left_ms: int = 5 * MINUTE) -> Notice:
+def asked(number: int, left_ms: int = 5 * MINUTE) -> ApprovalNotice:
     return notice(id=f"apr_{number:04d}", expires_at=NOW + left_ms)
 
 
@@ -404,4 +404,4 @@ async def test_a_programs_channel_hears_of_each() -> None:
 
 
 def test_mails_and_commands_are_gathered_and_webhooks_are_not() -> None:
-    assert (Mail.gathers, Program.gathers, Webhook.gathers) == (True, True, False)
+    assert (MailChannel.gathers, CommandChannel.gathers, WebhookChannel.gathers) == (True, True, False)

@@ -13,10 +13,10 @@ from tests.approvals.notify.receiver import receiving
 from tests.approvals.notify.sink import sinking
 from tests.approvals.office import NOW, Office
 
-from legation.approvals.notify import Notice, Notifier
-from legation.approvals.notify.command import Program
-from legation.approvals.notify.mail import Mail
-from legation.approvals.notify.webhook import Webhook
+from legation.approvals.notify import ApprovalNotice, Notifier
+from legation.approvals.notify.command import CommandChannel
+from legation.approvals.notify.mail import MailChannel
+from legation.approvals.notify.webhook import WebhookChannel
 from legation.secret import Secret
 from legation.testing.clock import FakeClock
 from legation.wire.action import Action
@@ -52,15 +52,15 @@ async def test_d8_a_notice_holds_no_arguments_through_any_channel(
     file, clock, failures = tmp_path / "kept", FakeClock(NOW), list[str]()
     async with receiving(200) as receiver, sinking() as sink:
         channels = (
-            Webhook(Secret(receiver.url(), "notify_webhook"), Secret("sixteen-letters-"), clock),
-            Program((sys.executable, "-c", KEEP, str(file)), environ={"PATH": os.environ["PATH"]}),
-            Mail(Secret(sink.url(), "notify_smtp"), "l@example.com", ("o@example.com",), clock),
+            WebhookChannel(Secret(receiver.url(), "notify_webhook"), Secret("sixteen-letters-"), clock),
+            CommandChannel((sys.executable, "-c", KEEP, str(file)), environ={"PATH": os.environ["PATH"]}),
+            MailChannel(Secret(sink.url(), "notify_smtp"), "l@example.com", ("o@example.com",), clock),
         )
         for kind in ("asked", "reminder"):  # each by itself: at once they would be gathered
             async with Notifier(
                 channels, clock, lambda _, why: failures.append(why), grace=LIMIT
             ) as notifier:
-                notifier.notify(Notice.of(approval, kind, "policy", PUBLIC_URL, NOW, ("ops",)))
+                notifier.notify(ApprovalNotice.of(approval, kind, "policy", PUBLIC_URL, NOW, ("ops",)))
                 await asyncio.sleep(0)
     assert failures == []
     hooks = [json.dumps(got.headers).encode() + got.body for got in receiver.received]

@@ -13,8 +13,8 @@ from tests.approvals.notify.receiver import Received, dead_port, receiving
 from tests.approvals.office import NOW
 from tests.certificates import make_certificate
 
-from legation.approvals.notify import NotDelivered, Notice
-from legation.approvals.notify.webhook import Webhook, verify
+from legation.approvals.notify import ApprovalNotice, NotDelivered
+from legation.approvals.notify.webhook import WebhookChannel, verify
 from legation.errors import ConfigInvalid, InvalidParams, Unauthenticated
 from legation.secret import Secret
 from legation.testing.clock import FakeClock
@@ -23,9 +23,11 @@ KEY = "a key of at least 16 characters".replace(" ", "-")
 NOW_S = NOW / 1000
 
 
-def webhook(url: str, key: str = KEY, *, timeout: float = 10.0, clock: FakeClock | None = None) -> Webhook:
+def webhook(
+    url: str, key: str = KEY, *, timeout: float = 10.0, clock: FakeClock | None = None
+) -> WebhookChannel:
     secret = Secret(key, "notify_webhook_secret")
-    return Webhook(Secret(url, "notify_webhook"), secret, clock or FakeClock(NOW), timeout=timeout)
+    return WebhookChannel(Secret(url, "notify_webhook"), secret, clock or FakeClock(NOW), timeout=timeout)
 
 
 async def test_a_notice_arrives_signed_and_the_shipped_check_accepts_it() -> None:
@@ -36,7 +38,7 @@ async def test_a_notice_arrives_signed_and_the_shipped_check_accepts_it() -> Non
     assert got.headers["content-type"] == "application/json"
     assert "authorization" not in got.headers
     assert verify(KEY, got.headers, got.body, now=NOW_S) == notice().id
-    assert msgspec.json.decode(got.body, type=Notice) == notice()
+    assert msgspec.json.decode(got.body, type=ApprovalNotice) == notice()
 
 
 async def test_the_signature_is_the_one_that_standard_webhooks_describes() -> None:
@@ -196,9 +198,9 @@ async def test_tls_is_verified_name_and_all(tmp_path: Path) -> None:
     async with receiving(200, tls=serving(certificate, key)) as receiver:
         secret = Secret(KEY)
 
-        def to(host: str, **trust: object) -> Webhook:
+        def to(host: str, **trust: object) -> WebhookChannel:
             url = Secret(receiver.url(scheme="https", host=host), "notify_webhook")
-            return Webhook(url, secret, FakeClock(NOW), **trust)  # type: ignore[arg-type]
+            return WebhookChannel(url, secret, FakeClock(NOW), **trust)  # type: ignore[arg-type]
 
         await to("localhost", tls=trusting(certificate)).send(notice())
         for channel in (to("localhost"), to("127.0.0.1", tls=trusting(certificate))):

@@ -6,11 +6,9 @@ from typing import Any
 
 import yaml
 
-from legation.approvals.policy.examples import EXAMPLE_FACTS, Place, parse_call
 from legation.approvals.policy.facts import Facts
-from legation.approvals.policy.load import load_text
-from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.verdict import Verdict
+from legation.approvals.policy.load import EXAMPLE_FACTS, ExampleFolders, load_text, parse_call
+from legation.approvals.policy.rules import PolicySet, Verdict
 from legation.wire.action import Action
 
 
@@ -21,7 +19,7 @@ def policy(*rules: dict[str, Any], **more: Any) -> PolicySet:
 
 
 def call(text: str | dict[str, Any] = "", **more: Any) -> Action:
-    return parse_call(text or more, Place())
+    return parse_call(text or more, ExampleFolders())
 
 
 def decide(

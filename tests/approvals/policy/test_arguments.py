@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 from tests.approvals.policy.rules import allows, call, decide, denies, policy
 
-from legation.approvals.policy.examples import EXAMPLE_FACTS
-from legation.approvals.policy.load import load_text
-from legation.approvals.policy.starters import starter
+from legation.approvals.policy.load import EXAMPLE_FACTS, load_text, starter
 
 INSIDE = {"paths": {"under": "$WORKSPACE"}}
 LISTS = {"command": {"glob": "ls *"}}

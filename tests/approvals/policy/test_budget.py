@@ -12,12 +12,11 @@ from tests.approvals.policy.rules import policy
 from legation.agents.amp import tools as amp_tools
 from legation.agents.opencode import tools as opencode_tools
 from legation.approvals.policy.automaton import MAX_STEPS, Automaton, Budget
-from legation.approvals.policy.examples import EXAMPLE_FACTS
-from legation.approvals.policy.load import load_text
-from legation.approvals.policy.regex import parse_regex
+from legation.approvals.policy.load import EXAMPLE_FACTS, load_text
+from legation.approvals.policy.patterns import parse_regex
 from legation.approvals.policy.truth import NO, UNKNOWN, YES
 from legation.errors import ConfigInvalid, InvalidParams
-from legation.wire.acp.toolcall import ToolCall
+from legation.wire.acp.updates import ToolCall
 from legation.wire.action import MAX_TOOL, Action, tool_name
 
 HEAVY = ".*a.{400}"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.approvals.policy.automaton import Automaton
-from legation.approvals.policy.glob import BadGlob, Style, glob_pattern, go_glob, literal_prefix
-from legation.approvals.policy.names import specificity
+from legation.approvals.policy.patterns import BadGlob, Style, glob_pattern, go_glob, literal_prefix
+from legation.approvals.policy.rules import specificity
 
 
 class _GoError(Exception):

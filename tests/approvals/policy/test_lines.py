@@ -17,12 +17,10 @@ from tests.approvals.policy.lines import EVERYDAY, HOSTILE, WORK, Row
 from tests.approvals.policy.rules import call, policy
 from tests.approvals.policy.test_shell import GLUE, WORDS, covers, shown
 
-from legation.approvals.policy.examples import EXAMPLE_FACTS
-from legation.approvals.policy.load import load_text
-from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.shell.lines import LINES, Lines, prepare, prepare_here, program
-from legation.approvals.policy.shell.split import Line, split
-from legation.approvals.policy.starters import starter, starters
+from legation.approvals.policy.load import EXAMPLE_FACTS, load_text, starter, starters
+from legation.approvals.policy.rules import PolicySet
+from legation.approvals.policy.shell.lines import LINES, ShellLines, prepare, prepare_here, program
+from legation.approvals.policy.shell.split import ShellLine, split
 
 POLICIES = {"work": load_text(WORK), "careful": load_text(starter("careful").text)}
 
@@ -287,20 +285,20 @@ def test_bash_starts_nothing_else_for_any_line(programs: Path, tmp_path: Path, l
 # The parser, as a program.
 
 
-def scripted(place: Path, text: str) -> Lines:
+def scripted(place: Path, text: str) -> ShellLines:
     """A parser that is a shell script of the test's."""
     script = place / "parser"
     script.write_text(f"#!{shutil.which('sh')}\n{text}\n")
     script.chmod(0o755)
-    return Lines(lambda: script, time=60)
+    return ShellLines(lambda: script, time=60)
 
 
-def counted(place: Path, kept: int = 10_000) -> Lines:
+def counted(place: Path, kept: int = 10_000) -> ShellLines:
     """The real one, and a note of each start."""
     script = place / "parser"
     script.write_text(f'#!{shutil.which("sh")}\necho run >> {place}/runs\nexec {program()} "$@"\n')
     script.chmod(0o755)
-    return Lines(lambda: script, kept=kept)
+    return ShellLines(lambda: script, kept=kept)
 
 
 def runs(place: Path) -> int:
@@ -328,7 +326,7 @@ def test_the_parser_gets_the_line_on_its_input_and_nothing_else(
 
 
 def test_without_the_parser_lines_are_read_as_far_as_they_can_be() -> None:
-    lines = Lines(lambda: None)
+    lines = ShellLines(lambda: None)
     assert lines.read("git status && ls") == split("git status && ls")
     assert lines.read("[[ a ]] && ls") == split("[[ a ]] && ls")
     assert lines.read("[[ a ]] && ls").unreadable
@@ -355,7 +353,7 @@ def test_a_parser_that_hangs_is_ended_and_the_line_is_unreadable(tmp_path: Path)
     script = tmp_path / "parser"
     script.write_text(f"#!{shutil.which('sh')}\necho $$ > {tmp_path}/pid\nexec {shutil.which('sleep')} 600\n")
     script.chmod(0o755)
-    assert Lines(lambda: script, time=2).read("[[ a ]]").unreadable
+    assert ShellLines(lambda: script, time=2).read("[[ a ]]").unreadable
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -429,7 +427,7 @@ def test_no_line_is_an_error(line: str) -> None:
 
 
 def test_every_starter_loads_without_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("legation.approvals.policy.shell.lines.LINES", Lines(lambda: None))
+    monkeypatch.setattr("legation.approvals.policy.shell.lines.LINES", ShellLines(lambda: None))
     for each in starters():
         load_text(each.text, each.name)
 
@@ -449,4 +447,4 @@ def test_an_example_of_a_rule_is_read_as_a_call_would_be() -> None:
 
 
 def test_a_line_says_why_it_cannot_be_read() -> None:
-    assert LINES.read("[[ a ]] && eval $x") == Line(unreadable="`eval`, which runs what cannot be seen")
+    assert LINES.read("[[ a ]] && eval $x") == ShellLine(unreadable="`eval`, which runs what cannot be seen")

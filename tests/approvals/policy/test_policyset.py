@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.approvals.policy.rules import call, decide, policy
 
-from legation.approvals.policy.examples import EXAMPLE_FACTS
-from legation.approvals.policy.load import load_text
-from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.verdict import Limits, Loop, Spend
+from legation.approvals.policy.load import EXAMPLE_FACTS, load_text
+from legation.approvals.policy.rules import Loop, PolicyLimits, PolicySet, Spend
 from legation.errors import ConfigInvalid
 from legation.wire.action import Action
 
@@ -252,7 +250,7 @@ def test_limits_come_with_the_verdict_and_for_the_agent() -> None:
 
 
 def test_d4_loop_detection_is_on_unless_it_is_switched_off() -> None:
-    assert dict(policy({"action": "allow"}).limits("x"))["p"] == Limits(loop=Loop(3, 10.0))
+    assert dict(policy({"action": "allow"}).limits("x"))["p"] == PolicyLimits(loop=Loop(3, 10.0))
     assert dict(load_text("name: p\nloop: off\nrules: [{action: allow}]").limits("x"))["p"].loop is None
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.approvals.policy.automaton import Automaton, PatternTooLarge
-from legation.approvals.policy.comparisons import globs
-from legation.approvals.policy.regex import BadRegex, parse_regex
+from legation.approvals.policy.conditions import globs
+from legation.approvals.policy.patterns import BadRegex, parse_regex
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
 
 ATOMS = st.sampled_from(

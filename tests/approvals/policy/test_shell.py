@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.approvals.policy.rules import allows, denies
 
-from legation.approvals.policy.shell.split import Line, split
+from legation.approvals.policy.shell.split import ShellLine, split
 
 UNREADABLE = None
 
 
-def shown(line: Line) -> list[str] | None:
+def shown(line: ShellLine) -> list[str] | None:
     """A hole is shown as …"""
     if line.unreadable:
         return UNREADABLE
@@ -282,7 +282,7 @@ def started(line: str, programs: Path, place: Path) -> list[str]:
     return [b" ".join(call.split(b"\0")[:-1]).decode(errors="replace") for call in calls if call]
 
 
-def covers(line: Line, call: str) -> bool:
+def covers(line: ShellLine, call: str) -> bool:
     patterns = ["".join(".*" if piece is None else re.escape(piece) for piece in part) for part in line.parts]
     # A word that came to nothing leaves a space that no program sees; and `bash rm` starts our rm, a script.
     seen = (call, f"{call} ", f"bash {call}")

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from tests.approvals.policy.rules import decide
 
-from legation.approvals.policy.load import load_text
-from legation.approvals.policy.starters import starter, starters
+from legation.approvals.policy.load import load_text, starter, starters
 from legation.errors import NotFound
 
 CALLS: dict[str, str | dict[str, Any]] = {

@@ -8,7 +8,7 @@ from tests.approvals.policy.rules import allows, denies
 
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.load import load_text
-from legation.wire.acp.toolcall import ToolCall
+from legation.wire.acp.updates import ToolCall
 from legation.wire.action import Action, canonical_path
 
 IN_PROJECT = {"paths": {"under": "$WORKSPACE"}}

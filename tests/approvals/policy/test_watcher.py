@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from legation.approvals.policies import INTERVAL, PolicyWatcher
 from legation.approvals.policy.load import MAX_BYTES, load
-from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.watcher import INTERVAL, Watcher
+from legation.approvals.policy.rules import PolicySet
 from legation.errors import ConfigInvalid
 from legation.testing.clock import FakeClock
 
@@ -20,7 +20,7 @@ class Watched:
     def __init__(self, path: Path) -> None:
         self.sets: list[PolicySet] = []
         self.problems: list[ConfigInvalid] = []
-        self.watcher = Watcher(path, on_change=self.sets.append, on_problem=self.problems.append)
+        self.watcher = PolicyWatcher(path, on_change=self.sets.append, on_problem=self.problems.append)
 
     def settle(self) -> list[str]:
         """The names in force, once two looks have seen the same."""
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_first_set_must_be_good(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid):
-        Watcher(tmp_path / "gone.yaml")
+        PolicyWatcher(tmp_path / "gone.yaml")
 
 
 def test_an_edit_is_taken_when_it_has_settled(file: Path) -> None:

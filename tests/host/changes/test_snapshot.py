@@ -14,7 +14,7 @@ import pytest
 from tests.programs import needs_git
 
 from legation.errors import Conflict, NotFound
-from legation.host.changes import Changes, FileChange, Snapshot, gittree, patch
+from legation.host.changes import Changes, FileChange, Snapshot, git, gittree
 from legation.host.changes import snapshot as folder_module
 
 pytestmark = [pytest.mark.heavy, needs_git]  # a process or more for each test

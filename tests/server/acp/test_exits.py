@@ -3,7 +3,7 @@
 import asyncio
 
 from legation.server.acp.methods import KEPT, Exits
-from legation.wire.lifecycle import AgentExited
+from legation.wire.event_types import AgentExited
 
 CRASHED = AgentExited(code=7)
 

@@ -16,8 +16,8 @@ from legation.store.backend import Op
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire import codec
+from legation.wire.event_types import SessionReset, SessionStatus
 from legation.wire.events import Draft, span_of
-from legation.wire.lifecycle import SessionReset, SessionStatus
 
 BOUND = 20.0  # seconds until what does not come is a failure
 UPDATE = Draft("agent-message-chunk", b'{"sessionUpdate":"agent_message_chunk"}')

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.running import Running
 from tests.server.acp.acp_server import LIMIT, Client, Json, connected, follow, http_to, prompt
 
-from legation.proc import kernel
+from legation.proc import tree
 
 pytestmark = pytest.mark.heavy
 
@@ -139,14 +139,14 @@ async def test_delete_ends_the_bodies_of_those_who_read(client: Client) -> None:
     assert b": ping" not in read  # at once: a reader that is not woken finds out with the next keep-alive
 
 
-def runs(known: kernel.Process) -> bool:
-    found = kernel.process(known.pid)
+def runs(known: tree.Process) -> bool:
+    found = tree.process(known.pid)
     return found is not None and found.identity == known.identity and not found.dead
 
 
-def below(pid: int) -> list[kernel.Process]:
+def below(pid: int) -> list[tree.Process]:
     """The processes that a process has started, and those that they have."""
-    found = [each for each in map(kernel.process, kernel.children(pid)) if each is not None]
+    found = [each for each in map(tree.process, tree.children(pid)) if each is not None]
     return [*found, *(deeper for each in found for deeper in below(each.pid))]
 
 
@@ -353,11 +353,11 @@ def _address(client: Client) -> tuple[str, int]:
 
 
 async def test_several_sessions_share_one_process(server: Running, client: Client) -> None:
-    before = set(kernel.children(server.process.pid))
+    before = set(tree.children(server.process.pid))
     await client.initialize()
     client.follow()
     sessions = [await client.new() for _ in range(3)]
-    assert len(set(kernel.children(server.process.pid)) - before) == 1
+    assert len(set(tree.children(server.process.pid)) - before) == 1
     prompts = [client.prompting(each, f"say words of {each}") for each in sessions]
     assert [(await each)["result"]["stopReason"] for each in prompts] == ["end_turn"] * 3
     for session in sessions:

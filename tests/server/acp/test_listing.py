@@ -9,12 +9,11 @@ from tests.server.acp.acp_server import Client
 
 from legation.errors import InvalidParams
 from legation.host.host import AcpHost
-from legation.host.meta import SessionMeta
+from legation.host.options import SessionMeta
 from legation.server.acp.methods import PAGE, page_of
-from legation.server.sessions.details import Details
-from legation.server.sessions.record import SessionRecord, SessionRecords
+from legation.server.sessions.record import Details, SessionRecord, SessionRecords
 from legation.store.backend import LOCAL
-from legation.wire.acp.sessions import ListSessionsRequest
+from legation.wire.acp.methods import ListSessionsRequest
 from legation.wire.universal.shapes import Metadata
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 from tests.server.sessions.talk import Talk, open_talk, script
 
-from legation.agents.messages import Message
+from legation.agents.messages import RpcMessage
 from legation.server.acp.log import MESSAGE, SessionFollower, Setup
 
 pytestmark = pytest.mark.heavy
@@ -405,8 +405,8 @@ async def test_a_request_that_is_given_up_before_it_begins_is_answered_among_the
     connections = talk.rig.services.acp
     connection = await connections.get("local", "client", None)
     owner = await talk.rig.principal(talk.rig.people["owner"])
-    coming = connection.receive(Message("session/list", id=Raw(b"7"), params=Raw(b"{}")), owner)
-    connection.receive(Message("$/cancel_request", params=Raw(b'{"requestId":7}')), owner)
+    coming = connection.receive(RpcMessage("session/list", id=Raw(b"7"), params=Raw(b"{}")), owner)
+    connection.receive(RpcMessage("$/cancel_request", params=Raw(b'{"requestId":7}')), owner)
     assert coming is not None
     line = await coming
     assert b"cancelled" in line

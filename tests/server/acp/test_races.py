@@ -17,7 +17,7 @@ from legation.server.acp.connections import IDLE
 from legation.server.sessions.agents import LOOK_EVERY, AgentSlot
 from legation.server.sessions.secrets import SealedServers
 from legation.store.stream import Stream
-from legation.wire.acp.content import Text
+from legation.wire.acp.updates import Text
 
 pytestmark = pytest.mark.heavy
 

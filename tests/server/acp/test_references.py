@@ -23,15 +23,15 @@ from tests.store.backends import make_backend
 from legation.clock import SystemClock
 from legation.server.acp.log import MESSAGE, ConnectionLog, SessionFollower
 from legation.server.acp.source import ConnectionSource
+from legation.server.routes.streams import page_of_events
 from legation.server.streaming import sse
 from legation.server.streaming.hub import Hub
-from legation.server.surfaces.streams import page_of_events
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream
 from legation.wire import codec
+from legation.wire.event_types import ExtensionMessage, SessionReset
 from legation.wire.events import Draft, Event, params_draft, span_of
-from legation.wire.lifecycle import ExtensionMessage, SessionReset
 
 BOUND = 30.0  # seconds until what does not come is a failure
 SAID = "prompts before this one"  # what an agent says to `recall`, and nobody else

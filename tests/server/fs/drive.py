@@ -17,9 +17,9 @@ from tests.server.toy import Got, ask
 from legation.clock import Clock
 from legation.errors import Unauthenticated
 from legation.server.fs.files import Files
-from legation.server.fs.roots import Roots
+from legation.server.fs.paths import ServedFolders
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.surfaces.fs import routes
+from legation.server.routes.files import routes
 from legation.store.forbidden import ForbiddenPlaces
 from legation.testing.clock import FakeClock
 from legation.wire.principal import Principal, Scope
@@ -91,7 +91,7 @@ def open_drive(place: Path, *, limit: int = LIMIT, folders: Sequence[Path] | Non
         (data / name).write_text("key")
     sessions = {("ses_1", "local"): [root / "sub"], ("ses_out", "local"): [outside]}
     files = Files(
-        Roots(folders or [root], ForbiddenPlaces([data])),
+        ServedFolders(folders or [root], ForbiddenPlaces([data])),
         lambda session, workspace: sessions.get((session, workspace)),
         max_file_bytes=limit,
     )

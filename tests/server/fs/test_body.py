@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from legation.errors import InvalidParams, TooLarge
-from legation.server.fs.body import PIECE, pieces
+from legation.server.fs.upload import PIECE, pieces
 
 
 def request(messages: Sequence[bytes], *, ends: bool = True) -> Request:

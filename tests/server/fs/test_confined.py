@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.server.fs.drive import SECRET, Drive, open_drive
 
-from legation.server.fs import reading
+from legation.server.fs import operations
 
 ROUNDS = 300
 FORBIDDEN = (403, "legation/forbidden")
@@ -374,7 +374,7 @@ async def test_a_file_that_is_replaced_between_look_and_open_is_refused(
     drive: Drive, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The narrowest of races, made sure of: it happens right after the file was found to be one."""
-    path, check, looks = drive.root / "a.txt", reading.must_be_regular, list[str]()
+    path, check, looks = drive.root / "a.txt", operations.must_be_regular, list[str]()
 
     def check_and_replace(status: os.stat_result, said: str) -> None:
         check(status, said)

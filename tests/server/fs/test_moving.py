@@ -9,8 +9,8 @@ from tests.server.fs.drive import Drive, descriptors
 from tests.server.toy import Got
 
 from legation.errors import Forbidden
-from legation.server.fs import moving
-from legation.server.fs.roots import Roots
+from legation.server.fs import operations
+from legation.server.fs.paths import ServedFolders
 from legation.store.forbidden import ForbiddenPlaces
 
 
@@ -159,13 +159,15 @@ def test_nothing_is_moved_to_where_it_would_hold_what_is_never_served(tmp_path: 
     """A configuration that is not there yet must not be put there with the folder around it."""
     (tmp_path / "mine/legation").mkdir(parents=True)
     (tmp_path / "mine/legation/legation.toml").write_text("processes = true")
-    where = Roots([tmp_path], ForbiddenPlaces([], [tmp_path / ".config/legation/legation.toml"])).everywhere()
+    where = ServedFolders(
+        [tmp_path], ForbiddenPlaces([], [tmp_path / ".config/legation/legation.toml"])
+    ).everywhere()
     for source, target in (
         ("mine", ".config"),
         ("mine/legation", ".config/legation"),
         ("mine/legation/legation.toml", ".config/legation/legation.toml"),
     ):
         with pytest.raises(Forbidden):
-            moving.move(where, source, target, overwrite=False)
+            operations.move(where, source, target, overwrite=False)
     assert (tmp_path / "mine/legation/legation.toml").is_file()
-    moving.move(where, "mine", ".configuration", overwrite=False)
+    operations.move(where, "mine", ".configuration", overwrite=False)

@@ -15,8 +15,8 @@ from tests.server.fs.test_writing import Line
 from tests.server.toy import Got
 
 from legation.errors import LegationError
-from legation.server.fs import tar as module
-from legation.server.fs.tar import Member, TarReader
+from legation.server.fs import upload as module
+from legation.server.fs.upload import TarMember, TarReader
 
 
 def packed(*members: tuple[str, bytes | None], format: int = tarfile.PAX_FORMAT) -> bytes:  # noqa: A002
@@ -254,10 +254,10 @@ class Nothing:
     """Counts what it is given."""
 
     def __init__(self) -> None:
-        self.members: list[Member] = []
+        self.members: list[TarMember] = []
         self.bytes = 0
 
-    def begin(self, member: Member) -> None:
+    def begin(self, member: TarMember) -> None:
         assert not member.name.startswith("/")
         assert ".." not in member.name.split("/")
         self.members.append(member)

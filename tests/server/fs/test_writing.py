@@ -15,7 +15,7 @@ import pytest
 from tests.server.fs.drive import LIMIT, Drive
 
 from legation.errors import RateLimited
-from legation.server.fs.transfers import Transfers
+from legation.server.fs.files import Transfers
 from legation.wire.principal import Principal
 
 ROOT = Path(__file__).parents[3]

@@ -16,16 +16,15 @@ from tests.server.rig import Rig, open_rig
 
 from legation.clock import SystemClock
 from legation.proc import ProcessLauncher, Registry
+from legation.server.address import listen
 from legation.server.auth import make_authenticate
 from legation.server.fs.files import Files
-from legation.server.fs.roots import Roots
+from legation.server.fs.paths import ServedFolders
 from legation.server.http.app import AppOptions, make_app
-from legation.server.listener import listen
-from legation.server.processes.process import Process
-from legation.server.processes.processes import Means, Processes
-from legation.server.processes.upgrades import Upgrades
-from legation.server.serving import Serving
-from legation.server.surfaces.processes import TERMINALS, routes
+from legation.server.http.server import UvicornServer
+from legation.server.processes.processes import Means, OperatorProcess, Processes
+from legation.server.processes.websocket import WebSocketUpgrades
+from legation.server.routes.processes import TERMINALS, routes
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.principal import Principal
 
@@ -68,7 +67,7 @@ class Bench:
     ada: dict[str, str]  # an operator of the first workspace
     eve: dict[str, str]  # and of the second
     client: httpx2.AsyncClient  # as ada
-    serving: Serving
+    serving: UvicornServer
 
     @property
     def url(self) -> str:
@@ -92,7 +91,7 @@ class Bench:
     async def get(self, path: str, **more: Any) -> httpx2.Response:
         return await self.client.get(f"/v1/processes{path}", **more)
 
-    def process(self, process_id: str, workspace: str = "local") -> Process:
+    def process(self, process_id: str, workspace: str = "local") -> OperatorProcess:
         nobody = Principal(kind="test", id="test", workspace=workspace, scopes=frozenset(), level=0)
         return self.processes.find(nobody, process_id)
 
@@ -133,10 +132,10 @@ async def gone(pid: int) -> None:
 
 
 @asynccontextmanager
-async def serving(app: object, **options: Any) -> AsyncIterator[tuple[Serving, int]]:
+async def serving(app: object, **options: Any) -> AsyncIterator[tuple[UvicornServer, int]]:
     listener = listen("127.0.0.1", 0)
     ready = asyncio.Event()
-    server = Serving(app, ready.set, **options)  # type: ignore[arg-type]
+    server = UvicornServer(app, ready.set, **options)  # type: ignore[arg-type]
     port: int = listener.getsockname()[1]
     task = asyncio.create_task(server.serve_on([listener]))
     try:
@@ -157,7 +156,7 @@ async def open_bench(
     work.mkdir()
     recorded, children = Recorded(), data / "children"
     async with open_rig("sqlite", data, request, cors_origins="https://listed.test") as rig:
-        files = Files(Roots([work], ForbiddenPlaces([data])), lambda _session, _workspace: None)
+        files = Files(ServedFolders([work], ForbiddenPlaces([data])), lambda _session, _workspace: None)
         means = Means(
             launcher=ProcessLauncher(registry=Registry(children)),
             folder=files.folder,
@@ -172,7 +171,7 @@ async def open_bench(
                 authenticate=make_authenticate(rig.services),
                 options=AppOptions(allowed_hosts=["127.0.0.1"], clock=SystemClock()),
             )
-            around = Upgrades(app, TERMINALS, SystemClock())
+            around = WebSocketUpgrades(app, TERMINALS, SystemClock())
             async with serving(around, websockets=websockets) as (server, port):
                 ada = await rig.bearer(rig.people["operator"])
                 eve = await rig.bearer(rig.people["stranger"], workspace=rig.other)

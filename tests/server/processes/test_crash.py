@@ -10,7 +10,7 @@ import pytest
 from tests.server.processes.bench import LIMIT, alive
 
 from legation.proc import reap
-from legation.proc.kernel import processes
+from legation.proc.tree import processes
 
 pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[3]

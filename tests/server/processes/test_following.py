@@ -9,8 +9,7 @@ import pytest
 from tests.server.processes.bench import LIMIT, Bench, text
 from tests.server.stream_client import frames, get
 
-from legation.server.processes.following import Following
-from legation.server.processes.log import ProcessLog
+from legation.server.processes.output import LogFollower, ProcessLog
 from legation.server.streaming.hub import RECHECK
 from legation.testing.clock import FakeClock
 
@@ -96,7 +95,7 @@ async def allowed() -> bool:
 
 async def test_what_was_dropped_meanwhile_is_told() -> None:
     log, clock = ProcessLog(3000), FakeClock()
-    body = Following(log, "combined", 0, allowed, clock)
+    body = LogFollower(log, "combined", 0, allowed, clock)
     log.add("stdout", b"a" * 1000, 0)
     assert (await body.next()).count(b"event: log") == 1
     for _ in range(10):
@@ -116,14 +115,14 @@ async def test_it_ends_with_the_credential_and_with_the_reader() -> None:
         asked.append(1)
         return False
 
-    body = Following(log, "combined", 0, revoked, clock)
+    body = LogFollower(log, "combined", 0, revoked, clock)
     log.add("stdout", b"a", 0)
     assert await body.next() != b""
     assert asked == []
     clock.advance(RECHECK + 1)
     log.add("stdout", b"b", 0)
     assert await body.next() == b""
-    leaving = Following(log, "combined", 2, allowed, clock)
+    leaving = LogFollower(log, "combined", 2, allowed, clock)
     waiting = asyncio.create_task(leaving.next())
     await asyncio.sleep(0)
     leaving.leave()

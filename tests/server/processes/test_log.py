@@ -6,7 +6,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.server.processes.log import PIECE_COST, ProcessLog
+from legation.server.processes.output import PIECE_COST, ProcessLog
 
 
 @given(

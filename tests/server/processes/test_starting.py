@@ -9,7 +9,7 @@ from tests.server.processes.bench import LIMIT
 
 from legation.errors import InvalidParams
 from legation.proc import Child, Command, Pipes, ProcessLauncher, Registry
-from legation.server.processes.starting import Order, begin
+from legation.server.processes.start import ProcessSpec, start_child
 
 pytestmark = pytest.mark.heavy
 
@@ -42,8 +42,8 @@ async def test_who_is_cancelled_keeps_the_descriptors_until_the_child_has_them_a
     first = await ProcessLauncher().spawn(Command(("true",), tmp_path, dict(os.environ), "first"))
     await first.stop()  # what the first start of all opens stays open
     before, launcher = open_descriptors(), Held(tmp_path / "children")
-    order = Order("test", ("sleep", "1000"), tmp_path, {"PATH": os.environ["PATH"]}, tty)
-    starting = asyncio.create_task(begin(launcher, order))
+    order = ProcessSpec("test", ("sleep", "1000"), tmp_path, {"PATH": os.environ["PATH"]}, tty)
+    starting = asyncio.create_task(start_child(launcher, order))
     async with asyncio.timeout(LIMIT):
         await launcher.asked.wait()
         starting.cancel()
@@ -72,9 +72,9 @@ async def test_a_command_that_cannot_be_run_leaves_nothing_and_says_why(tmp_path
         ("./", "not executable"),
         ("closed/x", "no such program"),
     ):
-        order = Order("test", (words,), tmp_path, {"PATH": os.environ["PATH"]}, tty=False)
+        order = ProcessSpec("test", (words,), tmp_path, {"PATH": os.environ["PATH"]}, tty=False)
         with pytest.raises(InvalidParams, match=why):
-            await begin(launcher, order)
+            await start_child(launcher, order)
         before = before or open_descriptors()
         assert open_descriptors() <= before
     assert list((tmp_path / "children").glob("*.child")) == []

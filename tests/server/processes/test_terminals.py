@@ -15,10 +15,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from legation.clock import SystemClock
-from legation.server import serving
-from legation.server.identity.credentials import COOKIE_NAME
-from legation.server.processes.attachment import Attachment
-from legation.server.serving import WS_MESSAGE_BYTES
+from legation.server.auth import COOKIE_NAME
+from legation.server.http.server import WS_MESSAGE_BYTES
+from legation.server.processes.websocket import TerminalAttachment
 from legation.store.identity import tokens
 
 pytestmark = pytest.mark.heavy
@@ -310,7 +309,7 @@ async def test_a_connection_that_the_server_has_given_up_meanwhile_is_no_defect(
         return True
 
     async with asyncio.timeout(LIMIT):
-        await Attachment(bench.process(began["id"]), 100, holds, SystemClock()).serve(receive, send)
+        await TerminalAttachment(bench.process(began["id"]), 100, holds, SystemClock()).serve(receive, send)
     assert terminal_tasks() == []
 
 

@@ -22,9 +22,15 @@ from tests.cli.running import Running, running
 from tests.host.rig import Rig, rig
 from tests.server.sessions.talk import LIMIT, script
 
-from legation.host.meta import SessionMeta, read_meta
-from legation.server.sessions.details import Begun, Details, Message, read_details
-from legation.server.sessions.record import SessionRecord, SessionRecords
+from legation.host.options import SessionMeta, read_meta
+from legation.server.sessions.record import (
+    Begun,
+    Details,
+    Message,
+    SessionRecord,
+    SessionRecords,
+    read_details,
+)
 from legation.store.backend import Op, SetMeta
 from legation.store.sqlite import SqliteBackend
 from legation.wire import codec

@@ -4,9 +4,9 @@ import pytest
 
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
 from legation.host.modes import Offers, asks, current_mode
-from legation.server.sessions.details import Details
 from legation.server.sessions.options import Wanted, choose, left_in
-from legation.wire.acp.config import SelectChoice, SelectOption, SessionMode, SessionModeState
+from legation.server.sessions.record import Details
+from legation.wire.acp.updates import SelectChoice, SelectOption, SessionMode, SessionModeState
 from legation.wire.universal.shapes import Metadata
 
 

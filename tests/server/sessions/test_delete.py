@@ -16,7 +16,7 @@ from tests.server.sessions.test_making import MCP, NEW, dying, next_server, play
 from tests.server.test_access_table import an_approval
 
 from legation.errors import StorageFailed
-from legation.proc.kernel import process
+from legation.proc.tree import process
 from legation.server.streaming.sse import end
 from legation.store.backend import Op
 
@@ -245,7 +245,7 @@ NOTHING_IS_DECIDED = ("legation.server.sessions.service:SessionService._mark_del
 AFTER_THAT = [
     ("legation.server.sessions.service:SessionService._delete", 1),
     ("legation.host.session:Session.end", 1),
-    ("legation.approvals.inbox:Inbox.supersede_session", 1),
+    ("legation.approvals.queue:Inbox.supersede_session", 1),
     ("legation.server.sessions.secrets:SealedServers.destroy", 1),
     ("legation.server.sessions.service:SessionService._remove_folder", 1),
     ("legation.store.stream:Stream.delete", 1),

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.running import Running, running
 from tests.server.sessions.talk import LIMIT, Talk, open_talk, script
 
-from legation.host.meta import SessionMeta
+from legation.host.options import SessionMeta
 from legation.host.session import Session
 from legation.wire.api.sessions import NewSession
 

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from legation.host.meta import SessionMeta
+from legation.host.options import SessionMeta
 from legation.server.sessions.agents import SessionAgents
-from legation.server.sessions.details import Begun, Details, Message
 from legation.server.sessions.messages import MessageQueue
-from legation.server.sessions.record import SessionRecord, SessionRecords
+from legation.server.sessions.record import Begun, Details, Message, SessionRecord, SessionRecords
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.wire import codec
-from legation.wire.lifecycle import PromptStarted
+from legation.wire.event_types import PromptStarted
 from legation.wire.universal.shapes import Metadata
 
 OURS = Message(id="msg_1", text="go on")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.server.sessions.talk import Talk
 
-from legation.host.services import SessionFiles
+from legation.host.requests.services import SessionFiles
 from legation.store.forbidden import ForbiddenPlaces
-from legation.wire.acp.reverse import WriteTextFileRequest
+from legation.wire.acp.methods import WriteTextFileRequest
 
 pytestmark = pytest.mark.heavy
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.running import Running, running
 from tests.server.sessions.talk import LIMIT, open_talk, script
 
-from legation.proc.kernel import process
+from legation.proc.tree import process
 
 pytestmark = pytest.mark.heavy
 

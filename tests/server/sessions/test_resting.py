@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.server.sessions.talk import LIMIT, Talk
 
-from legation.proc.kernel import process
+from legation.proc.tree import process
 
 pytestmark = pytest.mark.heavy
 

@@ -3,9 +3,8 @@
 import pytest
 from tests.server.sessions.talk import Talk
 
-from legation.host.meta import SessionMeta
-from legation.server.sessions.details import Details
-from legation.server.sessions.record import SessionRecord
+from legation.host.options import SessionMeta
+from legation.server.sessions.record import Details, SessionRecord
 from legation.wire.api.sessions import SessionInfo
 from legation.wire.universal.shapes import Metadata
 

@@ -14,11 +14,10 @@ from tests.server.sessions.talk import LIMIT, Talk, script
 
 from legation.errors import StorageFailed
 from legation.host.session import Session
-from legation.proc.kernel import process
+from legation.proc.tree import process
 from legation.server.sessions.agents import SessionAgents
-from legation.server.sessions.details import Details, Message
 from legation.server.sessions.messages import MOST_QUEUED, MOST_QUEUED_SIZE, MessageQueue
-from legation.server.sessions.record import SessionRecord, SessionRecords
+from legation.server.sessions.record import Details, Message, SessionRecord, SessionRecords
 from legation.wire.universal.shapes import Metadata
 
 pytestmark = pytest.mark.heavy

@@ -17,12 +17,12 @@ from tests.wire.universal.logs import log as log_of
 
 from legation.clock import Clock, SystemClock
 from legation.errors import NotFound, Unauthenticated
+from legation.server.address import listen
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.listener import listen
-from legation.server.serving import Serving
+from legation.server.http.server import UvicornServer
+from legation.server.routes.sessions import event_routes
+from legation.server.streaming.checkpoints import FOLDS, Schema
 from legation.server.streaming.hub import Hub
-from legation.server.streaming.projected_fold import FOLDS, Schema
-from legation.server.surfaces.session_events import routes
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.api.sessions import NewMessage
@@ -108,7 +108,7 @@ class Server:
 
 def app_of(log: EventLog, hub: Hub, desk: Desk, doors: Doors) -> App:
     services = cast(Any, SimpleNamespace(log=log, hub=hub, sessions=desk))
-    return make_app([routes], services=services, authenticate=doors.authenticate, options=AppOptions())
+    return make_app([event_routes], services=services, authenticate=doors.authenticate, options=AppOptions())
 
 
 @asynccontextmanager
@@ -116,7 +116,7 @@ async def serving(log: EventLog, hub: Hub | None = None, clock: Clock | None = N
     hub = hub or Hub(log, clock or SystemClock())
     desk, doors, ready = Desk(), Doors(), asyncio.Event()
     sock = listen("127.0.0.1", 0)
-    server = Serving(app_of(log, hub, desk, doors), ready.set, hub.close)
+    server = UvicornServer(app_of(log, hub, desk, doors), ready.set, hub.close)
     task = asyncio.create_task(server.serve_on([sock]))
     try:
         async with asyncio.timeout(LIMIT):

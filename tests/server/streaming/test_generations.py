@@ -13,11 +13,11 @@ from tests.server.streaming.session_events import SCHEMAS, SESSION, Server, draf
 from tests.wire.universal.logs import ACTIVE, chunk
 
 from legation.clock import SystemClock
+from legation.server.streaming.checkpoints import Schema
 from legation.server.streaming.hub import Hub
-from legation.server.streaming.projected_fold import Schema
 from legation.store.log import EventLog
 from legation.store.stream import Stream
-from legation.wire.lifecycle import SessionReset
+from legation.wire.event_types import SessionReset
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("short_tails")]
 

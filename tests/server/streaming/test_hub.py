@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from legation.clock import SystemClock
 from legation.errors import Conflict, NotFound, StorageFailed
 from legation.server.streaming import sse
-from legation.server.streaming.channel import Source
-from legation.server.streaming.hub import KEEP_ALIVE, RECHECK, Credential, Hub, StreamReader
+from legation.server.streaming.hub import KEEP_ALIVE, RECHECK, Credential, Hub, LiveStreamReader, StreamSource
 from legation.store import stream as stream_module
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend
-from legation.store.stream import Span, Stream
+from legation.store.stream import GenerationRange, Stream
 from legation.testing.clock import FakeClock
 from legation.wire.events import Draft, Event
 
@@ -46,7 +45,7 @@ def ids(data: bytes) -> list[int]:
     return [int(number) for number in re.findall(rb"(?m)^id: (\d+)$", data)]
 
 
-async def read_until(reader: StreamReader, seq: int) -> list[int]:
+async def read_until(reader: LiveStreamReader, seq: int) -> list[int]:
     found: list[int] = []
     async with asyncio.timeout(LIMIT):
         while reader.seq < seq:
@@ -127,7 +126,7 @@ async def test_readers_who_come_back_together_share_the_read_of_the_store(
         hub = Hub(log, SystemClock())
         readers = [await hub.reader("ses_1", "local", 0) for _ in range(20)]
 
-        async def first(reader: StreamReader) -> list[int]:
+        async def first(reader: LiveStreamReader) -> list[int]:
             with reader:
                 return await read_until(reader, 100)
 
@@ -269,7 +268,7 @@ async def test_a_store_that_cannot_be_read_ends_the_body_with_bye(log: EventLog,
             raise StorageFailed("cannot read the disk")
 
     stream = await log.stream("ses_1")
-    with StreamReader(hub, Broken(log, stream.info(), keep_all=False), 0) as reader:
+    with LiveStreamReader(hub, Broken(log, stream.info(), keep_all=False), 0) as reader:
         assert await reader.next() == sse.bye("unavailable")
         assert await reader.next() == b""
 
@@ -284,7 +283,7 @@ async def test_a_source_that_fails_to_tell_its_news_asks_its_readers_to_come_aga
             return super().__getattribute__(name)
 
     stream = await log.stream("ses_1")
-    with StreamReader(hub, Deaf(log, stream.info(), keep_all=False), 0) as reader:
+    with LiveStreamReader(hub, Deaf(log, stream.info(), keep_all=False), 0) as reader:
         async with asyncio.timeout(LIMIT):
             assert await reader.next() == sse.bye("unavailable")
 
@@ -294,7 +293,7 @@ async def test_other_kinds_of_streams_can_be_plugged_in(log: EventLog) -> None:
     async with runs:
         await (await runs.stream("run_1")).append(drafts(2))
 
-        async def find(name: str, workspace: str) -> Source | None:
+        async def find(name: str, workspace: str) -> StreamSource | None:
             return await runs.stream(name, workspace) if name.startswith("run_") else None
 
         hub = Hub(log, SystemClock(), finders=[find])
@@ -369,7 +368,7 @@ async def test_what_comes_while_many_readers_are_given_a_rest_still_arrives(log:
     stream = await log.stream("ses_1")
     readers = [await hub.reader("ses_1", "local", 0) for _ in range(100)]
 
-    async def follow(reader: StreamReader) -> tuple[list[int], bytes]:
+    async def follow(reader: LiveStreamReader) -> tuple[list[int], bytes]:
         with reader:
             found = await read_until(reader, 20)
             return found, await reader.next()
@@ -400,7 +399,7 @@ async def test_others_have_a_turn_between_the_reading_of_a_long_event_and_its_fr
 ) -> None:
     order: list[str] = []
 
-    class Watched(Span):
+    class Watched(GenerationRange):
         async def read_older(self, after: int) -> list[Event]:
             found = await super().read_older(after)
             asyncio.get_running_loop().call_soon(order.append, "others")
@@ -417,6 +416,6 @@ async def test_others_have_a_turn_between_the_reading_of_a_long_event_and_its_fr
     )  # so that the first must be read from the store
     while stream.since(0) is not None:
         await asyncio.sleep(0)
-    with StreamReader(hub, Watched(stream, 1, None), 0, None, framed) as reader:
+    with LiveStreamReader(hub, Watched(stream, 1, None), 0, None, framed) as reader:
         assert ids(await reader.next()) == [1]
     assert order[:2] == ["others", "framed"]

@@ -14,9 +14,9 @@ from tests.server.stream_server import serving
 from legation.clock import SystemClock
 from legation.errors import InvalidParams
 from legation.server.streaming.hub import KEEP_ALIVE, Hub
-from legation.server.streaming.multiplex import MOST_STREAMS, Wanted, open_streams, read_wanted
+from legation.server.streaming.multiplex import MOST_STREAMS, WantedStream, open_streams, read_wanted
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend
 from legation.testing.clock import FakeClock
 from legation.wire.events import Draft
@@ -221,7 +221,7 @@ async def test_what_cannot_be_followed_is_a_problem(
 
 
 def test_the_positions_of_a_last_event_id_win() -> None:
-    assert read_wanted("a@5,b", "7.8") == [Wanted("a", 7, "a"), Wanted("b", 8, "b")]
+    assert read_wanted("a@5,b", "7.8") == [WantedStream("a", 7, "a"), WantedStream("b", 8, "b")]
     with pytest.raises(InvalidParams):
         read_wanted("a@5,b", "7.8.9")
 

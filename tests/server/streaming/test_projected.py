@@ -12,19 +12,25 @@ from tests.server.streaming.session_events import FACTS, drafts, whole_fold
 from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, output, turn
 
 from legation.clock import SystemClock
+from legation.server.streaming.checkpoints import FOLDS, MOST_HELD, Checkpoints, Schema, framed_row, row
 from legation.server.streaming.hub import Hub
-from legation.server.streaming.projected import Projected, frames, project
-from legation.server.streaming.projected_checkpoints import MOST_HELD, Checkpoints
-from legation.server.streaming.projected_fold import FOLDS, Schema, framed_row, row
-from legation.server.streaming.projected_pages import _parts
-from legation.server.streaming.projected_reading import STEP, STEP_BYTES, Wanted, steps
+from legation.server.streaming.projection import (
+    STEP,
+    STEP_BYTES,
+    ProjectedSource,
+    WantedRows,
+    _parts,
+    frames,
+    project,
+    steps,
+)
 from legation.server.streaming.sse import CHUNK_BYTES
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.stream import Stream
+from legation.wire.event_types import PermissionAnswered, SessionReset, SessionStatus
 from legation.wire.events import Draft, Event, update_type
-from legation.wire.lifecycle import PermissionAnswered, SessionReset, SessionStatus
-from legation.wire.universal.outbox import FRAME, Row, join_frames
+from legation.wire.universal.output import FRAME, ProjectedRow, join_frames
 
 ENTRIES: list[Entry] = [
     ACTIVE,
@@ -91,7 +97,7 @@ class Reading:
     async def forget(self) -> None:
         hub = Hub(self.log, SystemClock())
         hub.checkpoints = Checkpoints(limit=6, apart=3)
-        self.source: Projected = await project(
+        self.source: ProjectedSource = await project(
             hub, self.log, "local", FACTS, self.schema, include_raw=self.include_raw
         )
 
@@ -111,7 +117,7 @@ class Reading:
     async def _read(self, step: Read) -> None:
         whole = await whole_fold(self.stream, self.schema, include_raw=self.include_raw)
         after = int(step.part * whole[-1][0]) if whole else 0
-        wanted = Wanted(after, self.stream.visible, rows=step.rows, room=step.room)
+        wanted = WantedRows(after, self.stream.visible, rows=step.rows, room=step.room)
         found = await self.source.projection.read(wanted)
         rest = [each for each in whole if each[0] > after]
         rows = [(row.seq, row.raw) for row in found.rows]
@@ -198,7 +204,7 @@ async def test_checkpoints_do_not_keep_all_that_calls_said(schema: Schema) -> No
         hub.checkpoints = checkpoints
         source = await project(hub, log, "local", FACTS, schema, include_raw=False)
         whole = await whole_fold(stream, schema, include_raw=False)
-        found = await source.projection.read(Wanted(0, stream.visible, rows=10_000, room=10**9))
+        found = await source.projection.read(WantedRows(0, stream.visible, rows=10_000, room=10**9))
         assert [(row.seq, row.raw) for row in found.rows] == whole
         assert sum(checkpoints._used.values()) <= MOST_HELD
         assert 0 < len(checkpoints) < 100
@@ -301,7 +307,7 @@ async def test_a_page_with_a_long_text_comes_in_pieces() -> None:
 async def test_what_is_very_long_is_not_made_while_readers_wait_for_their_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("legation.server.streaming.projected.LONG_EVENT", 1_000_000)
+    monkeypatch.setattr("legation.server.streaming.projection.LONG_EVENT", 1_000_000)
     async with EventLog(MemoryBackend()) as log:
         stream = await log.stream("demo")
         await stream.append(drafts(ACTIVE))
@@ -312,7 +318,7 @@ async def test_what_is_very_long_is_not_made_while_readers_wait_for_their_turns(
         assert source.since(after) == []
         await stream.append(drafts(long_chunk()))
         assert source.since(after) is None
-        assert [cast(Row, each).type for each in await source.read_older(after)][-1] == "item.delta"
+        assert [cast(ProjectedRow, each).type for each in await source.read_older(after)][-1] == "item.delta"
         after = (await source.read_older(after))[-1].seq
         assert await source.read_older(after) == []
         assert source.since(after) == []

@@ -20,15 +20,14 @@ from tests.wire.universal.logs import ACTIVE, chunk
 
 from legation.clock import SystemClock
 from legation.server.streaming import sse
+from legation.server.streaming.checkpoints import Checkpoints, Schema
 from legation.server.streaming.hub import Hub
-from legation.server.streaming.projected_checkpoints import Checkpoints
-from legation.server.streaming.projected_fold import Schema
+from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
-from legation.store.memory import MemoryBackend
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream
 from legation.wire.events import Event
-from legation.wire.universal.outbox import Projected
+from legation.wire.universal.output import ProjectedEvent
 from legation.wire.universal.projector import Projector
 
 pytestmark = pytest.mark.heavy
@@ -114,7 +113,7 @@ async def test_pages_in_order_do_not_read_the_log_twice(
     fed = 0
     really = Projector.feed
 
-    def counted(self: Projector, event: Event) -> list[Projected]:
+    def counted(self: Projector, event: Event) -> list[ProjectedEvent]:
         nonlocal fed
         fed += 1
         return really(self, event)

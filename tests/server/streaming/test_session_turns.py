@@ -22,17 +22,16 @@ from tests.wire.universal.logs import ACTIVE, asked, chunk, turn
 
 from legation.clock import SystemClock
 from legation.errors import PromptInFlight
+from legation.server.streaming.checkpoints import Schema
 from legation.server.streaming.hub import KEEP_ALIVE, Credential, Hub
-from legation.server.streaming.projected import project
-from legation.server.streaming.projected_fold import Schema
-from legation.server.streaming.projected_turn import Cursor, TurnReader
+from legation.server.streaming.projection import project
+from legation.server.streaming.turn import TurnCursor, TurnReader
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.testing.clock import FakeClock
 from legation.wire.api.sessions import NewMessage
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
+from legation.wire.event_types import Diagnostic, DiagnosticCode, QuestionAsked, SessionStatus
 from legation.wire.events import Event
-from legation.wire.lifecycle import QuestionAsked, SessionStatus
 
 pytestmark = pytest.mark.heavy
 
@@ -98,7 +97,7 @@ async def test_what_ends_while_the_log_is_read_is_shown_to_its_end(
         return True
 
     monkeypatch.setattr(shown, "read_older", read_and_end)
-    cursors = Cursor(shown, after), Cursor(judged, await judged.end())
+    cursors = TurnCursor(shown, after), TurnCursor(judged, await judged.end())
     body = b""
     with TurnReader(hub, *cursors, stream.visible, None, Credential("mine", holds)) as reader:
         async with asyncio.timeout(LIMIT):

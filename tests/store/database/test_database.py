@@ -11,9 +11,8 @@ from legation.errors import Conflict, InternalError, NotFound, StorageFailed
 from legation.store.database import migrations
 from legation.store.database.migrations import Migration
 from legation.store.database.postgres import PostgresDatabase
-from legation.store.database.queries import Queries, parse
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.database.transaction import Dangling, Duplicate, Transaction, only
+from legation.store.database.transaction import Dangling, Duplicate, Queries, Transaction, only, parse
 
 SQL = {
     query.name: query

@@ -4,9 +4,8 @@ import pytest
 
 from legation.errors import Conflict, StorageFailed
 from legation.store.database import migrations
-from legation.store.database.memory import MemoryDatabase
-from legation.store.database.queries import parse
-from legation.store.database.transaction import Dangling, Database, Duplicate, Rows, Transaction
+from legation.store.database.sqlite import MemoryDatabase
+from legation.store.database.transaction import Dangling, Database, Duplicate, Rows, Transaction, parse
 
 (_ADD,) = parse("-- name: add\ninsert into workspace (id, name, created_at) values (:id, :id, 0);")
 (_ALL,) = parse("-- name: all\nselect id from workspace order by id;")

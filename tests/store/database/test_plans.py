@@ -14,7 +14,7 @@ from tests.postgres import Postgres
 
 from legation.store.database import migrations
 from legation.store.database.postgres import PostgresDatabase
-from legation.store.database.queries import Queries, Query
+from legation.store.database.transaction import Queries, Query
 
 ROWS = 1_000_000
 

@@ -7,10 +7,9 @@ from tests.approvals.office import NOW, Office
 from tests.store.database.databases import BOTH, make
 from tests.store.installation import add_workspaces, new_sealer
 
-from legation.approvals.approval_endings import get
+from legation.approvals.transitions import get
 from legation.store.database import migrations
-from legation.store.database.queries import parse
-from legation.store.database.transaction import Rows, Transaction
+from legation.store.database.transaction import Rows, Transaction, parse
 
 pytestmark = pytest.mark.heavy
 

@@ -11,24 +11,29 @@ from tools.schemas.acp import METHODS
 from tools.schemas.command import KNOWN, OURS, acp_fitted
 
 from legation.wire import acp
-from legation.wire.acp.capabilities import AUTH_METHOD_TYPES, Supported
-from legation.wire.acp.config import CONFIG_CATEGORIES
-from legation.wire.acp.content import Unread
-from legation.wire.acp.permission import PERMISSION_OPTION_KINDS
-from legation.wire.acp.plan import (
+from legation.wire.acp.methods import (
+    AUTH_METHOD_TYPES,
+    PERMISSION_OPTION_KINDS,
+    STOP_REASONS,
+    Supported,
+    Usage,
+)
+from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ClientMethod, ErrorCode, Shape
+from legation.wire.acp.updates import (
+    COMPACTION_STATUSES,
+    CONFIG_CATEGORIES,
+    NOTICE_SEVERITIES,
     PLAN_PRIORITIES,
     PLAN_STATUSES,
+    TOOL_CALL_STATUSES,
+    TOOL_KINDS,
     PlanFile,
     PlanItems,
     PlanMarkdown,
     PlanRemoved,
     PlanUpdate,
+    Unread,
 )
-from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ClientMethod, ErrorCode
-from legation.wire.acp.sessions import STOP_REASONS, Usage
-from legation.wire.acp.shape import Shape
-from legation.wire.acp.toolcall import TOOL_CALL_STATUSES, TOOL_KINDS
-from legation.wire.acp.updates import COMPACTION_STATUSES, NOTICE_SEVERITIES
 from tools.schemas import Inventory, Published, committed, fit
 
 STABLE = committed("acp")

@@ -3,17 +3,19 @@ import json
 import msgspec
 import pytest
 
-from legation.wire.acp.capabilities import InitializeResponse
-from legation.wire.acp.elicitation import CreateElicitationRequest
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.permission import RequestPermissionRequest, RequestPermissionResponse, Selected
-from legation.wire.acp.rpc import Envelope, ErrorCode, RpcError
-from legation.wire.acp.sessions import (
+from legation.wire.acp.methods import (
+    CreateElicitationRequest,
+    InitializeResponse,
+    McpServer,
     NewSessionRequest,
     NewSessionResponse,
     PromptResponse,
+    RequestPermissionRequest,
+    RequestPermissionResponse,
+    SelectedOutcome,
     SessionNotification,
 )
+from legation.wire.acp.rpc import Envelope, ErrorCode, RpcError
 
 
 def test_an_absent_capability_is_not_supported_and_an_empty_object_is() -> None:
@@ -56,7 +58,7 @@ def test_a_permission_request_and_its_answer() -> None:
     )
     request = msgspec.json.decode(raw, type=RequestPermissionRequest)
     assert request.options[0].kind == "allow_once"
-    answer = RequestPermissionResponse(outcome=Selected(option_id="y"))
+    answer = RequestPermissionResponse(outcome=SelectedOutcome(option_id="y"))
     assert msgspec.json.encode(answer) == b'{"outcome":{"outcome":"selected","optionId":"y"}}'
     assert msgspec.json.decode(msgspec.json.encode(answer), type=RequestPermissionResponse) == answer
 

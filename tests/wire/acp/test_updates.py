@@ -6,17 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.samples import TEXT, UPDATES, json_updates, json_values, tagged
 
-from legation.wire.acp.config import BooleanOption
-from legation.wire.acp.content import Text, Unread
-from legation.wire.acp.plan import PlanUpdate
-from legation.wire.acp.toolcall import Content, Diff, ToolCall, ToolCallUpdate, merged
 from legation.wire.acp.updates import (
     AgentMessageChunk,
+    BooleanOption,
     ConfigOptionUpdate,
+    Content,
+    Diff,
+    PlanUpdate,
     SessionInfoUpdate,
     SessionUpdate,
+    Text,
+    ToolCall,
+    ToolCallUpdate,
+    Unread,
     Unrecognized,
     decode_update,
+    merged,
 )
 from legation.wire.codec import decode, draft
 

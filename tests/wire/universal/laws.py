@@ -8,8 +8,8 @@ from tests.wire.universal.contract import read, read_message
 from tests.wire.universal.logs import call, change, chunk
 from tests.wire.universal.logs import log as log_of
 
+from legation.wire.event_types import PermissionAnswered, QuestionAnswered
 from legation.wire.events import Event
-from legation.wire.lifecycle import PermissionAnswered, QuestionAnswered
 from legation.wire.universal.messages import MessageProjector
 from legation.wire.universal.projector import SILENT, Projector
 from legation.wire.universal.shapes import STRIDE, Metadata, SessionFacts, floor

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 
 from legation.wire import codec
-from legation.wire.acp.content import Text
-from legation.wire.acp.permission import PermissionOption
+from legation.wire.acp.methods import PermissionOption
+from legation.wire.acp.updates import Text
 from legation.wire.action import Action
 from legation.wire.codec import Known
+from legation.wire.event_types import PermissionAsked, PromptFinished, PromptStarted, SessionStatus, TurnState
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, update_type
-from legation.wire.lifecycle import PermissionAsked, PromptFinished, PromptStarted, SessionStatus, TurnState
 
 AT = 1_790_000_000_123
 Entry = Known | Mapping[str, object] | bytes | Draft

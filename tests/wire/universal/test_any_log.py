@@ -9,10 +9,10 @@ from tests.wire.universal.logs import ACTIVE, Entry, asked, call, change, chunk,
 
 from legation.wire import jsontext
 from legation.wire.acp.rpc import RpcError
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
-from legation.wire.events import Draft, update_type
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     AgentExited,
+    Diagnostic,
+    DiagnosticCode,
     PermissionAnswered,
     PromptFinished,
     QuestionAnswered,
@@ -21,6 +21,7 @@ from legation.wire.lifecycle import (
     SessionStatus,
     TurnState,
 )
+from legation.wire.events import Draft, update_type
 
 _turns = st.sampled_from(["trn_1", "trn_2", "trn_3"])
 _calls = st.sampled_from(["c1", "c2"])

@@ -5,7 +5,7 @@ from tests.wire.universal.laws import FACTS, check, messages_of
 from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, log, output, turn
 
 from legation.wire.acp.rpc import RpcError
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     AgentExited,
     PermissionAnswered,
     PromptFinished,
@@ -13,8 +13,8 @@ from legation.wire.lifecycle import (
     SessionReset,
     SessionStatus,
 )
-from legation.wire.universal.calls import KEPT
 from legation.wire.universal.messages import MessageProjector
+from legation.wire.universal.tool_items import KEPT
 
 
 def data_of(*entries: Entry) -> list[dict[str, Any]]:

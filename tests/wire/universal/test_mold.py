@@ -12,9 +12,9 @@ from tests.wire.universal.logs import chunk
 
 from legation.wire.acp.updates import AgentMessageChunk, decode_update
 from legation.wire.events import Event
-from legation.wire.universal.outbox import FRAME, join_frames
+from legation.wire.universal.output import FRAME, join_frames
 from legation.wire.universal.projector import Projector
-from legation.wire.universal.speech import Chunk, mold_of, read_text
+from legation.wire.universal.text_items import Chunk, read_text, template_of
 
 TYPE = "agent-message-chunk"
 _texts = st.text(st.characters(exclude_categories=()))  # halves of characters too
@@ -116,7 +116,7 @@ def test_most_chunks_are_read_by_their_mold() -> None:
     ],
 )
 def test_a_text_elsewhere_is_not_the_text(raw: bytes) -> None:
-    mold = mold_of(Event(1, 2, TYPE, raw), read(raw))
+    mold = template_of(Event(1, 2, TYPE, raw), read(raw))
     if mold is not None:
         other = raw.replace(b'"text":"a","type"', b'"text":"b","type"')
         assert read_text(mold.literal(other)) == "b"
@@ -125,13 +125,13 @@ def test_a_text_elsewhere_is_not_the_text(raw: bytes) -> None:
 def test_no_text_is_looked_for_in_a_chunk_that_is_very_long() -> None:
     """It would hold up everybody."""
     raw = written(update("a" * 300_000))
-    assert mold_of(Event(1, 2, TYPE, raw), read(raw)) is None
+    assert template_of(Event(1, 2, TYPE, raw), read(raw)) is None
     assert [len(text) for text in texts(raw)] == [300_000]
 
 
 def test_a_text_that_is_said_twice_has_no_mold() -> None:
     raw = b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a","text":"b"}}'
-    assert mold_of(Event(1, 2, TYPE, raw), read(raw)) is None
+    assert template_of(Event(1, 2, TYPE, raw), read(raw)) is None
 
 
 def test_a_message_with_half_a_character_in_its_name_is_told_like_others() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.wire.events import Event
-from legation.wire.universal.outbox import MAX_NESTING, Outbox, Projected, nests_too_deep, time_of
+from legation.wire.universal.output import MAX_NESTING, Outbox, ProjectedEvent, nests_too_deep, time_of
 from legation.wire.universal.shapes import ItemDelta, Metadata, SessionFacts, Source, UniversalEvent
 
 _texts = st.text(st.characters(exclude_categories=()))  # halves of characters too
@@ -27,7 +27,7 @@ def test_a_delta_is_written_as_every_event_is(
     cause = Event(7, at, "agent-message-chunk", b"{}")
     session = SessionFacts(name, "rehearsal", native_session, Metadata("rehearsal"))
     delta = ItemDelta("itm_3", native_item, text)
-    found = Projected(12, "item.delta", delta, synthetic, not synthetic, cause, session).encode()
+    found = ProjectedEvent(12, "item.delta", delta, synthetic, not synthetic, cause, session).encode()
     source: Source = "daemon" if synthetic else "agent"
     whole = UniversalEvent(
         "evt_12", 12, time_of(cause), name, native_session, synthetic, source, "item.delta", delta
@@ -62,7 +62,7 @@ def test_a_delta_is_written_around_the_text_as_every_event_is(
 def test_a_delta_with_its_cause_shows_it() -> None:
     cause = Event(7, 0, "agent-message-chunk", b'{"a":1}')
     session = SessionFacts("s", "rehearsal", None, Metadata("rehearsal"))
-    found = Projected(1, "item.delta", ItemDelta("itm_1", None, "x"), False, True, cause, session)
+    found = ProjectedEvent(1, "item.delta", ItemDelta("itm_1", None, "x"), False, True, cause, session)
     assert msgspec.json.decode(found.encode(include_raw=True))["raw"]["payload"] == {"a": 1}
     assert msgspec.json.decode(found.encode())["raw"] is None
 

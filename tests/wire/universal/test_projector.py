@@ -9,10 +9,10 @@ from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change,
 
 from legation.wire.acp.rpc import RpcError
 from legation.wire.action import Action
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
-from legation.wire.events import Draft
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     AgentExited,
+    Diagnostic,
+    DiagnosticCode,
     PermissionAnswered,
     PromptFinished,
     QuestionAnswered,
@@ -23,11 +23,12 @@ from legation.wire.lifecycle import (
     UnaskedEffect,
     UnaskingMode,
 )
-from legation.wire.universal import speech
-from legation.wire.universal.outbox import json_bytes
+from legation.wire.events import Draft
+from legation.wire.universal import text_items
+from legation.wire.universal.output import json_bytes
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import floor
-from legation.wire.universal.speech import MOST_TEXT
+from legation.wire.universal.text_items import MOST_TEXT
 
 Found = list[dict[str, Any]]
 MOST_PARTS = MOST_TEXT // 1024  # of a message that are no text
@@ -582,7 +583,7 @@ def test_the_native_line_stands_beside_the_update() -> None:
 
 def test_a_message_that_is_very_long_goes_on_in_another_item(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of an item repeats its text, and nobody may be held up by that."""
-    monkeypatch.setattr("legation.wire.universal.speech.MOST_TEXT", 100)
+    monkeypatch.setattr("legation.wire.universal.text_items.MOST_TEXT", 100)
     found = check(log(*[chunk(f"{number:020}") for number in range(30)]))
     ended = [text_of(event["data"]["item"]) for event in found if event["type"] == "item.completed"]
     assert len(ended) > 3
@@ -592,7 +593,7 @@ def test_a_message_that_is_very_long_goes_on_in_another_item(monkeypatch: pytest
 
 def test_a_turn_of_very_many_calls_ends_the_oldest_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its end would end them all at once."""
-    monkeypatch.setattr("legation.wire.universal.calls.KEPT", 5)
+    monkeypatch.setattr("legation.wire.universal.tool_items.KEPT", 5)
     told = log(*turn(*[call(f"c{number}", title="t") for number in range(30)]))
     ended = [event for event in check(told) if event["type"] == "item.completed"]
     assert len(ended) >= 30
@@ -604,7 +605,7 @@ def test_calls_that_say_much_end_the_oldest_before_the_end_of_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is open is repeated at the end of a turn, at once, and is in memory until then."""
-    monkeypatch.setattr("legation.wire.universal.calls.KEPT_BYTES", 50_000)
+    monkeypatch.setattr("legation.wire.universal.tool_items.KEPT_BYTES", 50_000)
     long = {"content": "x" * 10_000}
     told = log(
         *turn(*[call(f"c{number}", title="t", rawInput=long) for number in range(30)], call("c29", title="t"))
@@ -616,7 +617,7 @@ def test_calls_that_say_much_end_the_oldest_before_the_end_of_their_turn(
 
 
 def test_a_call_that_has_ended_takes_no_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("legation.wire.universal.calls.KEPT_BYTES", 50_000)
+    monkeypatch.setattr("legation.wire.universal.tool_items.KEPT_BYTES", 50_000)
     long = {"content": "x" * 10_000}
     calls = [
         entry
@@ -635,7 +636,7 @@ def test_the_end_of_a_message_joins_few_pieces_however_many_there_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     joined: list[int] = []
-    one_literal = speech._one_literal
+    one_literal = text_items._one_literal
 
     def counted(literals: Sequence[bytes | memoryview]) -> bytes | memoryview:
         joined.append(len(literals))
@@ -670,7 +671,7 @@ def test_pieces_that_are_joined_early_are_the_same_message(
     ]
     told = log(*turn(*entries))
     expected = project(told)
-    monkeypatch.setattr("legation.wire.universal.speech.TOGETHER", together)
+    monkeypatch.setattr("legation.wire.universal.text_items.TOGETHER", together)
     check(told)
     assert project(told) == expected
     copied, found = Projector(FACTS), list[bytes]()

@@ -16,26 +16,23 @@ from legation.agents.amp.permissions import install_plugin, must_be_gated
 from legation.agents.amp.session import AmpSession, AmpTurn, Threads
 from legation.agents.amp.translate import text_of
 from legation.agents.driver import OnAnswer, OpenRequest
-from legation.agents.native import DriverContext, NativeAgent, Reply, unknown_session
+from legation.agents.native import DriverContext, NativeAgent, PendingReply, unknown_session
 from legation.errors import AgentExited, InvalidParams, Unavailable
 from legation.proc import Exit
-from legation.wire.acp.capabilities import (
+from legation.wire.acp.methods import (
     AgentCapabilities,
     Implementation,
     InitializeResponse,
     McpCapabilities,
-    SessionCapabilities,
-    Supported,
-)
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.rpc import AgentMethod
-from legation.wire.acp.sessions import (
     NewSessionResponse,
     PromptResponse,
+    SessionCapabilities,
     SessionSetup,
     SetConfigOptionResponse,
+    Supported,
 )
-from legation.wire.acp.shape import PROTOCOL_VERSION
+from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod
+from legation.wire.acp.updates import ContentBlock
 
 NAME: Final = "amp"
 _ENDED: Final = Exit(0, None)
@@ -187,7 +184,9 @@ class AmpAgent(NativeAgent):
     ) -> PromptResponse:
         session = self._session(AgentMethod.SESSION_PROMPT, session_id)
         text = text_of(prompt)
-        return await session.prompt(AmpTurn(self, self._context, session.request, Reply(on_answer)), text)
+        return await session.prompt(
+            AmpTurn(self, self._context, session.request, PendingReply(on_answer)), text
+        )
 
     async def cancel(self, session_id: str) -> None:
         turn = self._session(AgentMethod.SESSION_CANCEL, session_id).turn

@@ -27,7 +27,7 @@ from legation.errors import AgentExited, Forbidden, TimedOut
 from legation.proc import Command
 from legation.store.trust import repository_of
 from legation.wire import jsontext
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 
 PLUGIN_SECONDS: Final = "30"  # Amp's own time to get its plugins ready before it begins
 _ENVIRONMENT: Final[Mapping[str, str]] = {
@@ -38,7 +38,7 @@ _ENVIRONMENT: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class AmpLaunch:
     """`thread` is the one to go on with; `mode` one of Amp's own, None for its default."""
 
     cwd: str
@@ -48,7 +48,7 @@ class Launch:
     door: Path
 
 
-def command_for(base: Command, launch: Launch, flags: Flags) -> Command:
+def command_for(base: Command, launch: AmpLaunch, flags: Flags) -> Command:
     going_on = ("threads", "continue", launch.thread) if launch.thread else ()
     argv = (*base.argv, *going_on, *_options(launch, flags), "-x")
     env = {**base.env, **_ENVIRONMENT, VARIABLE: str(launch.door)}
@@ -59,7 +59,7 @@ def takes_json(flags: Flags) -> bool:
     return flags.has(option.STREAM) and flags.has(option.INPUT)
 
 
-def _options(launch: Launch, flags: Flags) -> tuple[str, ...]:
+def _options(launch: AmpLaunch, flags: Flags) -> tuple[str, ...]:
     wanted: list[tuple[str, ...]] = [
         (option.SETTINGS, str(launch.settings)),
         (option.EXECUTOR, "local"),
@@ -132,17 +132,17 @@ _Build: TypeAlias = tuple[tuple[str, ...], tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class AmpBuild:
     """A build of Amp."""
 
     version: str
     flags: Flags
 
 
-_known: dict[_Build, Program] = {}
+_known: dict[_Build, AmpBuild] = {}
 
 
-async def probe(context: DriverContext, timeout: float) -> Program:
+async def probe(context: DriverContext, timeout: float) -> AmpBuild:
     """The time is the program's, for both answers."""
     build = await asyncio.to_thread(_build, context)
     if build is not None and build in _known:
@@ -156,7 +156,7 @@ async def probe(context: DriverContext, timeout: float) -> Program:
             f"cannot start {context.command.name!r}: it did not tell what it can do within {timeout} s;"
             " give it more time or run it by hand"
         ) from None
-    found = Program(version.split()[0] if version.split() else "", flags)
+    found = AmpBuild(version.split()[0] if version.split() else "", flags)
     if build is not None:
         _known[build] = found
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from legation.errors import AgentError, InvalidParams
-from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption
+from legation.wire.acp.updates import ConfigOption, SelectChoice, SelectOption
 
 MODEL: Final = "model"  # what its modes choose
 DEFAULT: Final = "default"  # what Amp chooses itself

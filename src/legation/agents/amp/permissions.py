@@ -28,7 +28,7 @@ from legation.agents import outlines
 from legation.agents.amp import tools
 from legation.agents.amp.options import Flags
 from legation.agents.claude.messages import UserBody
-from legation.agents.native import NativeAgent, Permission
+from legation.agents.native import NativeAgent, PermissionDecision
 from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import AgentError, ConfigInvalid
 from legation.ids import new_id
@@ -47,7 +47,7 @@ _TURN_OVER: Final = "the turn is over"
 Way: TypeAlias = Literal["plugin", "delegate"]
 
 
-class Question(msgspec.Struct, frozen=True):
+class GateQuestion(msgspec.Struct, frozen=True):
     """A line from the plugin or from the delegate; `hello` is the plugin's first."""
 
     way: Way
@@ -66,7 +66,7 @@ class _Decided:
     """The decision on one action, for the ways that have not asked about it yet."""
 
     action: bytes
-    answer: asyncio.Task[Permission]
+    answer: asyncio.Task[PermissionDecision]
     asked_by: set[Way] = field(default_factory=set)
 
 
@@ -76,8 +76,8 @@ class Gate:
     def __init__(
         self,
         folder: Path,
-        decide: Callable[[Question], asyncio.Task[Permission]],
-        refuse: Callable[[], Permission] = lambda: Permission(allowed=False),
+        decide: Callable[[GateQuestion], asyncio.Task[PermissionDecision]],
+        refuse: Callable[[], PermissionDecision] = lambda: PermissionDecision(allowed=False),
     ) -> None:
         self._folder = folder
         self._decide = decide
@@ -150,7 +150,7 @@ class Gate:
                 found = await outlines.reader.read(line, native=True)
             line = found.digest.encode() if found else b""
         try:
-            question = msgspec.json.decode(line, type=Question)
+            question = msgspec.json.decode(line, type=GateQuestion)
         except (ValueError, RecursionError):
             return _no("the question could not be read")
         if question.hello:
@@ -169,7 +169,7 @@ class Gate:
             decided.action = _action(question.tool, permission.params)
         return _told(permission, question)
 
-    def _decision(self, question: Question) -> _Decided:
+    def _decision(self, question: GateQuestion) -> _Decided:
         for each in self._decided:
             if each.action == question.action and question.way not in each.asked_by:
                 return each
@@ -183,7 +183,9 @@ def _action(tool: str, given: object) -> bytes:
     return hashlib.sha256(msgspec.json.encode((tool, given), order="deterministic")).digest()
 
 
-async def _unless_gone(answer: asyncio.Task[Permission], reader: asyncio.StreamReader) -> Permission | None:
+async def _unless_gone(
+    answer: asyncio.Task[PermissionDecision], reader: asyncio.StreamReader
+) -> PermissionDecision | None:
     """None where the turn took it back. Raises where the asker is gone; then nobody needs the answer."""
     gone = asyncio.ensure_future(reader.read(1))
     waiting: set[asyncio.Future[Any]] = {answer, gone}
@@ -198,7 +200,7 @@ async def _unless_gone(answer: asyncio.Task[Permission], reader: asyncio.StreamR
     return None if answer.cancelled() else answer.result()
 
 
-def _told(permission: Permission, question: Question) -> Mapping[str, object]:
+def _told(permission: PermissionDecision, question: GateQuestion) -> Mapping[str, object]:
     if not permission.allowed:
         return _no(permission.message or (_TURN_OVER if permission.cancelled else _REFUSED))
     if permission.params is None or _action(question.tool, permission.params) == question.action:
@@ -259,12 +261,12 @@ class AmpPermissions:
         self._gate = Gate(folder, self._decide, self._agent.refused_permission)
         return self._gate
 
-    def _decide(self, question: Question) -> asyncio.Task[Permission]:
+    def _decide(self, question: GateQuestion) -> asyncio.Task[PermissionDecision]:
         call = question.id or self._announced(question)
         about = tools.described(call, question.tool, question.input)
         return self._agent.ask_permission(self._session, about)
 
-    def _announced(self, question: Question) -> str:
+    def _announced(self, question: GateQuestion) -> str:
         """The call of its stream that it asks about, where it does not say which."""
         for call, about in reversed(tuple(self._calls.items())):
             if about == (question.tool, question.input):

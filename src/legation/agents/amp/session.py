@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from legation.agents.amp.launch import Launch, command_for, refuse_untrusted, takes_json, write_settings
+from legation.agents.amp.launch import AmpLaunch, command_for, refuse_untrusted, takes_json, write_settings
 from legation.agents.amp.options import DEFAULT, STREAM, Flags, refused_option
 from legation.agents.amp.permissions import AmpPermissions, Gate, must_be_gated, write_delegate
 from legation.agents.amp.translate import NO_KEY, AmpTranslator, exit_error, line_of, not_gated, refusal
@@ -27,16 +27,15 @@ from legation.agents.claude import messages as native
 from legation.agents.claude.translate import outcome as outcome_of
 from legation.agents.claude.translate import usage_of
 from legation.agents.driver import OpenRequest
-from legation.agents.native import DriverContext, Reply, read_lines
+from legation.agents.native import DriverContext, PendingReply, read_lines
 from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
 from legation.errors import AgentError, LegationError, TimedOut, Unavailable
 from legation.ids import new_id
 from legation.proc import Child, Command, Exit
 from legation.store.datafolder import make_folder
-from legation.wire.acp.content import Text
-from legation.wire.acp.sessions import PromptResponse
-from legation.wire.acp.updates import AgentMessageChunk, Notice
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.methods import PromptResponse
+from legation.wire.acp.updates import AgentMessageChunk, Notice, Text
+from legation.wire.event_types import DiagnosticCode
 
 if TYPE_CHECKING:
     from legation.agents.amp.driver import AmpAgent
@@ -79,7 +78,11 @@ class AmpTurn:
     """Runs from the start on. Whoever makes it waits for `done`."""
 
     def __init__(
-        self, agent: AmpAgent, context: DriverContext, request: OpenRequest, reply: Reply[PromptResponse]
+        self,
+        agent: AmpAgent,
+        context: DriverContext,
+        request: OpenRequest,
+        reply: PendingReply[PromptResponse],
     ) -> None:
         self.reply = reply
         self._agent, self._context, self._request = agent, context, request
@@ -145,7 +148,7 @@ class AmpTurn:
         try:
             settings = await asyncio.to_thread(self._prepare, folder)
             await gate.open()
-            await self._converse(Launch(self._request.cwd, thread, mode, settings, gate.door), text, gate)
+            await self._converse(AmpLaunch(self._request.cwd, thread, mode, settings, gate.door), text, gate)
         finally:
             await gate.close()
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -157,7 +160,7 @@ class AmpTurn:
         self._agent.set_up_gate()  # each time: a turn may have changed what gates the next one
         return write_settings(folder, write_delegate(folder), self._request.mcp_servers)
 
-    async def _converse(self, launch: Launch, text: str, gate: Gate) -> None:
+    async def _converse(self, launch: AmpLaunch, text: str, gate: Gate) -> None:
         """Again with less, where Amp refuses an option that its help lists."""
         while True:
             flags = self._agent.flags
@@ -261,7 +264,7 @@ class AmpTurn:
                 self._keeping = asyncio.create_task(
                     self._agent.began(self._request.session_id, thread), name="legation-amp-thread"
                 )
-            case native.User(message=told) if ran := self._permissions.ungated(told):
+            case native.UserLine(message=told) if ran := self._permissions.ungated(told):
                 what = f"Amp ran {ran} without asking Legation"
                 self._agent.say(self._request.session_id, Notice(severity="error", title=what))
                 self._refuse(not_gated(what))

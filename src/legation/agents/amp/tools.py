@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from legation.agents.claude.tools import title_of
-from legation.wire.acp.content import Text
-from legation.wire.acp.toolcall import (
+from legation.wire.acp.updates import (
     Content,
     Diff,
+    Text,
     ToolCall,
     ToolCallContent,
     ToolCallLocation,

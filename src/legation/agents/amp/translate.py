@@ -11,19 +11,28 @@ from typing import Final, cast
 import msgspec
 
 from legation.agents.amp import tools
-from legation.agents.answers import READ_ERRORS, fit
 from legation.agents.claude import messages as native
-from legation.agents.claude.translate import ClaudeTranslator, Heard
+from legation.agents.claude.translate import ClaudeTranslator, TranslatedLine
+from legation.agents.messages import READ_ERRORS, fit
 from legation.agents.output import STDERR_SHOWN
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, InvalidParams, LegationError
 from legation.ids import new_id
 from legation.proc import Exit
 from legation.wire import jsontext
-from legation.wire.acp.content import ContentBlock, EmbeddedResource, ResourceLink, Text
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.toolcall import Diff, ToolCall, ToolCallUpdate
-from legation.wire.acp.updates import AgentMessageChunk, AgentThoughtChunk, SessionUpdate
+from legation.wire.acp.updates import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    ContentBlock,
+    Diff,
+    EmbeddedResource,
+    ResourceLink,
+    SessionUpdate,
+    Text,
+    ToolCall,
+    ToolCallUpdate,
+)
 
 
 class AmpTranslator:
@@ -34,14 +43,14 @@ class AmpTranslator:
         self._diffs: dict[str, tuple[Diff, ...]] = {}
         self.calls: dict[str, tuple[str, object]] = {}
 
-    def take(self, line: bytes) -> Heard:
+    def take(self, line: bytes) -> TranslatedLine:
         heard = self._claude.take(line)
         message = heard.message
         if isinstance(message, native.Result) and message.is_error:
             message = _with_error(message, line)
         return replace(heard, message=message, updates=tuple(self._updates(heard)))
 
-    def _updates(self, heard: Heard) -> Iterator[SessionUpdate]:
+    def _updates(self, heard: TranslatedLine) -> Iterator[SessionUpdate]:
         message_id = new_id("msg")  # it names none: a line is a message
         for update in heard.updates:
             match update:
@@ -61,7 +70,7 @@ class AmpTranslator:
         return made
 
 
-class _Failed(native.Native):
+class _Failed(native.ClaudeShape):
     error: str = ""
 
 

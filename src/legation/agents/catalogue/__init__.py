@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from legation.agents.catalogue.agent import Agent, SignInState
-from legation.agents.catalogue.catalogue import Catalogue
-from legation.agents.catalogue.entry import Direct, Entry, Way
-from legation.agents.catalogue.found import How, Start
-from legation.agents.catalogue.known import KNOWN
+from legation.agents.catalogue.catalogue import Catalogue, LocalAgent, SignInState
+from legation.agents.catalogue.entries import KNOWN, CatalogueEntry, Direct, Way
+from legation.agents.catalogue.program import How, Start
 from legation.errors import NotFound
 
-__all__ = ["Agent", "Catalogue", "Entry", "How", "SignInState", "Start", "Way", "command_of", "names"]
+__all__ = [
+    "LocalAgent",
+    "Catalogue",
+    "CatalogueEntry",
+    "How",
+    "SignInState",
+    "Start",
+    "Way",
+    "command_of",
+    "names",
+]
 
 
 def names() -> tuple[str, ...]:

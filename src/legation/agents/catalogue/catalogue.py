@@ -3,24 +3,103 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from shutil import rmtree
+from typing import Final, Literal
+from urllib.parse import quote
 
-from legation.agents.catalogue import custom
-from legation.agents.catalogue.agent import Agent, SignInState
-from legation.agents.catalogue.entry import Direct, Entry, Packaged, Way
-from legation.agents.catalogue.found import Finder, Program, Start
-from legation.agents.catalogue.home import LOCAL, home_of
-from legation.agents.catalogue.known import KNOWN
-from legation.agents.install.folder import Installed, InstallFolder
+import msgspec
+
+from legation.agents.catalogue import entries
+from legation.agents.catalogue.entries import KNOWN, CatalogueEntry, Direct, Packaged, Way
+from legation.agents.catalogue.program import Finder, FoundProgram, How, Start
+from legation.agents.driver import DriverName
+from legation.agents.install.folder import InstalledAgent, InstallFolder, Verified, verify
 from legation.agents.install.installer import Progress, install, uninstall, unseen
-from legation.agents.install.lock import Lock, shipped
-from legation.agents.install.target import Target, here
-from legation.agents.install.verify import Verified, verify
-from legation.errors import CapabilityUnsupported, InvalidParams, LegationError, NotFound, Unavailable
+from legation.agents.install.lock import Lock, TargetMachine, here, shipped
+from legation.errors import (
+    CapabilityUnsupported,
+    InvalidParams,
+    LegationError,
+    NotFound,
+    StorageFailed,
+    Unavailable,
+)
+from legation.ids import new_id
 from legation.secret import Secret
+from legation.store.datafolder import make_folder
+
+# Where an agent lives: one home per workspace and agent, kept; signing in happens there, never in the user's HOME.
+#
+# The host gives agents the same home (host/agent.py); a test keeps the two equal.
+
+LOCAL: Final = "local"  # the workspace of whoever owns the machine
+
+
+def home_of(data_dir: Path, agent: str, workspace: str = LOCAL) -> Path:
+    return _place(data_dir, agent, workspace) / "home"
+
+
+@contextmanager
+def opened_home(data_dir: Path, agent: str, workspace: str = LOCAL) -> Iterator[tuple[Path, Path]]:
+    """The home, and a temporary folder that goes."""
+    home = home_of(data_dir, agent, workspace)
+    tmp = _place(data_dir, agent, workspace) / "tmp" / new_id("tmp")
+    try:
+        for folder in (data_dir, home, tmp):
+            make_folder(folder)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write to {data_dir}: {error.strerror}; choose another data folder"
+        ) from error
+    try:
+        yield home, tmp
+    finally:
+        rmtree(tmp, ignore_errors=True)
+
+
+def _place(data_dir: Path, agent: str, workspace: str) -> Path:
+    return data_dir / "agents" / workspace / quote(agent, safe="")
+
+
+# What is known of an agent here and now, without starting it.
+
+SignInState = Literal["not needed", "signed in", "key", "signed out", "unknown"]
+"""`key`: one of its variables is set here. `unknown`: it keeps its sign-in where it cannot be told."""
+
+
+class LocalAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """`how` is None for what is not on this machine. `credentials` says which are set, never to what.
+
+    `problem` says why it cannot be started, and what to do; None: it can.
+    """
+
+    name: str
+    title: str
+    how: How | None
+    version: str | None
+    wanted: str | None
+    path: str | None
+    driver: DriverName
+    command: tuple[str, ...]
+    env: dict[str, str]
+    aliases: tuple[str, ...]
+    credentials: dict[str, bool]
+    sign_in: SignInState
+    home: str
+    problem: str | None
+
+    @property
+    def ready(self) -> bool:
+        return self.problem is None
+
+    @property
+    def outdated(self) -> bool:
+        return self.how == "installed" and self.wanted is not None and self.version != self.wanted
 
 
 class Catalogue:
@@ -40,19 +119,19 @@ class Catalogue:
         self.data_dir = data_dir
         self.environ = environ
         self.lock = lock or shipped()
-        self._custom_file = custom_file or data_dir / custom.FILE
+        self._custom_file = custom_file or data_dir / entries.FILE
         self._finder = Finder(data_dir, environ, _target())
 
     # What there is.
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CatalogueEntry, ...]:
         taken = {name for entry in KNOWN for name in (entry.name, *entry.aliases)}
-        return (*KNOWN, *custom.read(self._custom_file, {*taken, LOCAL}))
+        return (*KNOWN, *entries.read(self._custom_file, {*taken, LOCAL}))
 
     def names(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.entries())
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> CatalogueEntry:
         """By name or alias."""
         entries = self.entries()
         for entry in entries:
@@ -66,10 +145,10 @@ class Catalogue:
 
     # How it is here.
 
-    def agents(self) -> tuple[Agent, ...]:
+    def agents(self) -> tuple[LocalAgent, ...]:
         return tuple(self._describe(entry) for entry in self.entries())
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str) -> LocalAgent:
         return self._describe(self.entry(name))
 
     def start(self, name: str) -> Start:
@@ -114,7 +193,7 @@ class Catalogue:
 
     def install(
         self, name: str, version: str | None = None, *, progress: Progress = unseen, again: bool = False
-    ) -> Installed | None:
+    ) -> InstalledAgent | None:
         """Blocks, for minutes perhaps. None for what needs no installation."""
         entry = self._installable(self.entry(name))
         if entry is None:
@@ -131,7 +210,7 @@ class Catalogue:
         releases = {each.version: each for each in self.lock.agents.get(folder.agent, ())}
         return tuple(verify(folder, each, releases.get(each.version)) for each in folder.versions())
 
-    def _installable(self, entry: Entry) -> Entry | None:
+    def _installable(self, entry: CatalogueEntry) -> CatalogueEntry | None:
         if entry.origin == "custom":
             raise InvalidParams(
                 f"cannot install {entry.name}: it is your own; put its program where its stanza says it is"
@@ -140,7 +219,7 @@ class Catalogue:
 
     # Inside.
 
-    def _found(self, entry: Entry, program: Packaged | Direct) -> Program:
+    def _found(self, entry: CatalogueEntry, program: Packaged | Direct) -> FoundProgram:
         found = self._finder.find(entry, program, self._wanted(entry))
         if found is None:
             raise Unavailable(
@@ -148,11 +227,11 @@ class Catalogue:
             )
         return found
 
-    def _wanted(self, entry: Entry) -> str | None:
+    def _wanted(self, entry: CatalogueEntry) -> str | None:
         release = self.lock.wanted(entry.package)
         return release.version if release else None
 
-    def _describe(self, entry: Entry) -> Agent:
+    def _describe(self, entry: CatalogueEntry) -> LocalAgent:
         found, start, problem = None, Start(()), None
         try:
             way = entry.way
@@ -161,7 +240,7 @@ class Catalogue:
         except LegationError as error:
             problem = error.message
         credentials = {name: bool(self.environ.get(name)) for name in entry.credentials}
-        return Agent(
+        return LocalAgent(
             name=entry.name,
             title=entry.title,
             how=found.how if found else None,
@@ -178,7 +257,7 @@ class Catalogue:
             problem=problem,
         )
 
-    def _sign_in_state(self, entry: Entry, *, key_is_set: bool) -> SignInState:
+    def _sign_in_state(self, entry: CatalogueEntry, *, key_is_set: bool) -> SignInState:
         if not entry.needs_sign_in:
             return "not needed"
         home = home_of(self.data_dir, entry.name)
@@ -190,13 +269,13 @@ class Catalogue:
         return "signed out" if files else "unknown"
 
 
-def _remedy(entry: Entry, program: Packaged | Direct) -> str:
+def _remedy(entry: CatalogueEntry, program: Packaged | Direct) -> str:
     if isinstance(program, Direct):
-        return f"install {program.argv[0]!r}, or correct its stanza in {custom.FILE}"
+        return f"install {program.argv[0]!r}, or correct its stanza in {entries.FILE}"
     return f"get it with `legation agents install {entry.name}`"
 
 
-def _target() -> Target | None:
+def _target() -> TargetMachine | None:
     try:
         return here()
     except Unavailable:

@@ -15,14 +15,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from legation.agents.catalogue.catalogue import Catalogue
-from legation.agents.catalogue.found import Start
 from legation.agents.catalogue.probe import probe
-from legation.agents.install.lock import Choice
+from legation.agents.catalogue.program import Start
+from legation.agents.install.lock import OfferedChoice
 from legation.errors import LegationError
 from legation.proc import Launcher
 from legation.store.datafolder import make_folder
-from legation.wire.acp.config import VARIANT_CATEGORIES, SelectChoice, SelectOption
-from legation.wire.acp.sessions import SessionSetup
+from legation.wire.acp.methods import SessionSetup
+from legation.wire.acp.updates import VARIANT_CATEGORIES, SelectChoice, SelectOption
 
 Source = Literal["asked", "kept", "lock"]
 """`asked` now; `kept` from when this very program was asked; `lock`: as this Legation was made."""
@@ -31,28 +31,28 @@ _KEPT: Final = ".options"
 _FORM: Final = 2  # of what is kept: with variants
 
 
-class Options(msgspec.Struct, frozen=True):
+class AgentOptions(msgspec.Struct, frozen=True):
     """`variants` are those of the default model; others may have their own. `problem` says why it could not be asked."""
 
     agent: str
     source: Source
-    modes: tuple[Choice, ...]
-    models: tuple[Choice, ...]
+    modes: tuple[OfferedChoice, ...]
+    models: tuple[OfferedChoice, ...]
     default_mode: str | None = None
     default_model: str | None = None
     problem: str | None = None
-    variants: tuple[Choice, ...] = ()
+    variants: tuple[OfferedChoice, ...] = ()
     default_variant: str | None = None
 
 
 async def options_of(
     catalogue: Catalogue, name: str, *, again: bool = False, launcher: Launcher | None = None
-) -> Options:
+) -> AgentOptions:
     """Starts the agent, unless it was asked before; `again` asks in any case."""
     entry = catalogue.entry(name)
     try:
         start = catalogue.start(entry.name)
-        kept = _Kept(catalogue.data_dir, entry.name, start, catalogue.version_of(entry.name))
+        kept = _OptionsFile(catalogue.data_dir, entry.name, start, catalogue.version_of(entry.name))
         if not again and (found := kept.read()):
             return found
         method = next(iter(entry.key_methods.values()), None)
@@ -68,17 +68,17 @@ async def options_of(
     return found
 
 
-def read_options(agent: str, setup: SessionSetup) -> Options:
+def read_options(agent: str, setup: SessionSetup) -> AgentOptions:
     """Modes and models stand among the config options; older agents have fields of their own for them."""
     modes, models = _Menu.of(setup, "mode"), _Menu.of(setup, "model")
     variants = next(filter(_has_choices, (_Menu.of(setup, each) for each in VARIANT_CATEGORIES)), _Menu())
     if not modes.choices and setup.modes:
         offered = setup.modes.available_modes
-        modes = _Menu(tuple(Choice(each.id, each.name, each.description) for each in offered))
+        modes = _Menu(tuple(OfferedChoice(each.id, each.name, each.description) for each in offered))
         modes = msgspec.structs.replace(modes, current=setup.modes.current_mode_id)
     if not models.choices:
         models = _older_models(setup.models)
-    return Options(
+    return AgentOptions(
         agent,
         "asked",
         modes.choices,
@@ -91,7 +91,7 @@ def read_options(agent: str, setup: SessionSetup) -> Options:
 
 
 class _Menu(msgspec.Struct, frozen=True):
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[OfferedChoice, ...] = ()
     current: str | None = None
 
     @classmethod
@@ -106,10 +106,10 @@ def _has_choices(menu: _Menu) -> bool:
     return bool(menu.choices)
 
 
-def _flat(choices: Iterable[SelectChoice]) -> Iterator[Choice]:
+def _flat(choices: Iterable[SelectChoice]) -> Iterator[OfferedChoice]:
     for each in choices:
         if each.value is not None:
-            yield Choice(each.value, each.name, each.description)
+            yield OfferedChoice(each.value, each.name, each.description)
         yield from _flat(each.options)
 
 
@@ -118,7 +118,9 @@ def _older_models(models: Any) -> _Menu:
         found = msgspec.convert(models, type=_OlderModels)
     except msgspec.ValidationError:
         return _Menu()
-    choices = tuple(Choice(each.modelId, each.name, each.description) for each in found.availableModels)
+    choices = tuple(
+        OfferedChoice(each.modelId, each.name, each.description) for each in found.availableModels
+    )
     return _Menu(choices, found.currentModelId)
 
 
@@ -133,14 +135,14 @@ class _OlderModels(msgspec.Struct):
     currentModelId: str | None = None  # noqa: N815
 
 
-def _locked(catalogue: Catalogue, agent: str, problem: str | None) -> Options:
+def _locked(catalogue: Catalogue, agent: str, problem: str | None) -> AgentOptions:
     release = catalogue.lock.wanted(catalogue.entry(agent).package)
     if release is None:
-        return Options(agent, "lock", (), (), problem=problem)
-    return Options(agent, "lock", release.modes, release.models, problem=problem)
+        return AgentOptions(agent, "lock", (), (), problem=problem)
+    return AgentOptions(agent, "lock", release.modes, release.models, problem=problem)
 
 
-class _Kept:
+class _OptionsFile:
     """On file, for as long as the same program would be started."""
 
     def __init__(self, data_dir: Path, agent: str, start: Start, version: str | None) -> None:
@@ -148,29 +150,29 @@ class _Kept:
         known = msgspec.json.encode([_FORM, start.argv, sorted(start.env), version, _stamp(start.argv)])
         self._key = hashlib.sha256(known).hexdigest()
 
-    def read(self) -> Options | None:
+    def read(self) -> AgentOptions | None:
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=_File)
+            found = msgspec.json.decode(self._path.read_bytes(), type=_KeptOptions)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
         return msgspec.structs.replace(found.options, source="kept") if found.key == self._key else None
 
-    def write(self, options: Options) -> None:
+    def write(self, options: AgentOptions) -> None:
         """Atomically; where it cannot be kept it is asked again."""
         try:
             for place in (self._path.parents[2], self._path.parent):  # the data folder is its owner's alone
                 make_folder(place)
             handle, temporary = tempfile.mkstemp(dir=self._path.parent)
             with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(_File(self._key, options)))
+                file.write(msgspec.json.encode(_KeptOptions(self._key, options)))
             Path(temporary).rename(self._path)
         except OSError:
             return
 
 
-class _File(msgspec.Struct):
+class _KeptOptions(msgspec.Struct):
     key: str
-    options: Options
+    options: AgentOptions
 
 
 def _stamp(argv: tuple[str, ...]) -> list[int]:

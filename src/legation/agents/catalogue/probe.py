@@ -7,25 +7,31 @@ its model's address and proxies that lead nowhere, so that it reaches nobody and
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from legation.agents.catalogue.found import Start
+import msgspec
+
+from legation.agents.acp import AcpAgent
+from legation.agents.catalogue.catalogue import LOCAL, Catalogue, opened_home
+from legation.agents.catalogue.program import Start
 from legation.agents.driver import Driver, OpenRequest
 from legation.agents.drivers import open_driver
 from legation.agents.native import DriverContext
 from legation.agents.pool import Pool
 from legation.agents.rpc import RpcFault
-from legation.errors import LegationError
+from legation.errors import CapabilityUnsupported, ConfigInvalid, LegationError
 from legation.proc import Command, Launcher, Pipes, ProcessLauncher, child_environment
-from legation.wire.acp.capabilities import ClientCapabilities
+from legation.wire.acp.methods import ClientCapabilities, NewSessionResponse
 from legation.wire.acp.rpc import ErrorCode
-from legation.wire.acp.sessions import NewSessionResponse
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 ANSWER_LIMIT: Final = 60.0  # seconds for the handshake, and again for a session: the agent's time to start
@@ -51,7 +57,7 @@ class Probed:
     refusal: str | None = None
 
 
-class NoInbox:
+class NullListener:
     """Nobody is interested in what it says, and it may do nothing."""
 
     def updates(self, session_id: str, drafts: list[Draft]) -> None: ...
@@ -81,7 +87,7 @@ async def probe(
         command = _command(name, start, placeholders, Path(folder))
         began = time.monotonic()
         context = DriverContext(
-            command, launcher or ProcessLauncher(), Pipes(), NoInbox(), Pool(), lambda _folder: False
+            command, launcher or ProcessLauncher(), Pipes(), NullListener(), Pool(), lambda _folder: False
         )
         agent = await open_driver(start.driver, context)
         try:
@@ -122,3 +128,116 @@ def _command(name: str, start: Start, placeholders: Mapping[str, str], folder: P
     passed = {**start.env, **NO_WAY_OUT, **placeholders}
     env = child_environment(passed, home=places["home"], tmp=places["tmp"])
     return Command(start.argv, places["work"], env, name)
+
+
+# Whether an agent works here: it is started, greeted and ended, in a clean place and within bounds.
+
+Verdict = Literal["ok", "absent", "broken"]
+
+
+class AgentHealth(msgspec.Struct, frozen=True):
+    """`absent` is what is not on this machine, or cannot be run by this Legation: no fault of anybody's."""
+
+    agent: str
+    verdict: Verdict
+    says: str
+    next: str = ""
+    seconds: float | None = None
+
+
+async def examine(
+    catalogue: Catalogue, name: str, *, launcher: Launcher | None = None, timeout: float = ANSWER_LIMIT
+) -> AgentHealth:
+    agent, entry = catalogue.agent(name), catalogue.entry(name)
+    install = f"legation agents install {agent.name}"
+    if agent.how is None:
+        advice = install if entry.origin == "known" else ""
+        return AgentHealth(agent.name, "absent", agent.problem or "", advice)
+    try:
+        start = catalogue.start(agent.name)
+        found = await probe(
+            agent.name, start, entry.stand_ins, session=False, launcher=launcher, timeout=timeout
+        )
+    except LegationError as error:
+        advice = f"legation agents verify {agent.name}" if agent.how == "installed" else ""
+        return AgentHealth(agent.name, "broken", error.message, advice)
+    version = agent.version or found.version or ""
+    says = f"{agent.how} {version}".rstrip() + f", answers in {found.seconds:.1f} s, ACP {found.protocol}"
+    if agent.outdated:
+        return AgentHealth(agent.name, "ok", f"{says}; {agent.wanted} is locked", install, found.seconds)
+    return AgentHealth(agent.name, "ok", says, _next(catalogue, agent.name, agent.sign_in), found.seconds)
+
+
+def _next(catalogue: Catalogue, name: str, sign_in: str) -> str:
+    if sign_in != "signed out" or catalogue.entry(name).sign_in is None:
+        return ""
+    return f"legation agents login {name}"
+
+
+# The agent's own sign-in: with a clean environment, in the agent's own home, never in the user's.
+#
+# A program has the person's terminal: what is typed and shown is between the two. Others sign in by ACP, where the
+# agent opens a browser and answers when the person is done there.
+
+PERSON_LIMIT: Final = 900.0  # seconds to sign in in a browser: the person's time
+SIGN_IN_GRACE: Final = 5.0  # seconds for the agent to write down that it is signed in: its time
+# How a browser is found and shown. Only here: an agent at work has no business on anybody's screen.
+DESKTOP: Final = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR")
+
+
+def login(
+    catalogue: Catalogue, name: str, *, workspace: str = LOCAL, person_limit: float = PERSON_LIMIT
+) -> int:
+    """The exit code of the agent's program; 0 where there is none and the agent says that it is done."""
+    entry, program = catalogue.entry(name), catalogue.sign_in(name)
+    start = program or catalogue.start(name)
+    with opened_home(catalogue.data_dir, entry.name, workspace) as (home, tmp):
+        shown = {each: catalogue.environ[each] for each in DESKTOP if each in catalogue.environ}
+        env = child_environment({**start.env, **shown}, home=home, tmp=tmp, base=catalogue.environ)
+        if program:
+            return _by_program(entry.name, program, env, home)
+        method = entry.sign_in.method if entry.sign_in else None
+        asyncio.run(_by_acp(Command(start.argv, home, env, entry.name), method, person_limit))
+        return 0
+
+
+def _by_program(agent: str, program: Start, env: dict[str, str], home: Path) -> int:
+    """Without a limit: it is the person's time, and Ctrl-C ends it."""
+    with _interrupts_are_its_own():
+        try:
+            return subprocess.call(program.argv, cwd=home, env=env)
+        except OSError as error:
+            raise ConfigInvalid(
+                f"cannot start the sign-in of {agent}: {error.strerror}; look with `legation agents verify {agent}`"
+            ) from error
+
+
+@contextmanager
+def _interrupts_are_its_own() -> Iterator[None]:
+    """Both are in the terminal's foreground: Ctrl-C reaches the agent, and we wait for what it makes of it."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which it would inherit
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def _by_acp(command: Command, method: str | None, person_limit: float) -> None:
+    agent = await AcpAgent.start(
+        ProcessLauncher(),
+        command,
+        NullListener(),
+        pipes=Pipes(),
+        capabilities=ClientCapabilities(),
+        timeout=ANSWER_LIMIT,
+    )
+    try:
+        ways = [way.id for way in agent.auth_methods if way.type == "agent"]
+        chosen = method if method in ways else next(iter(ways), None)
+        if chosen is None:
+            raise CapabilityUnsupported(
+                f"cannot sign in to {command.name}: it offers no way that needs no key; give it a key"
+            )
+        await agent.authenticate(chosen, person_limit)
+    finally:
+        await asyncio.shield(agent.stop(SIGN_IN_GRACE))

@@ -10,30 +10,27 @@ from uuid import uuid4
 
 import msgspec
 
-from legation.agents.claude.launch import Launch, ask_version, foreign_servers
-from legation.agents.claude.session import ClaudeSession, Opening
+from legation.agents.claude.launch import ClaudeLaunch, ask_version, foreign_servers
+from legation.agents.claude.session import ClaudeSession, SessionOpening
 from legation.agents.driver import OnAnswer, OpenRequest
-from legation.agents.native import DriverContext, NativeAgent, Reply, unknown_session
+from legation.agents.native import DriverContext, NativeAgent, PendingReply, unknown_session
 from legation.errors import AgentError, AgentExited, LegationError
 from legation.proc import Exit
-from legation.wire.acp.capabilities import (
+from legation.wire.acp.methods import (
     AgentCapabilities,
     Implementation,
     InitializeResponse,
     McpCapabilities,
-    PromptCapabilities,
-    SessionCapabilities,
-    Supported,
-)
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.rpc import AgentMethod
-from legation.wire.acp.sessions import (
     NewSessionResponse,
+    PromptCapabilities,
     PromptResponse,
+    SessionCapabilities,
     SessionSetup,
     SetConfigOptionResponse,
+    Supported,
 )
-from legation.wire.acp.shape import PROTOCOL_VERSION
+from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod
+from legation.wire.acp.updates import ContentBlock
 
 NAME: Final = "claude-code"
 CLOSE_GRACE: Final = 5.0  # seconds for the process of a closed session to end: its time to write its record
@@ -136,7 +133,7 @@ class ClaudeAgent(NativeAgent):
         _must_be_an_id(method, session_id)
         launch = self._launch(method, request, session_id, session_id)
         await self.close_session(session_id, timeout)  # one process at a time writes its record
-        session = await self._open(Opening(method, launch, on_answer), timeout)
+        session = await self._open(SessionOpening(method, launch, on_answer), timeout)
         return session.setup()
 
     @property
@@ -159,10 +156,10 @@ class ClaudeAgent(NativeAgent):
 
     def _launch(
         self, method: AgentMethod, request: OpenRequest, session_id: str, resumes: str | None
-    ) -> Launch:
+    ) -> ClaudeLaunch:
         admitted, trusts = self._abilities.admit(method, request), self._context.trusts
         trusted = all(trusts(each) for each in (request.cwd, *request.additional_directories))
-        return Launch(
+        return ClaudeLaunch(
             session_id=session_id,
             cwd=admitted.cwd,
             mcp=admitted.mcp_servers,
@@ -191,10 +188,10 @@ class ClaudeAgent(NativeAgent):
             if on_answer is not None:
                 on_answer(answer)
 
-        await self._open(Opening(method, launch, named), timeout)
+        await self._open(SessionOpening(method, launch, named), timeout)
         return made[0]
 
-    async def _open(self, opening: Opening, timeout: float) -> ClaudeSession:
+    async def _open(self, opening: SessionOpening, timeout: float) -> ClaudeSession:
         """In a task of its own, so that `stop` ends what is only beginning."""
         self._must_run(opening.method)
         task = asyncio.create_task(ClaudeSession.open(self, self._context, opening, timeout))
@@ -237,7 +234,9 @@ class ClaudeAgent(NativeAgent):
         *,
         on_answer: OnAnswer[PromptResponse] = None,
     ) -> PromptResponse:
-        return await self._session(AgentMethod.SESSION_PROMPT, session_id).prompt(prompt, Reply(on_answer))
+        return await self._session(AgentMethod.SESSION_PROMPT, session_id).prompt(
+            prompt, PendingReply(on_answer)
+        )
 
     @property
     def can_steer(self) -> bool:

@@ -23,7 +23,7 @@ from legation.agents.output import all_said
 from legation.errors import AgentError, AgentExited, TimedOut
 from legation.proc import Child, Command, Exit
 from legation.wire import jsontext
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 
 _STREAMS: Final = (
     "--print",
@@ -41,7 +41,7 @@ _SERVERS: Final = ".mcp.json"  # which it looks for in all folders above as well
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ClaudeLaunch:
     """`session_id` is the one it will have; `resumes` is one to go on with, or with another id to copy."""
 
     session_id: str
@@ -54,7 +54,7 @@ class Launch:
     questions: bool = False  # somebody can be asked
 
 
-def command_for(base: Command, launch: Launch, mcp_file: Path | None) -> Command:
+def command_for(base: Command, launch: ClaudeLaunch, mcp_file: Path | None) -> Command:
     argv = (*base.argv, *_STREAMS, *_session(launch), *_surroundings(launch, mcp_file))
     return replace(base, argv=argv, cwd=Path(launch.cwd))
 
@@ -75,7 +75,7 @@ def write_servers(base: Command, servers: tuple[McpServer, ...]) -> Path | None:
     return Path(name)
 
 
-def _session(launch: Launch) -> tuple[str, ...]:
+def _session(launch: ClaudeLaunch) -> tuple[str, ...]:
     if launch.resumes is None:
         return (f"--session-id={launch.session_id}",)
     if launch.resumes == launch.session_id:
@@ -83,7 +83,7 @@ def _session(launch: Launch) -> tuple[str, ...]:
     return (f"--resume={launch.resumes}", "--fork-session", f"--session-id={launch.session_id}")
 
 
-def _surroundings(launch: Launch, mcp_file: Path | None) -> tuple[str, ...]:
+def _surroundings(launch: ClaudeLaunch, mcp_file: Path | None) -> tuple[str, ...]:
     sources = _FOLDERS_SETTINGS if launch.trusted else _NO_SETTINGS
     own_servers = launch.trusted and not launch.foreign_servers
     return (

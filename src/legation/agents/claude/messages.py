@@ -13,17 +13,17 @@ from typing import Final, dataclass_transform
 
 import msgspec
 
-from legation.agents.answers import READ_ERRORS, fit
+from legation.agents.messages import READ_ERRORS, fit
 from legation.wire import jsontext
 
 
 # Type checkers do not let options of a Struct pass to its children, as msgspec does.
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Native(msgspec.Struct, frozen=True, kw_only=True):
+class ClaudeShape(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all lines."""
 
 
-class Block(Native):
+class Block(ClaudeShape):
     """One content block, of whatever type: only the members of its own are there."""
 
     type: str
@@ -37,7 +37,7 @@ class Block(Native):
     is_error: bool | None = None
 
 
-class Tokens(Native):
+class ClaudeTokens(ClaudeShape):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
@@ -45,14 +45,14 @@ class Tokens(Native):
     output_tokens_details: Mapping[str, object] | None = None
 
 
-class AssistantBody(Native):
+class AssistantBody(ClaudeShape):
     id: str = ""
     model: str = ""
     content: tuple[Block, ...] = ()
-    usage: Tokens | None = None
+    usage: ClaudeTokens | None = None
 
 
-class Assistant(Native):
+class Assistant(ClaudeShape):
     """One block of the model's message, usually; `error` where the program itself speaks of a failure."""
 
     message: AssistantBody
@@ -60,11 +60,11 @@ class Assistant(Native):
     error: str | None = None
 
 
-class UserBody(Native):
+class UserBody(ClaudeShape):
     content: str | tuple[Block, ...] = ()
 
 
-class User(Native):
+class UserLine(ClaudeShape):
     """Words to the model: results of tools, our own prompts again, remarks of the program."""
 
     message: UserBody
@@ -75,41 +75,41 @@ class User(Native):
     uuid: str = ""
 
 
-class EventMessage(Native):
+class EventMessage(ClaudeShape):
     id: str = ""
     model: str = ""
-    usage: Tokens | None = None
+    usage: ClaudeTokens | None = None
 
 
-class Delta(Native):
+class Delta(ClaudeShape):
     type: str = ""
     text: str = ""
     thinking: str = ""
 
 
-class Event(Native):
+class StreamedEvent(ClaudeShape):
     """A piece of a reply as the model's endpoint streams it."""
 
     type: str
     message: EventMessage | None = None
     delta: Delta | None = None
-    usage: Tokens | None = None
+    usage: ClaudeTokens | None = None
 
 
-class StreamEvent(Native):
-    event: Event
+class StreamEvent(ClaudeShape):
+    event: StreamedEvent
     parent_tool_use_id: str | None = None
 
 
-class Origin(Native):
+class ResultOrigin(ClaudeShape):
     kind: str = ""
 
 
-class ModelUse(Native):
+class ModelUse(ClaudeShape):
     contextWindow: float = 0  # noqa: N815
 
 
-class Result(Native):
+class Result(ClaudeShape):
     """The end of a turn. `user_message_uuids` are the prompts that it answers: none for a turn that nobody asked for."""
 
     subtype: str
@@ -119,11 +119,11 @@ class Result(Native):
     stop_reason: str | None = None
     terminal_reason: str | None = None
     api_error_status: float | None = None
-    origin: Origin | None = None
+    origin: ResultOrigin | None = None
     user_message_uuid: str | None = None
     user_message_uuids: tuple[str, ...] = ()
     total_cost_usd: float | None = None
-    usage: Tokens | None = None
+    usage: ClaudeTokens | None = None
     modelUsage: Mapping[str, ModelUse] = {}  # noqa: N815
     session_id: str = ""
 
@@ -133,7 +133,7 @@ class Result(Native):
         return self.user_message_uuids or alone
 
 
-class Init(Native):
+class Init(ClaudeShape):
     """Said at the beginning of every turn."""
 
     session_id: str = ""
@@ -141,7 +141,7 @@ class Init(Native):
     permissionMode: str = ""  # noqa: N815
 
 
-class Status(Native):
+class StatusLine(ClaudeShape):
     status: str | None = None
     permissionMode: str | None = None  # noqa: N815
     compact_result: str | None = None
@@ -149,11 +149,11 @@ class Status(Native):
     uuid: str = ""
 
 
-class CompactBoundary(Native):
+class CompactBoundary(ClaudeShape):
     uuid: str = ""
 
 
-class ApiRetry(Native):
+class ApiRetry(ClaudeShape):
     attempt: float
     max_retries: float = 0
     retry_delay_ms: float = 0
@@ -161,27 +161,27 @@ class ApiRetry(Native):
     error: str = "unknown"
 
 
-class Informational(Native):
+class Informational(ClaudeShape):
     content: str
     level: str = "info"
 
 
-class Notification(Native):
+class Notification(ClaudeShape):
     text: str
 
 
-class CommandOutput(Native):
+class CommandOutput(ClaudeShape):
     content: str
     uuid: str = ""
 
 
-class PermissionDenied(Native):
+class PermissionDenied(ClaudeShape):
     tool_name: str = ""
     tool_use_id: str = ""
     message: str = ""
 
 
-class Refusal(Native):
+class Refusal(ClaudeShape):
     """The model refused; another one may have answered instead."""
 
     content: str = ""
@@ -189,82 +189,82 @@ class Refusal(Native):
     api_refusal_explanation: str | None = None
 
 
-class TaskStarted(Native):
+class TaskStarted(ClaudeShape):
     tool_use_id: str | None = None
     is_backgrounded: bool = False
 
 
-class TaskNotification(Native):
+class TaskNotification(ClaudeShape):
     status: str
     summary: str = ""
     tool_use_id: str | None = None
 
 
-class HookResponse(Native):
+class HookResponse(ClaudeShape):
     hook_name: str = ""
     hook_event: str = ""
     outcome: str = ""
     output: str = ""
 
 
-class Command(Native):
+class SlashCommand(ClaudeShape):
     name: str
     description: str = ""
     argumentHint: str = ""  # noqa: N815
 
 
-class CommandsChanged(Native):
-    commands: tuple[Command, ...] = ()
+class CommandsChanged(ClaudeShape):
+    commands: tuple[SlashCommand, ...] = ()
 
 
-class ToolProgress(Native):
+class ToolProgress(ClaudeShape):
     tool_use_id: str
 
 
-class RateLimit(Native):
+class RateLimit(ClaudeShape):
     status: str = ""
     rateLimitType: str | None = None  # noqa: N815
     resetsAt: float | None = None  # noqa: N815
 
 
-class RateLimitEvent(Native):
+class RateLimitEvent(ClaudeShape):
     rate_limit_info: RateLimit
 
 
-class CommandLifecycle(Native):
+class CommandLifecycle(ClaudeShape):
     """A step of a prompt: queued, started, completed, cancelled. Not in the published types."""
 
     command_uuid: str
     state: str
 
 
-class ControlRequest(Native):
+class ControlRequest(ClaudeShape):
     request_id: str
     request: Mapping[str, object]
 
 
-class ControlAnswer(Native):
+class ControlAnswer(ClaudeShape):
     subtype: str
     request_id: str
     response: Mapping[str, object] = {}
     error: str = ""
 
 
-class ControlResponse(Native):
+class ControlResponse(ClaudeShape):
     """An answer to us, or our own again: the program repeats what it is told."""
 
     response: ControlAnswer
 
 
-class ControlCancel(Native):
+class ControlCancel(ClaudeShape):
     request_id: str
 
 
-class Silent(Native):
+class Silent(ClaudeShape):
     """A line that says nothing to a reader: `SILENT` gives the reason."""
 
 
-class Unknown(Native):
+class UnknownLine(ClaudeShape):
     """JSON, and no line that we know."""
 
 
@@ -284,13 +284,13 @@ SILENT: Final[Mapping[str, str]] = {
     "tool_use_summary": "a shorter text for what was told already",
 }
 
-_KINDS: Final[Mapping[str, type[Native]]] = {
+_KINDS: Final[Mapping[str, type[ClaudeShape]]] = {
     "assistant": Assistant,
-    "user": User,
+    "user": UserLine,
     "stream_event": StreamEvent,
     "result": Result,
     "system/init": Init,
-    "system/status": Status,
+    "system/status": StatusLine,
     "system/compact_boundary": CompactBoundary,
     "system/api_retry": ApiRetry,
     "system/informational": Informational,
@@ -322,7 +322,7 @@ class _Head(msgspec.Struct):
 _head = msgspec.json.Decoder(_Head)
 
 
-def read_line(line: bytes) -> Native | None:
+def read_line(line: bytes) -> ClaudeShape | None:
     """None for what is no JSON object with a type."""
     try:
         head = _head.decode(line)
@@ -331,7 +331,7 @@ def read_line(line: bytes) -> Native | None:
     key = _key(head)
     decoder = _DECODERS.get(key)
     if decoder is None:
-        return Unknown()
+        return UnknownLine()
     try:
         return decoder.decode(line)
     except READ_ERRORS:
@@ -342,7 +342,7 @@ def _key(head: _Head) -> str:
     return f"system/{head.subtype}" if head.type == "system" else head.type
 
 
-def _read_leniently(line: bytes) -> Native | None:
+def _read_leniently(line: bytes) -> ClaudeShape | None:
     """Lone surrogates, huge numbers, members of another type than they should be."""
     try:
         value = jsontext.read(line)
@@ -350,6 +350,6 @@ def _read_leniently(line: bytes) -> Native | None:
     except READ_ERRORS:
         return None
     try:
-        return fit(value, _KINDS[key]) if key in _KINDS else Unknown()
+        return fit(value, _KINDS[key]) if key in _KINDS else UnknownLine()
     except READ_ERRORS:
-        return Unknown()
+        return UnknownLine()

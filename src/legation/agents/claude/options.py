@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from legation.agents.answers import READ_ERRORS, fit
-from legation.agents.claude.messages import Command, Native
+from legation.agents.claude.messages import ClaudeShape, SlashCommand
+from legation.agents.messages import READ_ERRORS, fit
 from legation.errors import InvalidParams
-from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
+from legation.wire.acp.updates import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
 
 DEFAULT: Final = "default"
 PLAN: Final = "plan"
@@ -21,18 +21,18 @@ _MODES: Final = (
 )
 
 
-class Model(Native):
+class ClaudeModel(ClaudeShape):
     value: str
     displayName: str = ""  # noqa: N815 - spelt as on the wire
     description: str = ""
     supportedEffortLevels: tuple[str, ...] = ()  # noqa: N815
 
 
-class Greeting(Native):
+class Greeting(ClaudeShape):
     """The answer to `initialize`."""
 
-    models: tuple[Model, ...] = ()
-    commands: tuple[Command, ...] = ()
+    models: tuple[ClaudeModel, ...] = ()
+    commands: tuple[SlashCommand, ...] = ()
     hooks_applied: bool | None = None
 
 
@@ -47,7 +47,7 @@ def read_greeting(given: Mapping[str, object]) -> Greeting:
 class ClaudeOptions:
     """Models as the program listed them, and what was chosen."""
 
-    models: tuple[Model, ...] = ()
+    models: tuple[ClaudeModel, ...] = ()
     chosen: dict[str, str] = field(default_factory=lambda: {MODEL: DEFAULT, EFFORT: DEFAULT})
 
     def modes(self) -> SessionModeState:

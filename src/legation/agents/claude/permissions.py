@@ -17,21 +17,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from legation.agents.answers import READ_ERRORS, fit
 from legation.agents.claude import tools
-from legation.agents.claude.messages import ControlAnswer, ControlRequest, Native
-from legation.agents.native import NativeAgent, Permission, question_field
+from legation.agents.claude.messages import ClaudeShape, ControlAnswer, ControlRequest
+from legation.agents.messages import READ_ERRORS, fit
+from legation.agents.native import NativeAgent, PermissionDecision, question_field
 from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused
 from legation.errors import LegationError, TimedOut
 from legation.proc import Child
 from legation.wire import jsontext
-from legation.wire.acp.elicitation import (
+from legation.wire.acp.methods import (
     CreateElicitationRequest,
     CreateElicitationResponse,
     ElicitationValue,
 )
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.acp.toolcall import ToolCallPatch, ToolCallUpdate
+from legation.wire.acp.updates import ToolCallPatch, ToolCallUpdate
 
 HOOKS: Final = {"PreToolUse": [{"hookCallbackIds": ["legation"]}]}  # no matcher: on every tool
 _ASK: Final = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "ask"}}
@@ -45,7 +45,7 @@ _NOBODY: Final = "Nobody can be asked in this session. Go on with your best judg
 _log: Final = logging.getLogger(__name__)
 
 
-class ToolRequest(Native):
+class ToolRequest(ClaudeShape):
     """`can_use_tool`."""
 
     tool_name: str
@@ -53,7 +53,7 @@ class ToolRequest(Native):
     input: Mapping[str, object] = {}
 
 
-class Elicitation(Native):
+class Elicitation(ClaudeShape):
     """An MCP server's own question."""
 
     message: str
@@ -160,7 +160,7 @@ class ClaudePermissions:
         number: str,
         request: ToolRequest,
         call: ToolCallPatch,
-        asked: asyncio.Task[Permission],
+        asked: asyncio.Task[PermissionDecision],
         ends: int,
     ) -> None:
         answer = await asked
@@ -174,7 +174,7 @@ class ClaudePermissions:
             said = _CANCELLED if answer.cancelled else answer.message or _DENIED
             self._control.answer(number, _deny(said))
 
-    def _allowed(self, request: ToolRequest, answer: Permission) -> Mapping[str, object]:
+    def _allowed(self, request: ToolRequest, answer: PermissionDecision) -> Mapping[str, object]:
         update = ToolCallUpdate(tool_call_id=request.tool_use_id, status="in_progress")
         if answer.params is not None:
             changed = tools.described(request.tool_use_id, request.tool_name, answer.params)
@@ -203,7 +203,7 @@ class ClaudePermissions:
         self,
         number: str,
         request: ToolRequest,
-        asked: tuple[Question, ...],
+        asked: tuple[AskedQuestion, ...],
         coming: asyncio.Task[CreateElicitationResponse],
     ) -> None:
         answer = await coming
@@ -244,33 +244,35 @@ def _deny(message: str) -> Mapping[str, object]:
 # `AskUserQuestion` as an ACP form, and the filled-in form as the tool's answers.
 
 
-class Option(Native):
+class AskedOption(ClaudeShape):
     label: str
     description: str = ""
 
 
-class Question(Native):
+class AskedQuestion(ClaudeShape):
     question: str
     header: str = ""
-    options: tuple[Option, ...] = ()
+    options: tuple[AskedOption, ...] = ()
     multiSelect: bool = False  # noqa: N815 - spelt as on the wire
 
 
-class Asked(Native):
+class AskedQuestions(ClaudeShape):
     """The arguments of `AskUserQuestion`."""
 
-    questions: tuple[Question, ...]
+    questions: tuple[AskedQuestion, ...]
 
 
-def read_questions(given: object) -> tuple[Question, ...]:
+def read_questions(given: object) -> tuple[AskedQuestion, ...]:
     """Empty where the call asks nothing that can be shown."""
     try:
-        return fit(given, Asked).questions
+        return fit(given, AskedQuestions).questions
     except READ_ERRORS:
         return ()
 
 
-def question_form(questions: tuple[Question, ...], session_id: str, call_id: str) -> CreateElicitationRequest:
+def question_form(
+    questions: tuple[AskedQuestion, ...], session_id: str, call_id: str
+) -> CreateElicitationRequest:
     """One field for each question; an answer in one's own words fits as well."""
     alone = questions[0].question if len(questions) == 1 else "Claude Code has some questions."
     properties = {
@@ -289,7 +291,7 @@ def question_form(questions: tuple[Question, ...], session_id: str, call_id: str
 
 
 def question_answers(
-    questions: tuple[Question, ...], content: Mapping[str, ElicitationValue] | None
+    questions: tuple[AskedQuestion, ...], content: Mapping[str, ElicitationValue] | None
 ) -> dict[str, str]:
     """By the question's own text, as the tool wants them."""
     given = content or {}

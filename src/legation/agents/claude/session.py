@@ -18,40 +18,41 @@ from typing import Final
 from uuid import uuid4
 
 from legation.agents.claude import messages as native
-from legation.agents.claude.launch import Launch, command_for, write_servers
+from legation.agents.claude.launch import ClaudeLaunch, command_for, write_servers
 from legation.agents.claude.messages import Result
 from legation.agents.claude.options import ClaudeOptions, read_greeting
 from legation.agents.claude.permissions import HOOKS, ClaudePermissions, ControlProtocol
 from legation.agents.claude.translate import ClaudeTranslator, available, blocks_of, error_of, outcome
 from legation.agents.driver import OnAnswer
-from legation.agents.native import DriverContext, NativeAgent, Reply, read_lines
+from legation.agents.native import DriverContext, NativeAgent, PendingReply, read_lines
 from legation.agents.output import Output
 from legation.agents.rpc import OUTBOX_LIMIT, SHOWN_BYTES, WRITE_TIMEOUT, AgentListener, AgentRefused
 from legation.errors import AgentError, Conflict, LegationError, TimedOut
 from legation.proc import Child, Exit
-from legation.wire.acp.config import ConfigOption
-from legation.wire.acp.content import ContentBlock
+from legation.wire.acp.methods import PromptResponse, SessionSetup
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.sessions import PromptResponse, SessionSetup
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.updates import ConfigOption, ContentBlock
+from legation.wire.event_types import DiagnosticCode
 
 _log: Final = logging.getLogger(__name__)
 _MISSING: Final = "No conversation found"
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class SessionOpening:
     """A session to be opened: `method` is ours, `on_setup` is called in the answer's place."""
 
     method: AgentMethod
-    launch: Launch
+    launch: ClaudeLaunch
     on_setup: OnAnswer[SessionSetup] = None
 
 
 class ClaudeSession:
     """Made by `open`. Whoever opened it stops it."""
 
-    def __init__(self, agent: NativeAgent, context: DriverContext, opening: Opening, child: Child) -> None:
+    def __init__(
+        self, agent: NativeAgent, context: DriverContext, opening: SessionOpening, child: Child
+    ) -> None:
         launch = opening.launch
         self.id = launch.session_id
         self.offers = ClaudeOptions()
@@ -64,7 +65,7 @@ class ClaudeSession:
         self._leaving = False  # the process is being stopped
         self._over: LegationError | None = None
         self._refusal: RpcError | None = None  # why it would not start
-        self._opened: Reply[SessionSetup] = Reply(opening.on_setup)
+        self._opened: PendingReply[SessionSetup] = PendingReply(opening.on_setup)
         self._control = ControlProtocol(child)
         self._permissions = ClaudePermissions(
             self.id,
@@ -78,7 +79,7 @@ class ClaudeSession:
 
     @classmethod
     async def open(
-        cls, agent: NativeAgent, context: DriverContext, opening: Opening, timeout: float
+        cls, agent: NativeAgent, context: DriverContext, opening: SessionOpening, timeout: float
     ) -> ClaudeSession:
         """The time is the program's to start. Nothing of it is left where this raises."""
         servers = await asyncio.to_thread(write_servers, context.command, opening.launch.mcp)
@@ -125,7 +126,9 @@ class ClaudeSession:
 
     # The client speaks.
 
-    async def prompt(self, prompt: tuple[ContentBlock, ...], reply: Reply[PromptResponse]) -> PromptResponse:
+    async def prompt(
+        self, prompt: tuple[ContentBlock, ...], reply: PendingReply[PromptResponse]
+    ) -> PromptResponse:
         """Written before anything is waited for."""
         content = blocks_of(prompt)
         self._must_live()
@@ -227,7 +230,7 @@ class ClaudeSession:
                 self._permissions.withdraw(request_id)
             case native.CommandLifecycle(command_uuid=uuid, state=state) if not self._leaving:
                 self._turns.moved(uuid, state)
-            case native.User(isReplay=True, uuid=uuid):
+            case native.UserLine(isReplay=True, uuid=uuid):
                 self._turns.moved(uuid, "replayed")
             case native.Result() if not self._leaving:
                 self._result(heard.message, heard.failure)
@@ -291,7 +294,7 @@ _TAKEN_BACK: Final = PromptResponse(stop_reason=_CANCELLED)
 class _Turn:
     """`waits` are the messages that no result has named yet; `taken` tells which of them the program has."""
 
-    reply: Reply[PromptResponse]
+    reply: PendingReply[PromptResponse]
     waits: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     cancelled: bool = False
     answer: PromptResponse | AgentError = _TAKEN_BACK
@@ -308,7 +311,7 @@ class ClaudeTurns:
     def running(self) -> bool:
         return bool(self._open)
 
-    def begin(self, uuid: str, reply: Reply[PromptResponse]) -> None:
+    def begin(self, uuid: str, reply: PendingReply[PromptResponse]) -> None:
         self._open.append(_Turn(reply))
         self.add(uuid)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from legation.wire.acp.content import Image, Text
-from legation.wire.acp.plan import PLAN_STATUSES, Plan, PlanEntry
-from legation.wire.acp.toolcall import (
+from legation.wire.acp.updates import (
+    PLAN_STATUSES,
     Content,
     Diff,
+    Image,
+    Plan,
+    PlanEntry,
+    SessionUpdate,
+    Text,
     ToolCall,
     ToolCallContent,
     ToolCallLocation,
     ToolCallPatch,
     ToolKind,
 )
-from legation.wire.acp.updates import SessionUpdate
 
 AGENT: Final = "Agent"
 ASK: Final = "AskUserQuestion"

@@ -3,7 +3,7 @@ agents print such lines too.
 
 INV-1  No text is said twice: a block that was streamed is not repeated by the whole message that follows.
 INV-2  A sub-agent's words stand under the call that started it, never in the session's own message.
-INV-3  A line that is not understood is told as such (`Heard.known`), and text that is no line too (`Heard.message`).
+INV-3  A line that is not understood is told as such (`TranslatedLine.known`), and text that is no line too (`TranslatedLine.message`).
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ from typing import Final, TypeVar
 
 from legation.agents.claude import messages as native
 from legation.agents.claude import tools
-from legation.agents.claude.messages import AssistantBody, Result, Tokens, read_line
+from legation.agents.claude.messages import AssistantBody, ClaudeTokens, Result, read_line
 from legation.agents.claude.tools import TaskBoard, todo_plan
 from legation.agents.rpc import AgentRefused
 from legation.errors import InvalidParams
-from legation.wire.acp.config import AvailableCommand, CommandInput
-from legation.wire.acp.content import (
-    ContentBlock,
-    EmbeddedResource,
-    Image,
-    ResourceContents,
-    ResourceLink,
-    Text,
-)
+from legation.wire.acp.methods import STOP_REASONS, PromptResponse, Usage
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.sessions import STOP_REASONS, PromptResponse, Usage
-from legation.wire.acp.toolcall import Content, Diff, ToolCallContent, ToolCallUpdate
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
+    AvailableCommand,
     AvailableCommandsUpdate,
+    CommandInput,
     CompactionSummaryChunk,
     CompactionUpdate,
+    Content,
+    ContentBlock,
     Cost,
     CurrentModeUpdate,
+    Diff,
+    EmbeddedResource,
+    Image,
     Notice,
+    ResourceContents,
+    ResourceLink,
     SessionUpdate,
+    Text,
+    ToolCallContent,
+    ToolCallUpdate,
     UsageUpdate,
 )
 
@@ -58,10 +60,10 @@ _V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class TranslatedLine:
     """`message` is None for text that is no line of the stream. `failure` is the kind of error that a result ends with."""
 
-    message: native.Native | None
+    message: native.ClaudeShape | None
     updates: tuple[SessionUpdate, ...] = ()
     known: bool = True
     failure: str | None = None
@@ -84,12 +86,12 @@ class ClaudeTranslator:
         self._compaction = ""
         self._failure: str | None = None
 
-    def take(self, line: bytes) -> Heard:
+    def take(self, line: bytes) -> TranslatedLine:
         message = read_line(line)
         if message is None:
-            return Heard(None)
+            return TranslatedLine(None)
         updates: list[SessionUpdate] = []
-        known = not isinstance(message, native.Unknown)
+        known = not isinstance(message, native.UnknownLine)
         try:
             updates.extend(self._updates(message))
         except _NotKnown:
@@ -97,15 +99,15 @@ class ClaudeTranslator:
         failure = self._failure if isinstance(message, native.Result) else None
         if isinstance(message, native.Result):
             self._failure = None
-        return Heard(message, tuple(updates), known, failure)
+        return TranslatedLine(message, tuple(updates), known, failure)
 
-    def _updates(self, line: native.Native) -> Iterator[SessionUpdate]:
+    def _updates(self, line: native.ClaudeShape) -> Iterator[SessionUpdate]:
         match line:
             case native.StreamEvent():
                 return self._stream(line)
             case native.Assistant():
                 return self._assistant(line)
-            case native.User():
+            case native.UserLine():
                 return self._user(line)
             case native.ToolProgress():
                 return self._at_work(line)
@@ -182,7 +184,7 @@ class ClaudeTranslator:
             yield from todo_plan(block.name, block.input)
             self._board.called(block.id, block.name, block.input)
 
-    def _user(self, line: native.User) -> Iterator[SessionUpdate]:
+    def _user(self, line: native.UserLine) -> Iterator[SessionUpdate]:
         content = line.message.content
         if isinstance(content, str):
             yield from self._told(content, line)
@@ -209,7 +211,7 @@ class ClaudeTranslator:
         )
         yield from self._board.returned(call, details, failed=failed)
 
-    def _told(self, text: str, line: native.User) -> Iterator[SessionUpdate]:
+    def _told(self, text: str, line: native.UserLine) -> Iterator[SessionUpdate]:
         """To the model. Our own prompts are on record, and a sub-agent's prompt is the argument of its call."""
         start, end = _COMMAND_OUTPUT
         if text.startswith(start):
@@ -243,11 +245,11 @@ class ClaudeTranslator:
 
     # The session.
 
-    def _about_session(self, line: native.Native) -> Iterator[SessionUpdate]:
+    def _about_session(self, line: native.ClaudeShape) -> Iterator[SessionUpdate]:
         match line:
             case native.Result():
                 return self._result(line)
-            case native.Status():
+            case native.StatusLine():
                 return self._status(line)
             case native.CompactBoundary():
                 return self._compacted(line)
@@ -262,7 +264,7 @@ class ClaudeTranslator:
         if update is not None:
             yield update
 
-    def _status(self, line: native.Status) -> Iterator[SessionUpdate]:
+    def _status(self, line: native.StatusLine) -> Iterator[SessionUpdate]:
         if line.permissionMode is not None:
             yield CurrentModeUpdate(current_mode_id=line.permissionMode)
         if line.status == "compacting":
@@ -284,7 +286,7 @@ class ClaudeTranslator:
         yield available(line.commands)
 
 
-def available(commands: tuple[native.Command, ...]) -> AvailableCommandsUpdate:
+def available(commands: tuple[native.SlashCommand, ...]) -> AvailableCommandsUpdate:
     return AvailableCommandsUpdate(
         available_commands=tuple(
             AvailableCommand(
@@ -335,7 +337,7 @@ class Meter:
         self._held = _held(message.usage) or self._held
         self._answered = max(self._answered, message.usage.output_tokens or 0)
 
-    def streams(self, usage: Tokens | None) -> None:
+    def streams(self, usage: ClaudeTokens | None) -> None:
         if usage is None:
             return
         if _held(usage):
@@ -377,7 +379,7 @@ def usage_of(result: Result) -> Usage | None:
     )
 
 
-def _held(usage: Tokens) -> int:
+def _held(usage: ClaudeTokens) -> int:
     return (
         (usage.input_tokens or 0)
         + (usage.cache_creation_input_tokens or 0)
@@ -391,7 +393,7 @@ def _held(usage: Tokens) -> int:
 _LEVELS: Final = {"warning": "warning"}
 
 
-def notice_of(line: native.Native) -> Iterator[SessionUpdate]:
+def notice_of(line: native.ClaudeShape) -> Iterator[SessionUpdate]:
     """Nothing for a line that has nothing to remark."""
     match line:
         case native.ApiRetry():

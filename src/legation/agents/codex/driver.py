@@ -16,8 +16,8 @@ import msgspec
 
 from legation.agents.codex.launch import overrides, refuse_orders, thread_settings
 from legation.agents.codex.messages import (
-    Asked,
-    Heard,
+    CodexNotification,
+    CodexRequest,
     ItemList,
     ItemPage,
     OldThread,
@@ -42,25 +42,23 @@ from legation.agents.pool import Lease, pool_key
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, InvalidParams, LegationError, SessionClosed, TimedOut
 from legation.proc import Exit
-from legation.wire.acp.capabilities import (
+from legation.wire.acp.methods import (
     AgentCapabilities,
     Implementation,
     InitializeResponse,
-    McpCapabilities,
-    PromptCapabilities,
-    SessionCapabilities,
-    Supported,
-)
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.rpc import AgentMethod, ErrorCode
-from legation.wire.acp.sessions import (
+    ListedSession,
     ListSessionsResponse,
+    McpCapabilities,
     NewSessionResponse,
+    PromptCapabilities,
     PromptResponse,
-    SessionInfo,
+    SessionCapabilities,
     SessionSetup,
     SetConfigOptionResponse,
+    Supported,
 )
+from legation.wire.acp.rpc import AgentMethod, ErrorCode
+from legation.wire.acp.updates import ContentBlock
 
 PAGE: Final = 100  # items or threads at once
 _GONE: Final = ErrorCode.INVALID_REQUEST  # "no rollout found": the thread is not there
@@ -68,7 +66,7 @@ LEAVE_LIMIT: Final = 3.0  # seconds to interrupt a thread and let it go: the ser
 
 
 class CodexAgent(NativeAgent):
-    """An agent of the host that shares its server with others; an `Owner` of threads there."""
+    """An agent of the host that shares its server with others; an `ThreadOwner` of threads there."""
 
     HELLO: ClassVar = InitializeResponse(
         protocol_version=1,
@@ -163,16 +161,16 @@ class CodexAgent(NativeAgent):
         self._threads.clear()
         self._roots.clear()
 
-    # What the server says: this is an `Owner` of it.
+    # What the server says: this is an `ThreadOwner` of it.
 
-    def heard(self, thread_id: str, heard: Heard) -> None:
+    def heard(self, thread_id: str, heard: CodexNotification) -> None:
         thread = self._threads.get(self._roots.get(thread_id, thread_id))
         if thread is not None:
             thread.heard(thread_id, heard)
             for sub_agent in thread.translator.sub_agents():
                 self.adopt(sub_agent, thread.id)
 
-    def asked(self, thread_id: str, asked: Asked) -> None:
+    def asked(self, thread_id: str, asked: CodexRequest) -> None:
         thread = self._threads.get(self._roots.get(thread_id, thread_id))
         if thread is None:
             asked.answer(declined(asked))
@@ -185,7 +183,7 @@ class CodexAgent(NativeAgent):
             self._roots[thread_id] = root
             self._server.own(thread_id, self)
 
-    def heard_of_all(self, heard: Heard) -> None:
+    def heard_of_all(self, heard: CodexNotification) -> None:
         if heard.method == "thread/started":
             self._adopt_started(heard)
         for thread in self._threads.values():
@@ -322,7 +320,7 @@ class CodexAgent(NativeAgent):
             raise InvalidParams(f"cannot use session {session_id}: the agent has it not; resume it first")
         return thread
 
-    def _adopt_started(self, heard: Heard) -> None:
+    def _adopt_started(self, heard: CodexNotification) -> None:
         with suppress(ValueError, RecursionError):
             started = msgspec.json.decode(heard.params, type=ThreadNews).thread
             self.adopt(started.id, started.parent_thread_id or "")
@@ -384,8 +382,8 @@ def _closed(session_id: str) -> SessionClosed:
     return SessionClosed(f"cannot go on with session {session_id}: it was closed; resume it")
 
 
-def _info(thread: Thread) -> SessionInfo:
+def _info(thread: Thread) -> ListedSession:
     updated = datetime.fromtimestamp(thread.updated_at, UTC).isoformat()
-    return SessionInfo(
+    return ListedSession(
         session_id=thread.id, cwd=thread.cwd, title=thread.name or thread.preview or None, updated_at=updated
     )

@@ -22,7 +22,7 @@ from legation.agents.codex.messages import ThreadSettings
 from legation.agents.driver import OpenRequest
 from legation.agents.native import pairs
 from legation.errors import Forbidden
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 
 # Asks for every command and every change of a file. A configuration file may not name it any more; a thread may.
 APPROVALS: Final = "untrusted"

@@ -15,37 +15,37 @@ ItemStatus: TypeAlias = str  # inProgress, completed, failed, declined, interrup
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Native(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CodexShape(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of what is read from Codex."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Item(Native, tag_field="type"):
+class CodexItem(CodexShape, tag_field="type"):
     id: str
 
 
-class TextInput(Native, tag_field="type", tag="text"):
+class TextInput(CodexShape, tag_field="type", tag="text"):
     text: str
 
 
-class UserMessage(Item, tag="userMessage"):
+class UserMessageItem(CodexItem, tag="userMessage"):
     content: tuple[Mapping[str, object], ...]
 
 
-class AgentMessage(Item, tag="agentMessage"):
+class AgentMessage(CodexItem, tag="agentMessage"):
     text: str
 
 
-class Reasoning(Item, tag="reasoning"):
+class ReasoningItem(CodexItem, tag="reasoning"):
     summary: tuple[str, ...] = ()
     content: tuple[str, ...] = ()
 
 
-class ProposedPlan(Item, tag="plan"):
+class ProposedPlan(CodexItem, tag="plan"):
     text: str
 
 
-class CommandAction(Native):
+class CommandAction(CodexShape):
     """A part of a command, as Codex understands it; its word, not ours."""
 
     type: str
@@ -53,7 +53,7 @@ class CommandAction(Native):
     path: str | None = None
 
 
-class CommandExecution(Item, tag="commandExecution"):
+class CommandExecution(CodexItem, tag="commandExecution"):
     command: str
     cwd: str
     status: ItemStatus
@@ -62,12 +62,12 @@ class CommandExecution(Item, tag="commandExecution"):
     exit_code: int | None = None
 
 
-class ChangeKind(Native):
+class ChangeKind(CodexShape):
     type: str
     move_path: str | None = msgspec.field(default=None, name="move_path")
 
 
-class FileUpdate(Native):
+class FileUpdate(CodexShape):
     """`diff` is the whole text of a file that is added or deleted, else its hunks."""
 
     path: str
@@ -75,12 +75,12 @@ class FileUpdate(Native):
     diff: str
 
 
-class FileChange(Item, tag="fileChange"):
+class FileChangeItem(CodexItem, tag="fileChange"):
     changes: tuple[FileUpdate, ...]
     status: ItemStatus
 
 
-class McpToolCall(Item, tag="mcpToolCall"):
+class McpToolCall(CodexItem, tag="mcpToolCall"):
     server: str
     tool: str
     status: ItemStatus
@@ -89,14 +89,14 @@ class McpToolCall(Item, tag="mcpToolCall"):
     error: object = None
 
 
-class DynamicToolCall(Item, tag="dynamicToolCall"):
+class DynamicToolCall(CodexItem, tag="dynamicToolCall"):
     tool: str
     status: ItemStatus
     arguments: object
     namespace: str | None = None
 
 
-class CollabAgentToolCall(Item, tag="collabAgentToolCall"):
+class CollabAgentToolCall(CodexItem, tag="collabAgentToolCall"):
     """A call about sub-agents: `receiver_thread_ids` are their threads."""
 
     tool: str
@@ -105,60 +105,60 @@ class CollabAgentToolCall(Item, tag="collabAgentToolCall"):
     prompt: str | None = None
 
 
-class SubAgentActivity(Item, tag="subAgentActivity"):
+class SubAgentActivity(CodexItem, tag="subAgentActivity"):
     kind: str
     agent_thread_id: str
     agent_path: str
 
 
-class WebSearch(Item, tag="webSearch"):
+class WebSearch(CodexItem, tag="webSearch"):
     query: str
 
 
-class ImageView(Item, tag="imageView"):
+class ImageView(CodexItem, tag="imageView"):
     path: str
 
 
-class ImageGeneration(Item, tag="imageGeneration"):
+class ImageGeneration(CodexItem, tag="imageGeneration"):
     status: ItemStatus
     revised_prompt: str | None = None
     saved_path: str | None = None
 
 
-class Sleep(Item, tag="sleep"):
+class Sleep(CodexItem, tag="sleep"):
     duration_ms: int
 
 
-class EnteredReviewMode(Item, tag="enteredReviewMode"):
+class EnteredReviewMode(CodexItem, tag="enteredReviewMode"):
     review: str
 
 
-class ExitedReviewMode(Item, tag="exitedReviewMode"):
+class ExitedReviewMode(CodexItem, tag="exitedReviewMode"):
     review: str
 
 
-class ContextCompaction(Item, tag="contextCompaction"):
+class ContextCompaction(CodexItem, tag="contextCompaction"):
     pass
 
 
-class HookPrompt(Item, tag="hookPrompt"):
+class HookPrompt(CodexItem, tag="hookPrompt"):
     """Text that a hook puts before the model."""
 
     fragments: tuple[Mapping[str, object], ...]
 
 
-class FunctionCallOutput(Item, tag="functionCallOutput"):
+class FunctionCallOutput(CodexItem, tag="functionCallOutput"):
     name: str
     output: object
 
 
 ThreadItem: TypeAlias = (
-    UserMessage
+    UserMessageItem
     | AgentMessage
-    | Reasoning
+    | ReasoningItem
     | ProposedPlan
     | CommandExecution
-    | FileChange
+    | FileChangeItem
     | McpToolCall
     | DynamicToolCall
     | CollabAgentToolCall
@@ -178,13 +178,13 @@ ThreadItem: TypeAlias = (
 # What the server says, and its answers.
 
 
-class Addressed(Native):
+class Addressed(CodexShape):
     """Any message, read only for the thread that it is about."""
 
     thread_id: str | None = None
 
 
-class Thread(Native):
+class Thread(CodexShape):
     id: str
     cwd: str
     preview: str
@@ -194,51 +194,51 @@ class Thread(Native):
     model: str | None = None
 
 
-class ThreadNews(Native):
+class ThreadNews(CodexShape):
     """thread/started."""
 
     thread: Thread
 
 
-class TurnError(Native):
+class TurnError(CodexShape):
     message: str
     additional_details: str | None = None
     codex_error_info: str | Mapping[str, object] | None = None
 
 
-class Turn(Native):
+class TurnInfo(CodexShape):
     id: str
     status: str
     error: TurnError | None = None
 
 
-class TurnNews(Native):
+class TurnNews(CodexShape):
     """turn/started, turn/completed."""
 
     thread_id: str
-    turn: Turn
+    turn: TurnInfo
 
 
-class ItemNews(Native):
+class ItemNews(CodexShape):
     """item/started, item/completed."""
 
     thread_id: str
     item: ThreadItem
 
 
-class DeltaNews(Native):
+class DeltaNews(CodexShape):
     thread_id: str
     item_id: str
     delta: str
 
 
-class SummaryPartNews(Native):
+class SummaryPartNews(CodexShape):
     thread_id: str
     item_id: str
     summary_index: int
 
 
-class PatchNews(Native):
+class PatchNews(CodexShape):
     """item/fileChange/patchUpdated."""
 
     thread_id: str
@@ -246,7 +246,7 @@ class PatchNews(Native):
     changes: tuple[FileUpdate, ...]
 
 
-class ProgressNews(Native):
+class ProgressNews(CodexShape):
     """item/mcpToolCall/progress."""
 
     thread_id: str
@@ -254,19 +254,19 @@ class ProgressNews(Native):
     message: str
 
 
-class PlanStep(Native):
+class PlanStep(CodexShape):
     step: str
     status: str  # pending, inProgress, completed
 
 
-class PlanNews(Native):
+class PlanNews(CodexShape):
     """turn/plan/updated."""
 
     thread_id: str
     plan: tuple[PlanStep, ...]
 
 
-class TokenCount(Native):
+class TokenCount(CodexShape):
     total_tokens: int
     input_tokens: int
     cached_input_tokens: int
@@ -275,48 +275,48 @@ class TokenCount(Native):
     cache_write_input_tokens: int = 0
 
 
-class TokenUsage(Native):
+class TokenUsage(CodexShape):
     total: TokenCount
     last: TokenCount
     model_context_window: int | None = None
 
 
-class UsageNews(Native):
+class UsageNews(CodexShape):
     thread_id: str
     token_usage: TokenUsage
 
 
-class ErrorNews(Native):
+class ErrorNews(CodexShape):
     thread_id: str
     error: TurnError
     will_retry: bool
 
 
-class WarningNews(Native):
+class WarningNews(CodexShape):
     message: str
     thread_id: str | None = None
 
 
-class GuardianNews(Native):
+class GuardianNews(CodexShape):
     """guardianWarning."""
 
     message: str
     thread_id: str
 
 
-class DeprecationNews(Native):
+class DeprecationNews(CodexShape):
     summary: str
     details: str | None = None
 
 
-class ConfigNews(Native):
+class ConfigNews(CodexShape):
     """configWarning."""
 
     summary: str
     details: str | None = None
 
 
-class McpServerNews(Native):
+class McpServerNews(CodexShape):
     """mcpServer/startupStatus/updated."""
 
     name: str
@@ -325,12 +325,12 @@ class McpServerNews(Native):
     error: str | None = None
 
 
-class NameNews(Native):
+class NameNews(CodexShape):
     thread_id: str
     thread_name: str | None = None
 
 
-class ReroutedNews(Native):
+class ReroutedNews(CodexShape):
     """model/rerouted."""
 
     thread_id: str
@@ -338,18 +338,18 @@ class ReroutedNews(Native):
     to_model: str
 
 
-class Limits(Native):
+class RateLimits(CodexShape):
     limit_name: str | None = None
     rate_limit_reached_type: str | None = None
 
 
-class LimitsNews(Native):
+class LimitsNews(CodexShape):
     """account/rateLimits/updated."""
 
-    rate_limits: Limits
+    rate_limits: RateLimits
 
 
-class ResolvedNews(Native):
+class ResolvedNews(CodexShape):
     """serverRequest/resolved: it needs no answer any more."""
 
     thread_id: str
@@ -359,7 +359,7 @@ class ResolvedNews(Native):
 # Answers to what we ask.
 
 
-class Opened(Native):
+class Opened(CodexShape):
     """The answer to thread/start, thread/resume and thread/fork."""
 
     thread: Thread
@@ -367,30 +367,30 @@ class Opened(Native):
     reasoning_effort: str | None = None
 
 
-class TurnOpened(Native):
-    turn: Turn
+class TurnOpened(CodexShape):
+    turn: TurnInfo
 
 
-class ThreadPage(Native):
+class ThreadPage(CodexShape):
     data: tuple[Thread, ...]
     next_cursor: str | None = None
 
 
-class ItemEntry(Native):
+class ItemEntry(CodexShape):
     item: ThreadItem
 
 
-class ItemPage(Native):
+class ItemPage(CodexShape):
     data: tuple[ItemEntry, ...]
     next_cursor: str | None = None
 
 
-class Effort(Native):
+class Effort(CodexShape):
     reasoning_effort: str
     description: str
 
 
-class Model(Native):
+class CodexModel(CodexShape):
     model: str
     display_name: str
     description: str
@@ -399,12 +399,12 @@ class Model(Native):
     supported_reasoning_efforts: tuple[Effort, ...]
 
 
-class ModelPage(Native):
-    data: tuple[Model, ...]
+class ModelPage(CodexShape):
+    data: tuple[CodexModel, ...]
     next_cursor: str | None = None
 
 
-class ThreadRead(Native):
+class ThreadRead(CodexShape):
     thread: Thread
 
 
@@ -412,7 +412,7 @@ class ThreadRead(Native):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class CodexNotification:
     """A notification; `line` is all of it as it came, and `is_cut` where `params` are a digest of its."""
 
     method: str
@@ -422,7 +422,7 @@ class Heard:
 
 
 @dataclass(slots=True)
-class Asked:
+class CodexRequest:
     """A request of the server's, which is answered once, with a result wherever it knows one."""
 
     method: str
@@ -442,12 +442,12 @@ class Asked:
 # What the server asks.
 
 
-class Network(Native):
+class Network(CodexShape):
     host: str
     protocol: str
 
 
-class CommandAsked(Native):
+class CommandAsked(CodexShape):
     """item/commandExecution/requestApproval."""
 
     thread_id: str
@@ -461,7 +461,7 @@ class CommandAsked(Native):
     additional_permissions: object = None
 
 
-class FileChangeAsked(Native):
+class FileChangeAsked(CodexShape):
     """item/fileChange/requestApproval. What it changes was said by the item of that id."""
 
     thread_id: str
@@ -470,7 +470,7 @@ class FileChangeAsked(Native):
     grant_root: str | None = None
 
 
-class PermissionsAsked(Native):
+class PermissionsAsked(CodexShape):
     """item/permissions/requestApproval."""
 
     thread_id: str
@@ -480,27 +480,27 @@ class PermissionsAsked(Native):
     reason: str | None = None
 
 
-class Option(Native):
+class UserInputOption(CodexShape):
     label: str
     description: str
 
 
-class Question(Native):
+class UserInputQuestion(CodexShape):
     id: str
     header: str
     question: str
-    options: tuple[Option, ...] | None = None
+    options: tuple[UserInputOption, ...] | None = None
 
 
-class UserInputAsked(Native):
+class UserInputAsked(CodexShape):
     """item/tool/requestUserInput."""
 
     thread_id: str
     item_id: str
-    questions: tuple[Question, ...]
+    questions: tuple[UserInputQuestion, ...]
 
 
-class ElicitationAsked(Native):
+class ElicitationAsked(CodexShape):
     """mcpServer/elicitation/request: an MCP server asks, or Codex asks whether it may be called."""
 
     thread_id: str

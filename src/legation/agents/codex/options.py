@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from legation.agents.codex.messages import Mode, Model, ModeSettings
+from legation.agents.codex.messages import CodexModel, Mode, ModeSettings
 from legation.errors import InvalidParams
-from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
+from legation.wire.acp.updates import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
 
 DEFAULT: Final = "default"
 PLAN: Final = "plan"
@@ -33,7 +33,7 @@ class CodexOptions:
             raise InvalidParams(f"cannot choose mode {mode!r}: Codex has {DEFAULT} and {PLAN}")
         return replace(self, mode=mode)
 
-    def with_option(self, option: str, value: str | bool, models: tuple[Model, ...]) -> CodexOptions:
+    def with_option(self, option: str, value: str | bool, models: tuple[CodexModel, ...]) -> CodexOptions:
         if option not in (MODEL, EFFORT) or not isinstance(value, str):
             raise InvalidParams(f"cannot set {option!r}: the session has {MODEL} and {EFFORT}")
         if option == MODEL:
@@ -46,7 +46,7 @@ class CodexOptions:
     def modes(self) -> SessionModeState:
         return SessionModeState(current_mode_id=self.mode, available_modes=_MODES)
 
-    def options(self, models: tuple[Model, ...]) -> tuple[ConfigOption, ...]:
+    def options(self, models: tuple[CodexModel, ...]) -> tuple[ConfigOption, ...]:
         """A model that is in no list stays to be chosen."""
         listed = [
             SelectChoice(value=each.model, name=each.display_name, description=each.description)
@@ -76,7 +76,7 @@ class CodexOptions:
         return Mode(mode=self.mode, settings=ModeSettings(model=self.model, reasoning_effort=self.effort))
 
 
-def _efforts(model: str, models: tuple[Model, ...]) -> dict[str, str]:
+def _efforts(model: str, models: tuple[CodexModel, ...]) -> dict[str, str]:
     for each in models:
         if each.model == model:
             return {way.reasoning_effort: way.description for way in each.supported_reasoning_efforts}

@@ -15,17 +15,17 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from legation.agents.codex.messages import (
-    Asked,
+    CodexRequest,
     CommandAsked,
     ElicitationAsked,
-    FileChange,
     FileChangeAsked,
+    FileChangeItem,
     FileUpdate,
     McpToolCall,
     PermissionsAsked,
-    Question,
     ThreadItem,
     UserInputAsked,
+    UserInputQuestion,
 )
 from legation.agents.codex.tools import (
     EXEC,
@@ -38,12 +38,11 @@ from legation.agents.codex.tools import (
 )
 from legation.agents.codex.translate import CodexTranslator
 from legation.agents.messages import id_key
-from legation.agents.native import NativeAgent, Permission, question_field
+from legation.agents.native import NativeAgent, PermissionDecision, question_field
 from legation.agents.rpc import REQUESTS_AT_ONCE
-from legation.wire.acp.content import Text
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.acp.toolcall import Content, ToolCall, ToolCallLocation, ToolCallPatch
+from legation.wire.acp.updates import Content, Text, ToolCall, ToolCallLocation, ToolCallPatch
 
 _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class CodexPermissions:
             bytes, tuple[str, asyncio.Task[None]]
         ] = {}  # by request, and whose thread it is of
 
-    def ask(self, thread_id: str, asked: Asked) -> None:
+    def ask(self, thread_id: str, asked: CodexRequest) -> None:
         """Recorded in its place before this returns."""
         shape = SHAPES.get(asked.method)
         too_many = id_key(asked.key) in self._waiting or len(self._waiting) >= REQUESTS_AT_ONCE
@@ -95,7 +94,7 @@ class CodexPermissions:
             if thread_id in (None, whose):
                 task.cancel()
 
-    def _ask(self, thread_id: str, asked: Asked, params: object) -> None:
+    def _ask(self, thread_id: str, asked: CodexRequest, params: object) -> None:
         match params:
             case CommandAsked():
                 self._permission(thread_id, asked, command_call(params), decision)
@@ -111,23 +110,27 @@ class CodexPermissions:
                 self._elicitation(thread_id, asked, params)
 
     def _permission(
-        self, thread_id: str, asked: Asked, call: ToolCallPatch, answer: Callable[[Permission], object]
+        self,
+        thread_id: str,
+        asked: CodexRequest,
+        call: ToolCallPatch,
+        answer: Callable[[PermissionDecision], object],
     ) -> None:
         self._wait(thread_id, asked, self._agent.ask_permission(self._session_id, call), answer)
 
-    def _all_of(self, calls: tuple[ToolCallPatch, ...]) -> asyncio.Task[Permission]:
+    def _all_of(self, calls: tuple[ToolCallPatch, ...]) -> asyncio.Task[PermissionDecision]:
         """Allowed where each is; the first that is not decides, and the rest is taken back."""
         asked = [self._agent.ask_permission(self._session_id, call) for call in calls]
 
-        async def decided() -> Permission:
-            found = Permission(allowed=False)
+        async def decided() -> PermissionDecision:
+            found = PermissionDecision(allowed=False)
             for each in asked:
                 found = await each
                 if not found.allowed:
                     break
             return found
 
-        def take_back(_: asyncio.Task[Permission]) -> None:
+        def take_back(_: asyncio.Task[PermissionDecision]) -> None:
             for each in asked:
                 each.cancel()
 
@@ -135,7 +138,7 @@ class CodexPermissions:
         task.add_done_callback(take_back)
         return task
 
-    def _user_input(self, thread_id: str, asked: Asked, params: UserInputAsked) -> None:
+    def _user_input(self, thread_id: str, asked: CodexRequest, params: UserInputAsked) -> None:
         if self._agent.elicitation.form is None:
             asked.answer(question_said(params.questions, NOBODY))
             return
@@ -149,7 +152,7 @@ class CodexPermissions:
         coming = self._agent.ask_question(request)
         self._wait(thread_id, asked, coming, lambda found: question_answers(params.questions, found))
 
-    def _elicitation(self, thread_id: str, asked: Asked, params: ElicitationAsked) -> None:
+    def _elicitation(self, thread_id: str, asked: CodexRequest, params: ElicitationAsked) -> None:
         call = mcp_call(params, self._translator.open_items(thread_id), asked.key.decode())
         if call is not None:
             self._permission(thread_id, asked, call, mcp_decision)
@@ -170,7 +173,7 @@ class CodexPermissions:
         self._wait(thread_id, asked, self._agent.ask_question(request), elicitation_answer)
 
     def _wait(
-        self, thread_id: str, asked: Asked, coming: asyncio.Task[_T], answer: Callable[[_T], object]
+        self, thread_id: str, asked: CodexRequest, coming: asyncio.Task[_T], answer: Callable[[_T], object]
     ) -> None:
         async def pass_on() -> None:
             try:
@@ -224,7 +227,7 @@ def command_call(asked: CommandAsked) -> ToolCallPatch:
 def change_calls(asked: FileChangeAsked, item: ThreadItem | None) -> tuple[ToolCallPatch, ...]:
     """One for each kind of change: a file that is deleted must not pass for an edit because another one is edited with it.
     The diffs are joined from the item; of one that was not told nobody knows what it does."""
-    if not isinstance(item, FileChange) or not item.changes:
+    if not isinstance(item, FileChangeItem) or not item.changes:
         given: object = {"reason": asked.reason, "grantRoot": asked.grant_root}
         unseen = ToolCallPatch(
             tool_call_id=asked.item_id, name=PATCH, kind="other", status="pending", raw_input=given
@@ -306,17 +309,17 @@ def plan_call(turn_id: str, plan: str) -> ToolCallPatch:
     )
 
 
-def decision(permission: Permission) -> object:
+def decision(permission: PermissionDecision) -> object:
     if permission.cancelled:
         return {"decision": "cancel"}
     return {"decision": "accept"} if permission.allowed else DECLINE
 
 
-def permissions_decision(asked: PermissionsAsked, permission: Permission) -> object:
+def permissions_decision(asked: PermissionsAsked, permission: PermissionDecision) -> object:
     return {"permissions": asked.permissions if permission.allowed else {}, "scope": "turn"}
 
 
-def mcp_decision(permission: Permission) -> object:
+def mcp_decision(permission: PermissionDecision) -> object:
     if permission.allowed:
         return {"action": "accept", "content": {}}
     return {"action": "cancel" if permission.cancelled else "decline", "content": None}
@@ -325,17 +328,17 @@ def mcp_decision(permission: Permission) -> object:
 # Questions.
 
 
-def question_form(questions: tuple[Question, ...]) -> dict[str, object]:
+def question_form(questions: tuple[UserInputQuestion, ...]) -> dict[str, object]:
     """One field a question; what is written freely is for a question without options."""
     fields = {each.id: question_field(each.header, each.question, each.options or ()) for each in questions}
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
-def question_message(questions: tuple[Question, ...]) -> str:
+def question_message(questions: tuple[UserInputQuestion, ...]) -> str:
     return "\n".join(each.question for each in questions)
 
 
-def question_answers(questions: tuple[Question, ...], given: CreateElicitationResponse) -> object:
+def question_answers(questions: tuple[UserInputQuestion, ...], given: CreateElicitationResponse) -> object:
     """Codex goes on with any answer; that there is none it is told in words."""
     if given.action != "accept":
         return question_said(questions, DECLINED)
@@ -344,7 +347,7 @@ def question_answers(questions: tuple[Question, ...], given: CreateElicitationRe
     return {"answers": told}
 
 
-def question_said(questions: tuple[Question, ...], text: str) -> object:
+def question_said(questions: tuple[UserInputQuestion, ...], text: str) -> object:
     return {"answers": {each.id: {"answers": [text]} for each in questions}}
 
 
@@ -382,6 +385,6 @@ ANSWERS: Final[dict[str, object]] = {
 }
 
 
-def declined(asked: Asked) -> object:
+def declined(asked: CodexRequest) -> object:
     unknown = RpcError(ErrorCode.METHOD_NOT_FOUND, f"{asked.method} is not offered")
     return ANSWERS.get(asked.method, unknown)

@@ -20,12 +20,19 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from legation.agents.answers import READ_ERRORS, read_answer
 from legation.agents.codex.launch import overrides
-from legation.agents.codex.messages import Addressed, Asked, Heard, Model, ModelPage, ThreadOf, ThreadRead
+from legation.agents.codex.messages import (
+    Addressed,
+    CodexModel,
+    CodexNotification,
+    CodexRequest,
+    ModelPage,
+    ThreadOf,
+    ThreadRead,
+)
 from legation.agents.codex.permissions import declined
 from legation.agents.driver import OnAnswer
-from legation.agents.messages import Message, id_key, read_error, read_message
+from legation.agents.messages import READ_ERRORS, RpcMessage, id_key, read_answer, read_error, read_message
 from legation.agents.native import TOO_LONG, DriverContext, read_lines
 from legation.agents.output import Output
 from legation.agents.rpc import (
@@ -34,14 +41,14 @@ from legation.agents.rpc import (
     SHOWN_BYTES,
     WRITE_TIMEOUT,
     AgentRefused,
-    Calls,
+    OutgoingCalls,
 )
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.diagnostic import DiagnosticCode
-from legation.wire.members import members
+from legation.wire.event_types import DiagnosticCode
+from legation.wire.jsontext import members
 
 CLIENT = {"name": "legation", "title": "Legation", "version": "1"}
 PARENT_LIMIT = 5.0  # seconds to say whose sub-agent a thread is: the server's time
@@ -51,15 +58,15 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
+class ThreadOwner(Protocol):
     """An agent of the host. `heard` and `asked` are called while reading and must not wait."""
 
-    def heard(self, thread_id: str, heard: Heard) -> None: ...
-    def asked(self, thread_id: str, asked: Asked) -> None: ...
+    def heard(self, thread_id: str, heard: CodexNotification) -> None: ...
+    def asked(self, thread_id: str, asked: CodexRequest) -> None: ...
     def adopt(self, thread_id: str, parent: str) -> None:
         """A sub-agent's thread is its as well."""
 
-    def heard_of_all(self, heard: Heard) -> None:
+    def heard_of_all(self, heard: CodexNotification) -> None:
         """Hear what is about no thread."""
 
     def trouble(self, code: DiagnosticCode, message: str) -> None: ...
@@ -71,12 +78,12 @@ class CodexServer:
     """Reads from the start on. Whoever makes it stops it."""
 
     def __init__(self, child: Child) -> None:
-        self.models: tuple[Model, ...] = ()
+        self.models: tuple[CodexModel, ...] = ()
         self._child = child
         self._peer = Peer(child, self)
-        self._owners: dict[str, Owner] = {}
-        self._agents: list[Owner] = []
-        self._touched: set[Owner] = set()
+        self._owners: dict[str, ThreadOwner] = {}
+        self._agents: list[ThreadOwner] = []
+        self._touched: set[ThreadOwner] = set()
         self._looking: set[asyncio.Task[None]] = set()
         self._ended = False
         self._output = Output(child, self._read, trouble=self._trouble, over=self._lost)
@@ -127,16 +134,16 @@ class CodexServer:
 
     # Owners.
 
-    def join(self, agent: Owner) -> None:
+    def join(self, agent: ThreadOwner) -> None:
         self._agents.append(agent)
 
-    def leave(self, agent: Owner) -> None:
+    def leave(self, agent: ThreadOwner) -> None:
         if agent in self._agents:
             self._agents.remove(agent)
         for thread_id in [each for each, owner in self._owners.items() if owner is agent]:
             del self._owners[thread_id]
 
-    def own(self, thread_id: str, owner: Owner) -> None:
+    def own(self, thread_id: str, owner: ThreadOwner) -> None:
         self._owners[thread_id] = owner
 
     def disown(self, thread_id: str) -> None:
@@ -159,7 +166,7 @@ class CodexServer:
 
     # It speaks.
 
-    def heard(self, heard: Heard) -> None:
+    def heard(self, heard: CodexNotification) -> None:
         thread_id = _thread_of(heard.params)
         owner = self._owners.get(thread_id) if thread_id else None
         if thread_id is None:
@@ -170,7 +177,7 @@ class CodexServer:
             owner.heard(thread_id, heard)
         # else it is of a thread that was left, or of a sub-agent whose parent was
 
-    def asked(self, asked: Asked) -> None:
+    def asked(self, asked: CodexRequest) -> None:
         if asked.is_cut:
             what = f"the agent asked {asked.method[:SHOWN_BYTES]!r}, was refused, and nobody was asked: {TOO_LONG}"
             self._trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
@@ -188,7 +195,7 @@ class CodexServer:
         else:
             asked.answer(declined(asked))
 
-    def _pass_on(self, owner: Owner, thread_id: str, asked: Asked) -> None:
+    def _pass_on(self, owner: ThreadOwner, thread_id: str, asked: CodexRequest) -> None:
         try:
             owner.asked(thread_id, asked)
         except Exception:  # noqa: BLE001 - nothing that is asked of one thread may end the others
@@ -201,7 +208,7 @@ class CodexServer:
         shown = line[:SHOWN_BYTES].decode(errors="replace")
         self._trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
 
-    async def _find_parent(self, thread_id: str, asked: Asked) -> None:
+    async def _find_parent(self, thread_id: str, asked: CodexRequest) -> None:
         """A sub-agent may ask before its parent has said that it began one."""
         above: str | None = thread_id
         with suppress(LegationError):
@@ -276,8 +283,8 @@ def _odd_thread_of(params: bytes) -> str | None:
 class PeerListener(Protocol):
     """Must not wait."""
 
-    def heard(self, heard: Heard) -> None: ...
-    def asked(self, asked: Asked) -> None: ...
+    def heard(self, heard: CodexNotification) -> None: ...
+    def asked(self, asked: CodexRequest) -> None: ...
     def stray(self, line: bytes) -> None: ...
 
 
@@ -287,7 +294,7 @@ class Peer:
     def __init__(self, child: Child, listener: PeerListener) -> None:
         self._child = child
         self._listener = listener
-        self._calls = Calls()
+        self._calls = OutgoingCalls()
         self._closed = False
 
     async def call(
@@ -349,7 +356,7 @@ class Peer:
         elif message.id:
             self._listener.asked(self._asked(message, line, is_cut))
         else:
-            self._listener.heard(Heard(message.method, bytes(message.params), line, is_cut))
+            self._listener.heard(CodexNotification(message.method, bytes(message.params), line, is_cut))
         return None
 
     def close(self) -> None:
@@ -357,8 +364,8 @@ class Peer:
         self._closed = True
         self._calls.abandon()
 
-    def _asked(self, message: Message, line: bytes, is_cut: bool) -> Asked:
-        return Asked(
+    def _asked(self, message: RpcMessage, line: bytes, is_cut: bool) -> CodexRequest:
+        return CodexRequest(
             message.method, bytes(message.params), line, bytes(message.id), self._write_answer, is_cut
         )
 

@@ -17,8 +17,8 @@ import msgspec
 
 from legation.agents.codex import permissions as asks
 from legation.agents.codex.messages import (
-    Asked,
-    Heard,
+    CodexNotification,
+    CodexRequest,
     ItemNews,
     ProposedPlan,
     ResolvedNews,
@@ -36,11 +36,10 @@ from legation.agents.codex.permissions import CodexPermissions
 from legation.agents.codex.server import CodexServer
 from legation.agents.codex.translate import CodexTranslator, TokenMeter, failure
 from legation.agents.driver import OnAnswer
-from legation.agents.native import NativeAgent, Permission, Reply
+from legation.agents.native import NativeAgent, PendingReply, PermissionDecision
 from legation.errors import AgentError, Conflict, LegationError
-from legation.wire.acp.sessions import PromptResponse
-from legation.wire.acp.toolcall import ToolCall, ToolCallUpdate
-from legation.wire.acp.updates import CurrentModeUpdate
+from legation.wire.acp.methods import PromptResponse
+from legation.wire.acp.updates import CurrentModeUpdate, ToolCall, ToolCallUpdate
 
 TURN_LIMIT: Final = 60.0  # seconds to take a prompt, not to work on it: the server's time
 INTERRUPT_LIMIT: Final = 10.0  # seconds to say that an interrupt was heard: the server's time
@@ -55,7 +54,7 @@ _log = logging.getLogger(__name__)
 class CodexTurn:
     """`id` is known once the server has taken the prompt."""
 
-    reply: Reply[PromptResponse]
+    reply: PendingReply[PromptResponse]
     id: str | None = None
     cancelled: bool = False
     plan: str | None = None
@@ -86,7 +85,7 @@ class CodexSession:
         given: tuple[UserInput, ...],
         on_answer: OnAnswer[PromptResponse],
     ) -> PromptResponse:
-        turn = self._turn = CodexTurn(Reply(on_answer))
+        turn = self._turn = CodexTurn(PendingReply(on_answer))
         self._tokens.begin_turn()
         try:
             await self._start(turn, given)
@@ -162,7 +161,7 @@ class CodexSession:
 
     # It speaks.
 
-    def heard(self, thread_id: str, heard: Heard) -> None:
+    def heard(self, thread_id: str, heard: CodexNotification) -> None:
         match heard.method:
             case "turn/started":
                 self._turn_began(thread_id, _read(heard, TurnNews))
@@ -177,10 +176,10 @@ class CodexSession:
             case _:
                 self._tell(thread_id, heard)
 
-    def asked(self, thread_id: str, asked: Asked) -> None:
+    def asked(self, thread_id: str, asked: CodexRequest) -> None:
         self._permissions.ask(thread_id, asked)
 
-    def _tell(self, thread_id: str, heard: Heard) -> None:
+    def _tell(self, thread_id: str, heard: CodexNotification) -> None:
         updates = self.translator.updates(thread_id, heard)
         if updates is None:
             self._agent.say_unknown(self.id, heard.line)
@@ -193,7 +192,7 @@ class CodexSession:
             ):  # else nobody could approve of it
                 self._turn.plan = news.item.text
 
-    def _used(self, thread_id: str, news: UsageNews | None, heard: Heard) -> None:
+    def _used(self, thread_id: str, news: UsageNews | None, heard: CodexNotification) -> None:
         if news is None:
             self._agent.say_unknown(self.id, heard.line)
         elif thread_id == self.id:  # a sub-agent has a window of its own
@@ -208,7 +207,7 @@ class CodexSession:
         ):  # between its answer and this news Codex refuses to interrupt a turn
             self._do(self._interrupt(thread_id, news.turn.id))
 
-    def _turn_ended(self, thread_id: str, news: TurnNews | None, heard: Heard) -> None:
+    def _turn_ended(self, thread_id: str, news: TurnNews | None, heard: CodexNotification) -> None:
         if news is None:
             self._agent.say_unknown(self.id, heard.line)
             return
@@ -262,7 +261,7 @@ class CodexSession:
         )
         self._do(self._decide(turn, call.tool_call_id, self._agent.ask_permission(self.id, call)))
 
-    async def _decide(self, turn: CodexTurn, call_id: str, coming: asyncio.Task[Permission]) -> None:
+    async def _decide(self, turn: CodexTurn, call_id: str, coming: asyncio.Task[PermissionDecision]) -> None:
         found = await coming
         status = "completed" if found.allowed else "failed"
         self._agent.say(self.id, ToolCallUpdate(tool_call_id=call_id, status=status))
@@ -290,7 +289,7 @@ class CodexSession:
             _log.error("cannot go on with a turn of Codex", exc_info=task.exception())
 
 
-def _read(heard: Heard, shape: type[_T]) -> _T | None:
+def _read(heard: CodexNotification, shape: type[_T]) -> _T | None:
     try:
         return msgspec.json.decode(heard.params, type=shape)
     except (ValueError, RecursionError):

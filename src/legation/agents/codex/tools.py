@@ -16,7 +16,7 @@ from legation.agents.codex.messages import (
     DynamicToolCall,
     EnteredReviewMode,
     ExitedReviewMode,
-    FileChange,
+    FileChangeItem,
     FileUpdate,
     FunctionCallOutput,
     ImageGeneration,
@@ -27,10 +27,10 @@ from legation.agents.codex.messages import (
     ThreadItem,
     WebSearch,
 )
-from legation.wire.acp.content import Text
-from legation.wire.acp.toolcall import (
+from legation.wire.acp.updates import (
     Content,
     Diff,
+    Text,
     ToolCall,
     ToolCallLocation,
     ToolCallStatus,
@@ -65,7 +65,7 @@ def tool_call(item: ThreadItem) -> ToolCall | None:
                 raw_input={"command": command, "cwd": item.cwd},
                 locations=read_locations(item.command_actions),
             )
-        case FileChange():
+        case FileChangeItem():
             return ToolCall(
                 tool_call_id=item.id,
                 title=change_title(item.changes),
@@ -115,7 +115,7 @@ def tool_end(item: ThreadItem) -> ToolCallUpdate | None:
                 content=_text(output) if output else None,
                 raw_output={"exitCode": item.exit_code, "output": output},
             )
-        case FileChange():
+        case FileChangeItem():
             return ToolCallUpdate(
                 tool_call_id=item.id,
                 status=status_of(item.status),

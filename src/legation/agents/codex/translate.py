@@ -13,15 +13,15 @@ import msgspec
 
 from legation.agents.codex.messages import (
     AgentMessage,
+    CodexNotification,
     CollabAgentToolCall,
     ConfigNews,
     ContextCompaction,
     DeltaNews,
     DeprecationNews,
     ErrorNews,
-    FileChange,
+    FileChangeItem,
     GuardianNews,
-    Heard,
     HookPrompt,
     ItemNews,
     LimitsNews,
@@ -31,7 +31,7 @@ from legation.agents.codex.messages import (
     PlanNews,
     ProgressNews,
     ProposedPlan,
-    Reasoning,
+    ReasoningItem,
     ReroutedNews,
     SubAgentActivity,
     SummaryPartNews,
@@ -40,24 +40,33 @@ from legation.agents.codex.messages import (
     TokenUsage,
     TurnError,
     UserInput,
-    UserMessage,
+    UserMessageItem,
     WarningNews,
 )
 from legation.agents.codex.tools import change_diffs, change_title, changed_locations, tool_call, tool_end
 from legation.agents.native import META
 from legation.agents.rpc import AgentRefused
-from legation.wire.acp.content import Audio, ContentBlock, EmbeddedResource, Image, ResourceLink, Text, Unread
-from legation.wire.acp.plan import Plan, PlanEntry
+from legation.wire.acp.methods import Usage
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.sessions import Usage
-from legation.wire.acp.toolcall import Content, ToolCall, ToolCallUpdate
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
+    Audio,
     CompactionUpdate,
+    Content,
+    ContentBlock,
+    EmbeddedResource,
+    Image,
     Notice,
+    Plan,
+    PlanEntry,
+    ResourceLink,
     SessionInfoUpdate,
     SessionUpdate,
+    Text,
+    ToolCall,
+    ToolCallUpdate,
+    Unread,
     UsageUpdate,
     UserMessageChunk,
 )
@@ -194,7 +203,7 @@ class CodexTranslator:
         self._output.clear()
         return tuple(ToolCallUpdate(tool_call_id=item.id, status="failed") for item in calls)
 
-    def updates(self, thread_id: str, heard: Heard) -> Updates | None:
+    def updates(self, thread_id: str, heard: CodexNotification) -> Updates | None:
         """None for what is not understood."""
         if heard.method in SILENT:
             return ()
@@ -210,7 +219,7 @@ class CodexTranslator:
 
     def replay(self, item: ThreadItem) -> Updates:
         """An item of the past."""
-        if isinstance(item, UserMessage):
+        if isinstance(item, UserMessageItem):
             texts = [str(each["text"]) for each in item.content if each.get("type") == "text"]
             return (UserMessageChunk(content=Text(text="\n".join(texts)), message_id=item.id),)
         return (*self._began(self._root, item), *self._ended(self._root, item))
@@ -238,7 +247,7 @@ class CodexTranslator:
         match item:
             case AgentMessage(text=text) | ProposedPlan(text=text):
                 return self._said(thread_id, item.id, text)
-            case Reasoning():
+            case ReasoningItem():
                 return self._thought(thread_id, item)
             case ContextCompaction():
                 return (CompactionUpdate(compaction_id=item.id, status="completed"),)
@@ -257,7 +266,7 @@ class CodexTranslator:
             return ()
         return (AgentMessageChunk(content=Text(text=text), message_id=item_id),)
 
-    def _thought(self, thread_id: str, item: Reasoning) -> Updates:
+    def _thought(self, thread_id: str, item: ReasoningItem) -> Updates:
         text = "\n\n".join(item.summary or item.content)
         if thread_id != self._root or self._came_in_pieces(item.id) or not text:
             return ()
@@ -301,7 +310,7 @@ class CodexTranslator:
 
     def _patch(self, thread_id: str, news: PatchNews) -> Updates:
         """What it is about to change is another thing now, and that is what will be asked about."""
-        item = FileChange(id=news.item_id, changes=news.changes, status="inProgress")
+        item = FileChangeItem(id=news.item_id, changes=news.changes, status="inProgress")
         if (thread_id, news.item_id) not in self._open:
             return self._began(thread_id, item)
         self._open[thread_id, item.id] = item

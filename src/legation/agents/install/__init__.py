@@ -1,18 +1,16 @@
 """Agents from npm: pinned by a lock that is part of this package, checked, unpacked, and never run while at it."""
 
-from legation.agents.install.folder import Installed, InstallFolder
+from legation.agents.install.folder import InstalledAgent, InstallFolder, Verified, verify
 from legation.agents.install.installer import Progress, install, uninstall
-from legation.agents.install.lock import Lock, Release, shipped
-from legation.agents.install.target import Target
-from legation.agents.install.verify import Verified, verify
+from legation.agents.install.lock import Lock, Release, TargetMachine, shipped
 
 __all__ = [
     "InstallFolder",
-    "Installed",
+    "InstalledAgent",
     "Lock",
     "Progress",
     "Release",
-    "Target",
+    "TargetMachine",
     "Verified",
     "install",
     "shipped",

@@ -1,17 +1,15 @@
-"""Where installed agents lie: `<data folder>/agents/<name>/<version>/`, beside the agents' homes.
-
-INV-1  A version is there when its folder is, whole: it is made under another name, brought to disk and renamed.
-INV-2  Folders whose name starts with a dot count for nothing, whoever left them.
-"""
+"""Installed agents on disk, and whether they are what the lock names."""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import hashlib
 import os
+import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +18,46 @@ from typing import IO, Final
 
 import msgspec
 
-from legation.agents.install.tree import FileMark
+from legation.agents.install.lock import Package, Release, TargetMachine, here
 from legation.errors import StorageFailed, TimedOut
 from legation.store.datafolder import make_folder
+
+# The files of a package, and one hash over them all: path, size, content and whether it is a program.
+
+_BLOCK = 1024 * 1024
+
+
+class FileMark(msgspec.Struct, frozen=True, array_like=True):
+    """`path` is relative to the package, with slashes."""
+
+    path: str
+    size: int
+    sha256: str
+    program: bool
+
+    def line(self) -> str:
+        return f"{'x' if self.program else '-'} {self.sha256} {self.size} {self.path}\n"
+
+
+def digest(marks: Iterable[FileMark]) -> str:
+    whole = hashlib.sha256()
+    for mark in sorted(marks, key=lambda each: each.path):
+        whole.update(mark.line().encode())
+    return whole.hexdigest()
+
+
+def content(path: Path) -> str:
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            whole.update(block)
+    return whole.hexdigest()
+
+
+# Where installed agents lie: `<data folder>/agents/<name>/<version>/`, beside the agents' homes.
+#
+# INV-1  A version is there when its folder is, whole: it is made under another name, brought to disk and renamed.
+# INV-2  Folders whose name starts with a dot count for nothing, whoever left them.
 
 RECORD: Final = "installed.json"
 OTHERS_LIMIT: Final = 3600.0  # seconds for another installation of the same agent to end: its network's time
@@ -36,7 +71,7 @@ class InstalledPackage(msgspec.Struct, frozen=True):
     files: tuple[FileMark, ...]
 
 
-class Installed(msgspec.Struct, frozen=True):
+class InstalledAgent(msgspec.Struct, frozen=True):
     """`lock` is the digest of what the lock named for this machine."""
 
     agent: str
@@ -60,15 +95,15 @@ class InstallFolder:
     def version(self, version: str) -> Path:
         return self.path / version
 
-    def find(self, version: str) -> Installed | None:
+    def find(self, version: str) -> InstalledAgent | None:
         """None also for one whose record cannot be read: it is to be installed again."""
         try:
-            found = msgspec.json.decode((self.version(version) / RECORD).read_bytes(), type=Installed)
+            found = msgspec.json.decode((self.version(version) / RECORD).read_bytes(), type=InstalledAgent)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
         return found if (found.agent, found.version) == (self.agent, version) else None
 
-    def versions(self) -> tuple[Installed, ...]:
+    def versions(self) -> tuple[InstalledAgent, ...]:
         """The newest installation first."""
         try:
             names = [each.name for each in self.path.iterdir() if not each.name.startswith(".")]
@@ -170,3 +205,87 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# Whether what is installed is what the lock names: every file, by size, content and mode, and no other.
+#
+# The record that lies with the files tells which of them is wrong; it is believed only where the lock's own hash over
+# a package's files agrees with it, so that a file changed together with the record is found too.
+
+MOST_SHOWN: Final = 50  # problems of one agent; more say nothing more
+
+
+class Verified(msgspec.Struct, frozen=True):
+    agent: str
+    version: str
+    files: int
+    bytes: int
+    problems: tuple[str, ...]
+
+    @property
+    def good(self) -> bool:
+        return not self.problems
+
+
+def verify(
+    folder: InstallFolder,
+    installed: InstalledAgent,
+    release: Release | None,
+    target: TargetMachine | None = None,
+) -> Verified:
+    """Reads every file. Without a `release` the lock does not know this version any more, and that is a problem."""
+    place = folder.version(installed.version)
+    problems = list(_against_lock(installed, release, target or here()))
+    listed = {f"{package.at}/{mark.path}": mark for package in installed.packages for mark in package.files}
+    problems += _against_record(place, listed)
+    size = sum(mark.size for mark in listed.values())
+    return Verified(installed.agent, installed.version, len(listed), size, tuple(problems[:MOST_SHOWN]))
+
+
+def _against_lock(installed: InstalledAgent, release: Release | None, target: TargetMachine) -> Iterator[str]:
+    if release is None:
+        yield f"{installed.version} is not in the lock of this Legation"
+        return
+    recorded = {package.at: package for package in installed.packages}
+    wanted = {package.at: package for package in release.packages_for(target)}
+    for at in sorted(recorded.keys() - wanted.keys()):
+        yield f"{at} is not in the lock"
+    for at, package in sorted(wanted.items()):
+        yield from _package(package, recorded[at].files if at in recorded else None)
+
+
+def _package(package: Package, files: tuple[FileMark, ...] | None) -> Iterator[str]:
+    if files is None:
+        yield f"{package.at} is missing"
+    elif digest(files) != package.tree:
+        yield f"{package.at} is not {package} as the lock names it"
+
+
+def _against_record(place: Path, listed: dict[str, FileMark]) -> Iterator[str]:
+    present = set(_present(place))
+    for path in sorted(present - listed.keys() - {RECORD}):
+        yield f"{path} does not belong there"
+    for path in sorted(listed.keys() - present):
+        yield f"{path} is missing"
+    for path in sorted(listed.keys() & present):
+        if problem := _difference(place / path, listed[path]):
+            yield f"{path} {problem}"
+
+
+def _present(place: Path) -> Iterator[str]:
+    for parent, folders, names in os.walk(place):
+        links = [name for name in folders if Path(parent, name).is_symlink()]
+        for name in (*names, *links):
+            yield Path(parent, name).relative_to(place).as_posix()
+
+
+def _difference(path: Path, mark: FileMark) -> str | None:
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            return "is not a file"
+        if found.st_size != mark.size or content(path) != mark.sha256:
+            return "has other content"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if bool(found.st_mode & 0o111) == mark.program else "has another mode"

@@ -1,23 +1,74 @@
-"""What may be installed: every package of every agent, by version and hash.
-
-INV-1  Nothing is fetched, unpacked or believed that is not named here: `integrity` is the hash of the tarball as
-       npm has it, `tree` that of what is in it (tree.py), `packed`, `size` and `files` are its bounds.
-INV-2  The lock names packages, never the place they come from: that is the owner's setting (registry.py).
-"""
+"""What may be installed: every package of every agent, by version and hash; and for which machine."""
 
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
 
-from legation.agents.install.target import Target
-from legation.errors import ConfigInvalid, NotFound
+from legation.errors import ConfigInvalid, NotFound, Unavailable
+
+# The machine that an agent is installed for: platform packages and the paths in them depend on it.
+
+_CPUS: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+_CPU_FILE: Final = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMachine:
+    """In npm's words. `avx2` tells x64 builds for newer processors from those for all."""
+
+    cpu: str
+    libc: str
+    avx2: bool = True
+
+    def takes(self, cpu: Sequence[str], libc: Sequence[str], avx2: bool | None) -> bool:
+        """Whether a package that names these, or none, is for this machine."""
+        fits = (not cpu or self.cpu in cpu) and (not libc or self.libc in libc)
+        return fits and (avx2 is None or self.cpu != "x64" or avx2 == self.avx2)
+
+    def fill(self, template: str) -> str:
+        """A path with this machine in it."""
+        baseline = "-baseline" if self.cpu == "x64" and not self.avx2 else ""
+        musl = "-musl" if self.libc == "musl" else ""
+        machine = {"x64": "x86_64", "arm64": "aarch64"}[self.cpu]
+        return template.format(cpu=self.cpu, machine=machine, baseline=baseline, musl=musl)
+
+
+@cache
+def here() -> TargetMachine:
+    cpu = _CPUS.get(platform.machine().lower())
+    if cpu is None or sys.platform != "linux":
+        raise Unavailable(
+            f"cannot install agents on {sys.platform} {platform.machine()}: they are locked for Linux on x64 and"
+            f" arm64; name your own with a stanza in agents.toml"
+        )
+    host = str(sysconfig.get_config_var("HOST_GNU_TYPE") or "")
+    return TargetMachine(cpu, "musl" if host.endswith("musl") else "glibc", avx2=_has_avx2())
+
+
+def _has_avx2() -> bool:
+    try:
+        return " avx2 " in _CPU_FILE.read_text().replace("\n", " ")
+    except OSError:
+        return False  # the build for all runs anyway
+
+
+# What may be installed: every package of every agent, by version and hash.
+#
+# INV-1  Nothing is fetched, unpacked or believed that is not named here: `integrity` is the hash of the tarball as
+#        npm has it, `tree` that of what is in it (tree.py), `packed`, `size` and `files` are its bounds.
+# INV-2  The lock names packages, never the place they come from: that is the owner's setting (registry.py).
 
 FILE: Final = "lock.json"
 _NAME: Final = re.compile(r"(@[a-z0-9._~-]+/)?[a-z0-9~][a-zA-Z0-9._~-]*")
@@ -45,7 +96,7 @@ class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return f"{self.name}@{self.version}"
 
 
-class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+class OfferedChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     """A mode or a model that an agent offers."""
 
     id: str
@@ -58,18 +109,18 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     version: str
     packages: tuple[Package, ...]
-    modes: tuple[Choice, ...] = ()
-    models: tuple[Choice, ...] = ()
+    modes: tuple[OfferedChoice, ...] = ()
+    models: tuple[OfferedChoice, ...] = ()
 
-    def packages_for(self, target: Target) -> tuple[Package, ...]:
+    def packages_for(self, target: TargetMachine) -> tuple[Package, ...]:
         return tuple(each for each in self.packages if target.takes(each.cpu, each.libc, each.avx2))
 
-    def covers(self, target: Target) -> bool:
+    def covers(self, target: TargetMachine) -> bool:
         """Whether it was locked for such a machine: one that has platform packages needs one of them."""
         apart = [each for each in self.packages if each.cpu or each.libc]
         return not apart or any(each in apart for each in self.packages_for(target))
 
-    def digest(self, target: Target) -> str:
+    def digest(self, target: TargetMachine) -> str:
         """Of what is installed there: another one means that it must be installed anew."""
         lines = sorted(f"{each.at} {each.integrity} {each.tree}" for each in self.packages_for(target))
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -97,10 +148,10 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def shipped() -> Lock:
-    return read(files("legation.agents.install").joinpath(FILE).read_bytes())
+    return read_lock(files("legation.agents.install").joinpath(FILE).read_bytes())
 
 
-def read(text: bytes) -> Lock:
+def read_lock(text: bytes) -> Lock:
     try:
         lock = msgspec.json.decode(text, type=Lock)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

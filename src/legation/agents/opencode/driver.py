@@ -19,9 +19,9 @@ import msgspec
 from legation.agents.driver import OnAnswer, OpenRequest
 from legation.agents.native import DriverContext, NativeAgent
 from legation.agents.opencode.launch import home_must_bring_no_code, must_bring_no_code
-from legation.agents.opencode.messages import Event, SessionInfo, SessionUpdated
+from legation.agents.opencode.messages import Event, SessionInfo, SessionUpdatedEvent
 from legation.agents.opencode.options import offered
-from legation.agents.opencode.server import Listener, OpenCodeServer
+from legation.agents.opencode.server import OpenCodeServer, ServerListener
 from legation.agents.opencode.session import OpenCodeSession
 from legation.agents.output import last_words
 from legation.agents.pool import Lease, pool_key
@@ -29,22 +29,20 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, ConfigInvalid, InvalidParams, LegationError, TimedOut
 from legation.proc import Exit
 from legation.wire import jsontext
-from legation.wire.acp import sessions as acp
-from legation.wire.acp.capabilities import (
+from legation.wire.acp import methods as acp
+from legation.wire.acp.methods import (
     AgentCapabilities,
     Implementation,
     InitializeResponse,
     McpCapabilities,
+    McpServer,
     PromptCapabilities,
     SessionCapabilities,
     Supported,
 )
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.shape import PROTOCOL_VERSION
-from legation.wire.acp.updates import Notice
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod, ErrorCode, RpcError
+from legation.wire.acp.updates import ContentBlock, Notice
+from legation.wire.event_types import DiagnosticCode
 
 LISTED: Final = 1000  # sessions in one list
 END_LIMIT: Final = 5.0  # seconds to end a turn whose session is closed: the server's time
@@ -53,7 +51,7 @@ _T = TypeVar("_T")
 
 
 class OpenCodeAgent(NativeAgent):
-    """An agent of the host with sessions on one or more servers; a `Listener` of those."""
+    """An agent of the host with sessions on one or more servers; a `ServerListener` of those."""
 
     HELLO: ClassVar = InitializeResponse(
         protocol_version=PROTOCOL_VERSION,
@@ -121,11 +119,11 @@ class OpenCodeAgent(NativeAgent):
             self._ended.set_result(found)
         return found
 
-    # What its servers tell: `server.Listener`.
+    # What its servers tell: `server.ServerListener`.
 
     def take(self, event: Event) -> None:
         own = next((each for each in self._sessions.values() if each.has(event.session_id)), None)
-        if own is None and isinstance(event.body, SessionUpdated):  # a sub-agent's, which begins
+        if own is None and isinstance(event.body, SessionUpdatedEvent):  # a sub-agent's, which begins
             parent = event.body.info.parent_id
             own = next((each for each in self._sessions.values() if each.has(parent)), None)
         if own is not None:
@@ -371,7 +369,7 @@ async def _answered(
 class ServerLeases:
     """`listener` joins every server that is leased."""
 
-    def __init__(self, context: DriverContext, listener: Listener) -> None:
+    def __init__(self, context: DriverContext, listener: ServerListener) -> None:
         self._context = context
         self._listener = listener
         self._held: dict[str, Lease[OpenCodeServer]] = {}

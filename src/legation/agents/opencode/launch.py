@@ -21,7 +21,7 @@ import msgspec
 from legation.agents.native import pairs
 from legation.errors import ConfigInvalid, Forbidden
 from legation.proc import Command
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 
 CONTENT: Final = "OPENCODE_CONFIG_CONTENT"
 PASSWORD: Final = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 - the variable's name

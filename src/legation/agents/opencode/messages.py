@@ -22,19 +22,19 @@ def _wire_name(name: str) -> str:
 
 # Type checkers do not let options of a Struct pass to its children, as msgspec does.
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Native(msgspec.Struct, frozen=True, kw_only=True, rename=_wire_name):
+class OpenCodeShape(msgspec.Struct, frozen=True, kw_only=True, rename=_wire_name):
     """Base of all that is read."""
 
 
 # Messages and their parts.
 
 
-class CacheTokens(Native):
+class CacheTokens(OpenCodeShape):
     read: float
     write: float
 
 
-class Tokens(Native):
+class OpenCodeTokens(OpenCodeShape):
     input: float
     output: float
     reasoning: float
@@ -47,21 +47,21 @@ class Tokens(Native):
         return int(self.input + self.cache.read + self.cache.write + self.output + self.reasoning)
 
 
-class ErrorData(Native):
+class ErrorData(OpenCodeShape):
     message: str | None = None
     status_code: int | None = None
     is_retryable: bool | None = None
     provider_id: str | None = None
 
 
-class NativeError(Native):
+class NativeError(OpenCodeShape):
     """One shape for all kinds of errors; `name` is the kind."""
 
     name: str
     data: ErrorData
 
 
-class Span(Native):
+class TimeSpan(OpenCodeShape):
     """When a message or a part began and ended, in milliseconds."""
 
     created: float | None = None
@@ -70,29 +70,29 @@ class Span(Native):
     end: float | None = None
 
 
-class ModelName(Native):
+class ModelName(OpenCodeShape):
     provider_id: str
     model_id: str
     variant: str | None = None
 
 
-class UserMessage(Native, tag="user", tag_field="role"):
+class UserMessage(OpenCodeShape, tag="user", tag_field="role"):
     id: str
     session_id: str
     agent: str
     model: ModelName
 
 
-class AssistantMessage(Native, tag="assistant", tag_field="role"):
+class AssistantMessage(OpenCodeShape, tag="assistant", tag_field="role"):
     """An answer to the user's message `parent_id`. `finish` is the model's reason to end; a message that has ended has
     `time.completed`."""
 
     id: str
     session_id: str
     parent_id: str
-    time: Span
+    time: TimeSpan
     cost: float
-    tokens: Tokens
+    tokens: OpenCodeTokens
     finish: str | None = None
     error: NativeError | None = None
     summary: bool | None = None
@@ -101,7 +101,7 @@ class AssistantMessage(Native, tag="assistant", tag_field="role"):
 Message: TypeAlias = UserMessage | AssistantMessage
 
 
-class _Part(Native):
+class _Part(OpenCodeShape):
     id: str
     session_id: str
     message_id: str
@@ -111,38 +111,38 @@ class TextPart(_Part, tag="text", tag_field="type"):
     text: str
     synthetic: bool | None = None
     ignored: bool | None = None
-    time: Span | None = None
+    time: TimeSpan | None = None
 
 
 class ReasoningPart(_Part, tag="reasoning", tag_field="type"):
     text: str
-    time: Span
+    time: TimeSpan
 
 
-class ToolPending(Native, tag="pending", tag_field="status"):
+class ToolPending(OpenCodeShape, tag="pending", tag_field="status"):
     input: Mapping[str, Any]
 
 
-class ToolRunning(Native, tag="running", tag_field="status"):
+class ToolRunning(OpenCodeShape, tag="running", tag_field="status"):
     input: Mapping[str, Any]
     title: str | None = None
     metadata: Mapping[str, Any] | None = None
 
 
-class ToolCompleted(Native, tag="completed", tag_field="status"):
+class ToolCompleted(OpenCodeShape, tag="completed", tag_field="status"):
     input: Mapping[str, Any]
     output: str
     title: str
     metadata: Mapping[str, Any]
 
 
-class ToolFailed(Native, tag="error", tag_field="status"):
+class ToolErrored(OpenCodeShape, tag="error", tag_field="status"):
     input: Mapping[str, Any]
     error: str
     metadata: Mapping[str, Any] | None = None
 
 
-ToolState: TypeAlias = ToolPending | ToolRunning | ToolCompleted | ToolFailed
+ToolState: TypeAlias = ToolPending | ToolRunning | ToolCompleted | ToolErrored
 
 
 class ToolPart(_Part, tag="tool", tag_field="type"):
@@ -164,7 +164,7 @@ class StepStartPart(_Part, tag="step-start", tag_field="type"):
 class StepFinishPart(_Part, tag="step-finish", tag_field="type"):
     reason: str
     cost: float
-    tokens: Tokens
+    tokens: OpenCodeTokens
 
 
 class CompactionPart(_Part, tag="compaction", tag_field="type"):
@@ -207,7 +207,7 @@ Part: TypeAlias = (
 )
 
 
-class Told(Native):
+class Told(OpenCodeShape):
     """A message of the history. Its parts are read one by one: one that nobody knows must not hide the others."""
 
     info: Message
@@ -228,15 +228,15 @@ class Told(Native):
 # What a session is and does.
 
 
-class Busy(Native, tag="busy", tag_field="type"):
+class Busy(OpenCodeShape, tag="busy", tag_field="type"):
     pass
 
 
-class Idle(Native, tag="idle", tag_field="type"):
+class Idle(OpenCodeShape, tag="idle", tag_field="type"):
     pass
 
 
-class Retry(Native, tag="retry", tag_field="type"):
+class Retry(OpenCodeShape, tag="retry", tag_field="type"):
     """It asks the model again at `next`, in milliseconds since the epoch."""
 
     attempt: int
@@ -247,18 +247,18 @@ class Retry(Native, tag="retry", tag_field="type"):
 Status: TypeAlias = Busy | Idle | Retry
 
 
-class SessionModel(Native):
+class SessionModel(OpenCodeShape):
     id: str
     provider_id: str
     variant: str | None = None
 
 
-class SessionTime(Native):
+class SessionTime(OpenCodeShape):
     created: int
     updated: int
 
 
-class SessionInfo(Native):
+class SessionInfo(OpenCodeShape):
     id: str
     directory: str
     title: str
@@ -269,7 +269,7 @@ class SessionInfo(Native):
     model: SessionModel | None = None
 
 
-class Todo(Native):
+class TodoItem(OpenCodeShape):
     content: str
     status: str
     priority: str
@@ -278,26 +278,26 @@ class Todo(Native):
 # What OpenCode waits for: told as events, and listed while it does.
 
 
-class ToolRef(Native):
+class CallRef(OpenCodeShape):
     message_id: str
     call_id: str
 
 
-class PermissionRequest(Native):
+class PermissionRequest(OpenCodeShape):
     id: str
     session_id: str
     permission: str
     patterns: tuple[str, ...]
     metadata: Mapping[str, Any]
-    tool: ToolRef | None = None
+    tool: CallRef | None = None
 
 
-class QuestionOption(Native):
+class QuestionOption(OpenCodeShape):
     label: str
     description: str
 
 
-class QuestionInfo(Native):
+class OpenCodeQuestion(OpenCodeShape):
     question: str
     header: str
     options: tuple[QuestionOption, ...]
@@ -305,67 +305,67 @@ class QuestionInfo(Native):
     custom: bool | None = None
 
 
-class QuestionRequest(Native):
+class QuestionRequest(OpenCodeShape):
     id: str
     session_id: str
-    questions: tuple[QuestionInfo, ...]
-    tool: ToolRef | None = None
+    questions: tuple[OpenCodeQuestion, ...]
+    tool: CallRef | None = None
 
 
 # What there is to choose from, where the server is asked.
 
 
-class Rule(Native):
+class PermissionRule(OpenCodeShape):
     permission: str
     pattern: str
     action: str
 
 
-class OfferedAgent(Native):
+class OfferedAgent(OpenCodeShape):
     """`mode` is primary, subagent or all."""
 
     name: str
     mode: str
-    permission: tuple[Rule, ...]
+    permission: tuple[PermissionRule, ...]
     description: str | None = None
     hidden: bool | None = None
 
 
-class ModelLimit(Native):
+class ModelLimit(OpenCodeShape):
     context: float
 
 
-class ModelInfo(Native):
+class OpenCodeModel(OpenCodeShape):
     id: str
     name: str
     limit: ModelLimit
     variants: Mapping[str, Any] | None = None
 
 
-class ProviderInfo(Native):
+class ProviderInfo(OpenCodeShape):
     id: str
     name: str
-    models: Mapping[str, ModelInfo]
+    models: Mapping[str, OpenCodeModel]
 
 
-class Providers(Native):
+class Providers(OpenCodeShape):
     """`default` is the model of each provider that it would choose by itself."""
 
     providers: tuple[ProviderInfo, ...]
     default: Mapping[str, str]
 
 
-class Config(Native):
+class Config(OpenCodeShape):
     """GET /config: of all that it has, the model that was chosen."""
 
     model: str | None = None
 
 
-class Health(Native):
+class ServerHealth(OpenCodeShape):
     version: str
 
 
-class McpStatus(Native):
+class McpStatus(OpenCodeShape):
     status: str
     error: str | None = None
 
@@ -373,17 +373,17 @@ class McpStatus(Native):
 # Events: which the server sends, which of them this driver reads, and which it drops, and why.
 
 
-class MessageUpdated(Native):
+class MessageUpdated(OpenCodeShape):
     session_id: str
     info: Message
 
 
-class PartUpdated(Native):
+class PartUpdated(OpenCodeShape):
     session_id: str
     part: Part
 
 
-class PartDelta(Native):
+class PartDelta(OpenCodeShape):
     session_id: str
     message_id: str
     part_id: str
@@ -391,76 +391,76 @@ class PartDelta(Native):
     delta: str
 
 
-class SessionUpdated(Native):
+class SessionUpdatedEvent(OpenCodeShape):
     session_id: str
     info: SessionInfo
 
 
-class SessionCreated(SessionUpdated):
+class SessionCreatedEvent(SessionUpdatedEvent):
     pass
 
 
-class StatusChanged(Native):
+class StatusChanged(OpenCodeShape):
     session_id: str
     status: Status
 
 
-class SessionIdle(Native):
+class SessionIdle(OpenCodeShape):
     session_id: str
 
 
-class SessionFailed(Native):
+class SessionFailed(OpenCodeShape):
     session_id: str | None = None
     error: NativeError | None = None
 
 
-class SessionCompacted(Native):
+class SessionCompacted(OpenCodeShape):
     session_id: str
 
 
-class PermissionAsked(PermissionRequest):
+class PermissionAskedEvent(PermissionRequest):
     pass
 
 
-class PermissionReplied(Native):
+class PermissionReplied(OpenCodeShape):
     session_id: str
     request_id: str
     reply: str
 
 
-class QuestionAsked(QuestionRequest):
+class QuestionAskedEvent(QuestionRequest):
     pass
 
 
-class QuestionEnded(Native):
+class QuestionEnded(OpenCodeShape):
     """Answered or rejected."""
 
     session_id: str
     request_id: str
 
 
-class TodoUpdated(Native):
+class TodoUpdated(OpenCodeShape):
     session_id: str
-    todos: tuple[Todo, ...]
+    todos: tuple[TodoItem, ...]
 
 
-class InstanceDisposed(Native):
+class InstanceDisposed(OpenCodeShape):
     directory: str
 
 
-READ: Final[Mapping[str, type[Native]]] = {
+READ: Final[Mapping[str, type[OpenCodeShape]]] = {
     "message.updated": MessageUpdated,
     "message.part.updated": PartUpdated,
     "message.part.delta": PartDelta,
-    "session.created": SessionCreated,
-    "session.updated": SessionUpdated,
+    "session.created": SessionCreatedEvent,
+    "session.updated": SessionUpdatedEvent,
     "session.status": StatusChanged,
     "session.idle": SessionIdle,
     "session.error": SessionFailed,
     "session.compacted": SessionCompacted,
-    "permission.asked": PermissionAsked,
+    "permission.asked": PermissionAskedEvent,
     "permission.replied": PermissionReplied,
-    "question.asked": QuestionAsked,
+    "question.asked": QuestionAskedEvent,
     "question.replied": QuestionEnded,
     "question.rejected": QuestionEnded,
     "todo.updated": TodoUpdated,
@@ -544,7 +544,7 @@ class Event:
     line: bytes
     directory: str | None = None
     session_id: str | None = None
-    body: Native | None = None
+    body: OpenCodeShape | None = None
     is_cut: bool = False
 
     @property

@@ -9,10 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from legation.agents.opencode.messages import Config, ModelInfo, OfferedAgent, Providers, Rule, SessionInfo
+from legation.agents.opencode.messages import (
+    Config,
+    OfferedAgent,
+    OpenCodeModel,
+    PermissionRule,
+    Providers,
+    SessionInfo,
+)
 from legation.agents.opencode.server import ServerApi
 from legation.errors import InvalidParams
-from legation.wire.acp.config import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
+from legation.wire.acp.updates import ConfigOption, SelectChoice, SelectOption, SessionMode, SessionModeState
 
 BUILD: Final = "build"
 DEFAULT: Final = (
@@ -26,7 +33,7 @@ _FREE: Final = frozenset(
 )
 
 
-def asks(rules: tuple[Rule, ...]) -> bool:
+def asks(rules: tuple[PermissionRule, ...]) -> bool:
     """Whether the rules end with asking, or refusing, and what follows that allows nothing but the harmless."""
     general = [
         at
@@ -111,7 +118,7 @@ class OpenCodeOptions:
                 return replace(self, variant=None if value == DEFAULT else value)
         raise InvalidParams(f"cannot set {option!r} to that: OpenCode does not offer it; look at the options")
 
-    def find(self, name: str) -> ModelInfo | None:
+    def find(self, name: str) -> OpenCodeModel | None:
         provider, _, model = name.partition("/")
         for each in self.providers.providers:
             if each.id == provider:
@@ -144,7 +151,7 @@ class OpenCodeOptions:
             id=MODEL, name="Model", category="model", current_value=self.model or "", options=tuple(choices)
         )
 
-    def _variants(self, model: ModelInfo) -> SelectOption:
+    def _variants(self, model: OpenCodeModel) -> SelectOption:
         names = (DEFAULT, *(model.variants or {}))
         return SelectOption(
             id=VARIANT,

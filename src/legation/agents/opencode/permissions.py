@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from legation.agents.native import Permission, TaskSet, question_field
+from legation.agents.native import PermissionDecision, TaskSet, question_field
 from legation.agents.opencode.messages import (
     PermissionRequest,
     QuestionRequest,
@@ -28,14 +28,13 @@ from legation.agents.opencode.tools import asked_call
 from legation.agents.opencode.translate import OpenCodeTranslator
 from legation.agents.opencode.turn import OpenCodeTurns, foreign_answer
 from legation.errors import LegationError
-from legation.wire.acp.elicitation import (
+from legation.wire.acp.methods import (
     CreateElicitationRequest,
     CreateElicitationResponse,
     ElicitationValue,
 )
-from legation.wire.acp.toolcall import ToolCallPatch
-from legation.wire.acp.updates import SessionUpdate
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.acp.updates import SessionUpdate, ToolCallPatch
+from legation.wire.event_types import DiagnosticCode
 
 EARLY_LIMIT: Final = 2.0  # seconds from a permission to the arguments of its call: the server's time
 
@@ -55,15 +54,15 @@ class OpenCodeHost(Protocol):
     def say_unknown(self, session_id: str, line: bytes) -> None: ...
     def mark_cut(self, session_id: str, call_id: str) -> None: ...
     def trouble(self, code: DiagnosticCode, message: str) -> None: ...
-    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[Permission]: ...
+    def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[PermissionDecision]: ...
     def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
     request: PermissionRequest
-    task: asyncio.Task[Permission]
-    decision: Permission | None = None
+    task: asyncio.Task[PermissionDecision]
+    decision: PermissionDecision | None = None
     sent: str | None = None
 
 
@@ -190,11 +189,11 @@ class OpenCodePermissions:
         self._settle(asked.request.session_id)
         return reply == "reject" or asked.sent == reply
 
-    def _decided(self, asked: _Open, task: asyncio.Task[Permission]) -> None:
+    def _decided(self, asked: _Open, task: asyncio.Task[PermissionDecision]) -> None:
         if self._permissions.get(asked.request.id) is not asked:
             return  # withdrawn
         if task.cancelled() or task.exception() is not None:
-            asked.decision = Permission(allowed=False, message=UNDECIDED)
+            asked.decision = PermissionDecision(allowed=False, message=UNDECIDED)
         else:
             asked.decision = task.result()
         self._settle(asked.request.session_id)

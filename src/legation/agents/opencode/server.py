@@ -29,14 +29,14 @@ from legation.agents.native import Trouble, brief_of
 from legation.agents.opencode.launch import mcp_config, serve
 from legation.agents.opencode.messages import (
     Event,
-    Health,
     Idle,
     InstanceDisposed,
     McpStatus,
     PermissionRequest,
     QuestionRequest,
+    ServerHealth,
     SessionInfo,
-    SessionUpdated,
+    SessionUpdatedEvent,
     Status,
     Told,
     read_event,
@@ -47,9 +47,9 @@ from legation.errors import AgentError, AgentExited, LegationError, TimedOut, Tr
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.proc.lines import LineSplitter, Redact
 from legation.wire import jsontext
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.event_types import DiagnosticCode
 
 EVENTS: Final = "/global/event"  # of all folders
 SILENCE_LIMIT: Final = (
@@ -63,7 +63,7 @@ REST_LIMIT: Final = 5.0  # seconds for the last events to be taken: the store's 
 _log = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
+class ServerListener(Protocol):
     """`take`, `trouble` and `lost` are called while reading and must not wait."""
 
     def take(self, event: Event) -> None: ...
@@ -83,8 +83,8 @@ class OpenCodeServer:
         self.version = version
         self.ended = False
         self._pipes = pipes
-        self._listeners: set[Listener] = set()
-        self._of_session: dict[str, Listener] = {}
+        self._listeners: set[ServerListener] = set()
+        self._of_session: dict[str, ServerListener] = {}
         self._connected = asyncio.Event()
         self._prepared: set[str] = set()
         self._preparing = asyncio.Lock()
@@ -107,7 +107,7 @@ class OpenCodeServer:
             async with asyncio.timeout(timeout):
                 url = await address(child, stray)
                 api = ServerApi(url, password, redact=pipes.redact, max_answer=pipes.max_line)
-                version = (await api.get("/global/health", Health, timeout=timeout)).version
+                version = (await api.get("/global/health", ServerHealth, timeout=timeout)).version
                 server = cls(child, api, pipes, version)
         except BaseException as error:
             if api is not None:
@@ -134,14 +134,14 @@ class OpenCodeServer:
                 f"cannot use OpenCode's server: its event stream did not begin within {timeout:g} s"
             ) from None
 
-    def join(self, listener: Listener) -> None:
+    def join(self, listener: ServerListener) -> None:
         self._listeners.add(listener)
 
-    def part(self, listener: Listener) -> None:
+    def part(self, listener: ServerListener) -> None:
         self._listeners.discard(listener)
         self._of_session = {name: each for name, each in self._of_session.items() if each is not listener}
 
-    def listen(self, session_id: str, listener: Listener) -> None:
+    def listen(self, session_id: str, listener: ServerListener) -> None:
         self._of_session[session_id] = listener
 
     def forget(self, session_id: str) -> None:
@@ -223,7 +223,7 @@ class OpenCodeServer:
         deadline = time.monotonic() + RECONNECT_LIMIT
         while not self.ended and time.monotonic() < deadline:
             try:
-                await self.api.get("/global/health", Health, timeout=RECONNECT_LIMIT)
+                await self.api.get("/global/health", ServerHealth, timeout=RECONNECT_LIMIT)
             except LegationError:
                 await asyncio.sleep(RECONNECT_PAUSE)
             else:
@@ -236,7 +236,7 @@ class OpenCodeServer:
                 await listener.catch_up()
 
     async def _take(self, lines: list[bytes]) -> None:
-        told: set[Listener] = set()
+        told: set[ServerListener] = set()
         for handled, line in enumerate(lines, 1):
             event = await event_of(line, self._tell_all)
             if handled % SLICE_LINES == 0:
@@ -252,8 +252,8 @@ class OpenCodeServer:
         for listener in told:
             await listener.room()
 
-    def _hand_on(self, event: Event) -> set[Listener]:
-        if isinstance(event.body, SessionUpdated) and event.body.info.parent_id in self._of_session:
+    def _hand_on(self, event: Event) -> set[ServerListener]:
+        if isinstance(event.body, SessionUpdatedEvent) and event.body.info.parent_id in self._of_session:
             self._of_session.setdefault(event.body.session_id, self._of_session[event.body.info.parent_id])
         listener = self._of_session.get(event.session_id or "")
         if listener is not None:

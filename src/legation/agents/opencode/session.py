@@ -15,16 +15,16 @@ from legation.agents.opencode.messages import (
     Part,
     PartDelta,
     PartUpdated,
-    PermissionAsked,
+    PermissionAskedEvent,
     PermissionReplied,
-    QuestionAsked,
+    QuestionAskedEvent,
     QuestionEnded,
     Retry,
     SessionCompacted,
     SessionFailed,
     SessionIdle,
     SessionInfo,
-    SessionUpdated,
+    SessionUpdatedEvent,
     StatusChanged,
     StepFinishPart,
     TodoUpdated,
@@ -40,10 +40,9 @@ from legation.agents.opencode.translate import OpenCodeTranslator, plan, prompt_
 from legation.agents.opencode.turn import MESSAGE_LENGTH, OpenCodeTurns
 from legation.errors import LegationError
 from legation.wire import jsontext
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.sessions import PromptResponse
+from legation.wire.acp.methods import McpServer, PromptResponse
 from legation.wire.acp.updates import (
+    ContentBlock,
     Cost,
     CurrentModeUpdate,
     Notice,
@@ -51,7 +50,7 @@ from legation.wire.acp.updates import (
     SessionUpdate,
     UsageUpdate,
 )
-from legation.wire.diagnostic import DiagnosticCode
+from legation.wire.event_types import DiagnosticCode
 
 _UNNAMED: Final = "New session - "  # how a title begins that nobody has given
 
@@ -135,7 +134,7 @@ class OpenCodeSession:
                 self._part(body.part, event.line)
             case PartDelta():
                 self._say(event, *self._delta(body))
-            case SessionUpdated():
+            case SessionUpdatedEvent():
                 self._info(body.info, event)
             case StatusChanged():
                 self._status(body, event)
@@ -146,18 +145,18 @@ class OpenCodeSession:
                     self._turns.failed(body.error)
             case SessionCompacted():
                 self._say(event, *self._translator.compacted())
-            case PermissionAsked():
+            case PermissionAskedEvent():
                 if event.is_cut:
                     self._host.mark_cut(self.id, body.tool.call_id if body.tool else body.id)
                 self._permissions.permission(body)
             case PermissionReplied():
                 self._permissions.replied(body.request_id, body.reply)
-            case QuestionAsked() if event.is_cut:
+            case QuestionAskedEvent() if event.is_cut:
                 self._host.trouble(
                     DiagnosticCode.AGENT_LINE_TOO_LONG, f"rejected a question of the agent's: {TOO_LONG}"
                 )
                 self._permissions.reject(body)
-            case QuestionAsked():
+            case QuestionAskedEvent():
                 self._permissions.question(body)
             case QuestionEnded():
                 self._permissions.question_ended(body.request_id)

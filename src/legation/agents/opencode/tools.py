@@ -12,15 +12,15 @@ import msgspec
 from legation.agents.opencode.messages import (
     PermissionRequest,
     ToolCompleted,
-    ToolFailed,
+    ToolErrored,
     ToolPart,
     ToolPending,
     ToolState,
 )
-from legation.wire.acp.content import Text
-from legation.wire.acp.toolcall import (
+from legation.wire.acp.updates import (
     Content,
     Diff,
+    Text,
     ToolCall,
     ToolCallContent,
     ToolCallLocation,
@@ -111,7 +111,7 @@ def update_of(part: ToolPart) -> ToolCallUpdate:
     )
     if isinstance(state, ToolCompleted):
         return _replaced(update, {"output": state.output})
-    return _replaced(update, {"error": state.error}) if isinstance(state, ToolFailed) else update
+    return _replaced(update, {"error": state.error}) if isinstance(state, ToolErrored) else update
 
 
 def asked_call(request: PermissionRequest, part: ToolPart | None, names: Names) -> ToolCallPatch:
@@ -198,7 +198,7 @@ def _content(tool: str, state: ToolState) -> tuple[ToolCallContent, ...] | None:
     shown: list[ToolCallContent] = [*_changes(tool, state)]
     if isinstance(state, ToolCompleted) and state.output and not shown:
         shown.append(Content(content=Text(text=state.output)))
-    elif isinstance(state, ToolFailed):
+    elif isinstance(state, ToolErrored):
         shown.append(Content(content=Text(text=state.error)))
     return tuple(shown) or None
 

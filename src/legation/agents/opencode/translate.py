@@ -26,20 +26,27 @@ from legation.agents.opencode.messages import (
     StepStartPart,
     SubtaskPart,
     TextPart,
-    Todo,
+    TodoItem,
     ToolPart,
     UserMessage,
 )
 from legation.agents.opencode.tools import Names, call_of, update_of
-from legation.wire.acp.content import Audio, ContentBlock, EmbeddedResource, Image, ResourceLink, Text
-from legation.wire.acp.plan import PLAN_STATUSES, Plan, PlanEntry
-from legation.wire.acp.toolcall import ToolCall
 from legation.wire.acp.updates import (
+    PLAN_STATUSES,
     AgentMessageChunk,
     AgentThoughtChunk,
+    Audio,
     CompactionSummaryChunk,
     CompactionUpdate,
+    ContentBlock,
+    EmbeddedResource,
+    Image,
+    Plan,
+    PlanEntry,
+    ResourceLink,
     SessionUpdate,
+    Text,
+    ToolCall,
     UserMessageChunk,
 )
 
@@ -174,7 +181,7 @@ class OpenCodeTranslator:
         return new
 
 
-def plan(todos: tuple[Todo, ...]) -> Plan:
+def plan(todos: tuple[TodoItem, ...]) -> Plan:
     """The plan, without what was given up."""
     return Plan(
         entries=tuple(

@@ -18,21 +18,21 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 from legation.agents.driver import OnAnswer
-from legation.agents.native import Reply, TaskSet
+from legation.agents.native import PendingReply, TaskSet
 from legation.agents.opencode.messages import (
     AssistantMessage,
     Message,
     NativeError,
+    OpenCodeTokens,
     Retry,
     StepFinishPart,
-    Tokens,
     UserMessage,
 )
 from legation.agents.opencode.server import PROMPT_LIMIT, RemoteSession
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, LegationError
+from legation.wire.acp.methods import PromptResponse, StopReason, Usage
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.sessions import PromptResponse, StopReason, Usage
 
 BUSY_LIMIT: Final = 5.0  # seconds from a prompt that was taken to its beginning: the server's time
 ABORT_TRIES: Final = 3  # an abort that comes before the turn has begun is lost
@@ -85,7 +85,7 @@ class OpenCodeTurns:
         """In its first step the turn begins, so that a cancel after it finds one."""
         if self._gone is not None:
             raise self._gone
-        reply: Reply[PromptResponse] = Reply(on_answer)
+        reply: PendingReply[PromptResponse] = PendingReply(on_answer)
         self._begin(OpenCodeTurn(reply, frozenset(self._users)))
         self._prompt = prompt
         self._revived = False
@@ -249,7 +249,7 @@ Verdict = Literal["over", "doubtful", "none"]
 class OpenCodeTurn:
     """One prompt, and all that answers it."""
 
-    reply: Reply[PromptResponse]
+    reply: PendingReply[PromptResponse]
     old: frozenset[str]  # user messages of earlier turns
     users: set[str] = field(
         default_factory=set
@@ -260,7 +260,7 @@ class OpenCodeTurn:
     cut: AgentRefused | None = None  # why we stopped it
     busy: bool = False
     _unfinished: dict[str, int] = field(default_factory=dict)
-    _steps: dict[str, Tokens] = field(default_factory=dict)  # by the part that told it
+    _steps: dict[str, OpenCodeTokens] = field(default_factory=dict)  # by the part that told it
 
     @property
     def ending(self) -> bool:

@@ -6,10 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from legation.agents.rehearsal.agent import Agent
-from legation.agents.rehearsal.sessions import SessionStore
+from legation.agents.rehearsal.agent import RehearsalAgent, Scenario, ScenarioError, load
 from legation.agents.rehearsal.steps import page
-from legation.agents.rehearsal.turns import Scenario, ScenarioError, load
+from legation.agents.rehearsal.turn import SessionStore
 
 STUBBORN_LIMIT = 3600.0  # an agent told to outstay its client goes in the end
 
@@ -25,7 +24,7 @@ def main() -> int:
     except ScenarioError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    agent = Agent(SessionStore(state), scenario, executes=options.execute)
+    agent = RehearsalAgent(SessionStore(state), scenario, executes=options.execute)
     agent.connection.run()
     if agent.ignores_eof.is_set():
         agent.connection.serve(STUBBORN_LIMIT)

@@ -17,10 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from legation.agents.rehearsal.talk import title
-from legation.agents.rehearsal.toolcall import ToolCall, ask_permission, text_content
-from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError
-from legation.agents.rehearsal.work import Change, Outcome, apply_change, read_file, run_command, run_process
+from legation.agents.rehearsal.steps import title
+from legation.agents.rehearsal.turn import PromptTurn, StepFailedError, TurnCancelledError
+from legation.agents.rehearsal.work import (
+    CommandOutcome,
+    FileEdit,
+    ReportedCall,
+    apply_change,
+    ask_permission,
+    read_file,
+    run_command,
+    run_process,
+    text_content,
+)
 
 TEST_COMMAND = (sys.executable, "-B", "-m", "unittest")
 TEST_LIMIT = 60.0  # the tests' time, each run
@@ -43,7 +52,7 @@ class TestRun:
     failing: tuple[tuple[str, str], ...]  # (test function, dotted name)
 
     @staticmethod
-    def of(outcome: Outcome) -> "TestRun":
+    def of(outcome: CommandOutcome) -> "TestRun":
         ran = RAN.search(outcome.output)
         failing = tuple((name, dotted) for name, dotted in FAILURE.findall(outcome.output))
         return TestRun(int(ran[1]) if ran else 0, outcome.code == 0, failing)
@@ -243,7 +252,7 @@ WINDOW = 200_000  # what a model's context would hold; this agent has none
 CHARACTERS_A_TOKEN = 4
 
 
-def fix(turn: Turn) -> None:
+def fix(turn: PromptTurn) -> None:
     turn.plan = [{"content": entry, "status": "pending"} for entry in PLAN]
     _enter(turn, 0)
     turn.say("I will look for a failing test in this folder.")
@@ -259,16 +268,16 @@ def fix(turn: Turn) -> None:
     report_usage(turn)
 
 
-def run_tests(turn: Turn) -> TestRun | None:
+def run_tests(turn: PromptTurn) -> TestRun | None:
     outcome = run_command(turn, TEST_COMMAND, COMMAND, ask=_asks(turn))
     return None if outcome is None else TestRun.of(outcome)
 
 
-def _asks(turn: Turn) -> bool:
+def _asks(turn: PromptTurn) -> bool:
     return turn.session.record.mode != "bypass"
 
 
-def _look_into(turn: Turn, tests: TestRun) -> None:
+def _look_into(turn: PromptTurn, tests: TestRun) -> None:
     name = tests.failing[0][0] if tests.failing else "the tests"
     _enter(turn, 1)
     title(turn, {"TITLE": f"Fix {name}"})
@@ -289,11 +298,11 @@ def _look_into(turn: Turn, tests: TestRun) -> None:
     _propose(turn, found)
 
 
-def _search(turn: Turn, tests: TestRun) -> list[Fix]:
+def _search(turn: PromptTurn, tests: TestRun) -> list[Fix]:
     """What might help, by the text of the files."""
     folder = turn.session.cwd
     raw = {"path": str(folder)}
-    with ToolCall(turn, "search", "Search for one-line changes", raw_input=raw, path=folder) as call:
+    with ReportedCall(turn, "search", "Search for one-line changes", raw_input=raw, path=folder) as call:
         call.begin()
         if not small_enough(folder):
             raise StepFailedError("the folder has too many files to copy")
@@ -303,12 +312,12 @@ def _search(turn: Turn, tests: TestRun) -> list[Fix]:
     return []
 
 
-def _try(turn: Turn, changes: list[Fix]) -> Search | None:
+def _try(turn: PromptTurn, changes: list[Fix]) -> Search | None:
     """Each with the tests. That runs them, and what they call, though the folder stays as it is."""
     if not changes:
         return Search(None, 0)
     raw = {"command": COMMAND, "changes": min(len(changes), MAX_TRIES)}
-    with ToolCall(turn, "execute", f"Run {COMMAND} on changes in a scratch copy", raw_input=raw) as call:
+    with ReportedCall(turn, "execute", f"Run {COMMAND} on changes in a scratch copy", raw_input=raw) as call:
         if _asks(turn):
             ask_permission(call)
         call.begin()
@@ -321,10 +330,10 @@ def _try(turn: Turn, changes: list[Fix]) -> Search | None:
     return None
 
 
-def _propose(turn: Turn, found: Fix) -> None:
+def _propose(turn: PromptTurn, found: Fix) -> None:
     path = turn.locate(found.path)
     text = path.read_text()
-    change = Change(path, text, apply(found, text))
+    change = FileEdit(path, text, apply(found, text))
     raw = {"path": found.path, "old": found.old, "new": found.new}
     if turn.session.record.mode == "plan":
         turn.say(f"In {found.path} I would change `{found.old}` to `{found.new}`: {found.why}. I did not.")
@@ -335,7 +344,7 @@ def _propose(turn: Turn, found: Fix) -> None:
         _report(turn, found, run_tests(turn))
 
 
-def _report(turn: Turn, found: Fix, tests: TestRun | None) -> None:
+def _report(turn: PromptTurn, found: Fix, tests: TestRun | None) -> None:
     if tests is None:
         turn.say(f"I changed {found.path}, line {found.line}, and may not run the tests again, or cannot.")
         return
@@ -350,7 +359,7 @@ def _report(turn: Turn, found: Fix, tests: TestRun | None) -> None:
         turn.say(f"Fixed: {found.why}. {change}. All {tests.count} tests pass.")
 
 
-def _enter(turn: Turn, current: int) -> None:
+def _enter(turn: PromptTurn, current: int) -> None:
     """Entries before the current one are done; past the end, all of them are."""
     for number, entry in enumerate(turn.plan):
         entry["status"] = (
@@ -359,7 +368,7 @@ def _enter(turn: Turn, current: int) -> None:
     turn.show_plan()
 
 
-def report_usage(turn: Turn) -> None:
+def report_usage(turn: PromptTurn) -> None:
     used = (turn.characters + len(turn.text)) // CHARACTERS_A_TOKEN
     cost = {"amount": 0.0, "currency": "USD"}
     turn.update({"sessionUpdate": "usage_update", "used": used, "size": WINDOW, "cost": cost})

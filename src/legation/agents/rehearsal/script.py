@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, TypeAlias
 
-from legation.agents.rehearsal.turn import Turn
+from legation.agents.rehearsal.turn import PromptTurn
 
 FIRST_LINE = "#!rehearse"
 WHOLE = frozenset({"N", "BYTES", "USED", "SIZE", "CODE"})
@@ -38,32 +38,32 @@ class StepSpec:
     name: str
     usage: str
     meaning: str
-    play: Callable[[Turn, Args], None]
+    play: Callable[[PromptTurn, Args], None]
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     forced: str = ""
     executes: Literal["always", "forced", "never"] = "never"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptStep:
     line: int
     spec: StepSpec
     args: Args
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class RepeatedSteps:
     times: int
     body: "tuple[Step | Repeat, ...]"
 
 
-Script: TypeAlias = tuple[Step | Repeat, ...]
+Script: TypeAlias = tuple[ScriptStep | RepeatedSteps, ...]
 
 
 def must_not_execute(script: Script) -> None:
     """Raises ScriptError for a step that runs a program, leaves the folder, or takes much of the machine's memory."""
     for item in script:
-        if isinstance(item, Repeat):
+        if isinstance(item, RepeatedSteps):
             must_not_execute(item.body)
             continue
         name = f"{item.spec.name}!" if "!" in item.args else item.spec.name
@@ -73,10 +73,10 @@ def must_not_execute(script: Script) -> None:
             raise ScriptError(item.line, f"`{name}` takes more than {MOST_BYTES} bytes, {OFF}")
 
 
-def play(turn: Turn, script: Script) -> None:
+def play(turn: PromptTurn, script: Script) -> None:
     for item in script:
         turn.check()
-        if isinstance(item, Repeat):
+        if isinstance(item, RepeatedSteps):
             for _ in range(item.times):
                 play(turn, item.body)
         else:
@@ -85,7 +85,7 @@ def play(turn: Turn, script: Script) -> None:
 
 def parse(lines: Sequence[str], specs: Mapping[str, StepSpec], first: int = 1) -> Script:
     """`first` is the number of the first line in the text that its author sees."""
-    stack: list[tuple[int, list[Step | Repeat]]] = [(1, [])]
+    stack: list[tuple[int, list[ScriptStep | RepeatedSteps]]] = [(1, [])]
     for number, raw in enumerate(lines, first):
         line = raw.strip()
         if not line or line.startswith("#"):
@@ -101,14 +101,14 @@ def parse(lines: Sequence[str], specs: Mapping[str, StepSpec], first: int = 1) -
     return tuple(stack[0][1])
 
 
-def _close(stack: list[tuple[int, list[Step | Repeat]]], number: int) -> None:
+def _close(stack: list[tuple[int, list[ScriptStep | RepeatedSteps]]], number: int) -> None:
     if len(stack) == 1:
         raise ScriptError(number, "`}` closes nothing; open with `repeat N {`")
     times, body = stack.pop()
-    stack[-1][1].append(Repeat(times, tuple(body)))
+    stack[-1][1].append(RepeatedSteps(times, tuple(body)))
 
 
-def _step(number: int, line: str, specs: Mapping[str, StepSpec]) -> Step:
+def _step(number: int, line: str, specs: Mapping[str, StepSpec]) -> ScriptStep:
     words = line.split()
     length = 2 if " ".join(words[:2]).removesuffix("!") in specs else 1
     word = " ".join(words[:length])
@@ -117,7 +117,7 @@ def _step(number: int, line: str, specs: Mapping[str, StepSpec]) -> Step:
         raise ScriptError(number, _unknown(word, specs))
     rest = line.split(maxsplit=length)[length] if len(words) > length else ""
     args = _bind(number, spec, rest, forced=word.endswith("!"))
-    return Step(number, spec, args)
+    return ScriptStep(number, spec, args)
 
 
 def _unknown(word: str, specs: Mapping[str, StepSpec]) -> str:

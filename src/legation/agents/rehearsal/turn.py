@@ -1,16 +1,180 @@
-"""One prompt being answered: what a step may say, ask and wait for."""
+"""Sessions on disk, and one prompt being answered: what a step may say, ask and wait for."""
 
+import json
 import os
 import queue
 import re
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from legation.agents.rehearsal.connection import Connection, Json, Pending, Reply, encode
-from legation.agents.rehearsal.params import inner
-from legation.agents.rehearsal.sessions import Session
+from legation.agents.rehearsal.protocol import (
+    NOT_FOUND,
+    ClientReply,
+    Connection,
+    Json,
+    MethodError,
+    PendingRequest,
+    encode,
+    inner,
+)
+
+# Sessions on disk, so that load, resume and list work in the next process too.
+#
+# One folder a session: `session.json` (what it is now) and `history.jsonl` (what was said).
+# A flood is kept as its recipe and told again from it.
+
+MODES: Mapping[str, str] = {
+    "default": "Asks before it changes a file",
+    "plan": "Says what it would change, and changes nothing",
+    "bypass": "Changes files without asking",
+}
+MODELS: Mapping[str, str] = {"rehearsal-steady": "Rehearsal steady", "rehearsal-terse": "Rehearsal terse"}
+
+
+@dataclass(slots=True)
+class SavedSession:
+    """What is kept of a session besides its history."""
+
+    id: str
+    cwd: str
+    title: str | None = None
+    mode: str = "default"
+    model: str = "rehearsal-steady"
+    thoughts: bool = True
+    prompts: int = 0
+    updated_ns: int = 0
+
+    def info(self) -> Json:
+        info: dict[str, object] = {
+            "sessionId": self.id,
+            "cwd": self.cwd,
+            "updatedAt": timestamp(self.updated_ns),
+        }
+        return info if self.title is None else {**info, "title": self.title}
+
+    def modes(self) -> Json:
+        available = [
+            {"id": name, "name": name.capitalize(), "description": text} for name, text in MODES.items()
+        ]
+        return {"currentModeId": self.mode, "availableModes": available}
+
+    def options(self, *, boolean: bool) -> list[Json]:
+        model: Json = {
+            "id": "model",
+            "name": "Model",
+            "category": "model",
+            "type": "select",
+            "currentValue": self.model,
+            "options": [{"value": value, "name": name} for value, name in MODELS.items()],
+        }
+        thoughts: Json = {
+            "id": "thoughts",
+            "name": "Show thoughts",
+            "type": "boolean",
+            "currentValue": self.thoughts,
+        }
+        return [model, thoughts] if boolean else [model]
+
+
+@dataclass(slots=True)
+class RehearsalSession:
+    """An open session: its record, and what lives only as long as this process."""
+
+    record: SavedSession
+    store: "SessionStore"
+    turn: "Turn | None" = None
+    remembered: dict[str, bool] = field(default_factory=dict)  # tool kind -> what "always" said
+
+    @property
+    def cwd(self) -> Path:
+        return Path(self.record.cwd)
+
+    def keep(self, entry: Json) -> None:
+        self.store.append(self.record.id, entry)
+
+    def save(self) -> None:
+        self.store.save(self.record)
+
+
+class SessionStore:
+    def __init__(self, root: Path) -> None:
+        self._root = root / "sessions"
+
+    def create(self, cwd: Path) -> RehearsalSession:
+        record = SavedSession(id=f"reh-{os.urandom(8).hex()}", cwd=str(cwd))
+        (self._root / record.id).mkdir(mode=0o700, parents=True)
+        self.save(record)
+        return RehearsalSession(record, self)
+
+    def open(self, session_id: str) -> RehearsalSession:
+        record = self._read(self._root / session_id)
+        if record is None:
+            raise MethodError(NOT_FOUND, f"cannot find session {session_id}: start one with session/new")
+        self._mend(session_id)
+        return RehearsalSession(record, self)
+
+    def records(self) -> list[SavedSession]:
+        """Newest first."""
+        folders = self._root.iterdir() if self._root.is_dir() else ()
+        found = [record for folder in folders if (record := self._read(folder))]
+        return sorted(found, key=lambda record: (-record.updated_ns, record.id))
+
+    def save(self, record: SavedSession) -> None:
+        folder = self._root / record.id
+        if not folder.is_dir():
+            return  # deleted while its last turn ended
+        record.updated_ns = time.time_ns()
+        fresh = folder / "session.json.new"
+        fresh.write_text(json.dumps(asdict(record)))
+        fresh.replace(folder / "session.json")
+
+    def append(self, session_id: str, entry: Json) -> None:
+        folder = self._root / session_id
+        if folder.is_dir():
+            with (folder / "history.jsonl").open("ab") as file:
+                file.write(encode(entry) + b"\n")
+
+    def history(self, session_id: str) -> Iterator[Json]:
+        path = self._root / session_id / "history.jsonl"
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue  # torn by a crash in mid-write
+
+    def delete(self, session_id: str) -> None:
+        folder = self._root / session_id
+        if folder.is_dir():
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+
+    def _mend(self, session_id: str) -> None:
+        """Ends a torn last line, so that the next entry gets a line of its own."""
+        path = self._root / session_id / "history.jsonl"
+        if path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            with path.open("ab") as file:
+                file.write(b"\n")
+
+    def _read(self, folder: Path) -> SavedSession | None:
+        try:
+            return SavedSession(**json.loads((folder / "session.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def timestamp(nanoseconds: int) -> str:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 10**6:03d}Z"
+
+
+# One prompt being answered: what a step may say, ask and wait for.
 
 CHUNK = 24  # characters in one piece of streamed text, about
 FLOOD_BATCH = 500
@@ -33,8 +197,8 @@ class StepFailedError(Exception):
 
 
 @dataclass(slots=True)
-class Turn:
-    session: Session
+class PromptTurn:
+    session: RehearsalSession
     connection: Connection
     capabilities: Json
     blocks: list[Json]
@@ -46,7 +210,7 @@ class Turn:
     plan: list[dict[str, str]] = field(default_factory=list)
     characters: int = 0
     executes: bool = False  # may run programs, and touch files itself
-    _waiting: Pending | None = None
+    _waiting: PendingRequest | None = None
 
     @property
     def text(self) -> str:
@@ -114,7 +278,7 @@ class Turn:
         finally:
             self.session.keep({"flood": [told, size]})
 
-    def ask_client(self, method: str, params: Json) -> Reply:
+    def ask_client(self, method: str, params: Json) -> ClientReply:
         self.check()
         params = {"sessionId": self.session.record.id, **params}
         self._waiting = pending = self.connection.request(method, params)
@@ -131,17 +295,17 @@ class Turn:
             self._waiting = None
         return reply
 
-    def _take_back(self, pending: Pending, *, expected: bool) -> None:
+    def _take_back(self, pending: PendingRequest, *, expected: bool) -> None:
         """The client owes an answer `cancelled` to a permission; the rest is withdrawn at once."""
         if expected and self._answered(pending):
             return
         self.withdraw(pending)
         self._answered(pending)
 
-    def withdraw(self, pending: Pending) -> None:
+    def withdraw(self, pending: PendingRequest) -> None:
         self.connection.notify("$/cancel_request", {"requestId": pending.id})
 
-    def _answered(self, pending: Pending) -> bool:
+    def _answered(self, pending: PendingRequest) -> bool:
         try:
             while pending.box.get(timeout=CANCEL_GRACE) is None:
                 continue

@@ -1,7 +1,4 @@
-"""Steps that do something: in the working folder, and by what the client offers: its files, its terminals, its forms.
-
-A capability that the client did not advertise is not used, unless the step is forced.
-"""
+"""Steps that do something, each as a tool call: in the working folder, and by what the client offers."""
 
 import json
 import os
@@ -10,21 +7,157 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Literal, TypeAlias
 
-from legation.agents.rehearsal.connection import Json, Reply
-from legation.agents.rehearsal.params import inner
+from legation.agents.rehearsal.protocol import ClientReply, Json, RequestId, inner
 from legation.agents.rehearsal.script import Args, StepSpec
-from legation.agents.rehearsal.toolcall import (
-    ToolCall,
-    ask_permission,
-    ask_permission_and_withdraw,
-    diff_content,
-    text_content,
-)
-from legation.agents.rehearsal.turn import StepFailedError, Turn, TurnCancelledError, new_id
+from legation.agents.rehearsal.turn import PromptTurn, StepFailedError, TurnCancelledError, new_id, text_block
+
+# A tool call as the client sees it: pending, asked about, in progress, then completed or failed.
+
+Kind: TypeAlias = Literal["read", "edit", "execute", "search", "other"]
+
+
+def text_content(text: str) -> Json:
+    return {"type": "content", "content": text_block(text)}
+
+
+def diff_content(path: Path, old: str | None, new: str) -> Json:
+    return {"type": "diff", "path": str(path), "oldText": old, "newText": new}
+
+
+class ReportedCall:
+    """`with ToolCall(...)`: a `StepFailedError` inside is reported and ends there."""
+
+    def __init__(
+        self,
+        turn: PromptTurn,
+        kind: Kind,
+        title: str,
+        *,
+        raw_input: Json,
+        path: Path | None = None,
+        content: Sequence[Json] = (),
+    ) -> None:
+        self.turn = turn
+        self.kind = kind
+        self.finished = False
+        self.facts: dict[str, object] = {
+            "toolCallId": new_id("call"),
+            "title": title,
+            "kind": kind,
+            "status": "pending",
+            "locations": [] if path is None else [{"path": str(path)}],
+            "rawInput": raw_input,
+            "content": list(content),
+        }
+
+    def __enter__(self) -> "ToolCall":
+        self.turn.update({"sessionUpdate": "tool_call", **self.facts})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, TurnCancelledError):
+            self.fail("cancelled")
+        elif isinstance(error, (StepFailedError, OSError)):
+            self.fail(str(error))
+            return True
+        elif error is None and not self.finished:
+            self.complete()
+        return False
+
+    def begin(self) -> None:
+        self._update({"status": "in_progress"})
+
+    def show(self, *content: Json) -> None:
+        self._update({"content": list(content)})
+
+    def complete(self, *content: Json, raw_output: Json | None = None) -> None:
+        self._finish("completed", content, raw_output)
+
+    def fail(self, reason: str, *, raw_output: Json | None = None) -> None:
+        self._finish("failed", [text_content(reason)], raw_output or {"error": reason})
+
+    def _finish(self, status: str, content: Sequence[Json], raw_output: Json | None) -> None:
+        self.finished = True
+        facts: dict[str, object] = {"status": status}
+        if content:
+            facts["content"] = list(content)
+        if raw_output is not None:
+            facts["rawOutput"] = raw_output
+        self._update(facts)
+
+    def _update(self, facts: Json) -> None:
+        call_id = self.facts["toolCallId"]
+        self.turn.update({"sessionUpdate": "tool_call_update", "toolCallId": call_id, **facts})
+
+
+# The client is asked before something is done, with all four kinds of option.
+
+
+ALLOWS: Mapping[str, bool] = {
+    "allow-once": True,
+    "allow-always": True,
+    "reject-once": False,
+    "reject-always": False,
+}
+NAMES: Mapping[str, str] = {
+    "allow-once": "Allow",
+    "allow-always": "Allow for this session",
+    "reject-once": "Reject",
+    "reject-always": "Reject for this session",
+}
+OPTIONS: list[Json] = [
+    {"optionId": option, "name": name, "kind": option.replace("-", "_")} for option, name in NAMES.items()
+]
+
+
+def ask_permission(call: ReportedCall) -> str:
+    """The option that allowed it; a refusal is a `StepFailedError`, a cancel ends the turn."""
+    remembered = call.turn.session.remembered
+    if call.kind in remembered:
+        return _obey("allow-always" if remembered[call.kind] else "reject-always")
+    reply = call.turn.ask_client("session/request_permission", request(call))
+    if reply.error is not None:
+        raise StepFailedError(f"permission not given: the client answered {reply.complaint}")
+    if inner(reply.fields, "outcome", "outcome") == "cancelled":
+        call.turn.cancel()
+        raise TurnCancelledError
+    option = str(inner(reply.fields, "outcome", "optionId"))
+    if option.endswith("-always") and option in ALLOWS:
+        remembered[call.kind] = ALLOWS[option]
+    return _obey(option)
+
+
+def ask_permission_and_withdraw(call: ReportedCall) -> RequestId:
+    """Asks, and takes the question back at once."""
+    params = {"sessionId": call.turn.session.record.id, **request(call)}
+    pending = call.turn.connection.request("session/request_permission", params)
+    call.turn.withdraw(pending)
+    return pending.id
+
+
+def request(call: ReportedCall) -> Json:
+    return {"toolCall": call.facts, "options": OPTIONS}
+
+
+def _obey(option: str) -> str:
+    if option not in ALLOWS:
+        raise StepFailedError("permission not given: the client chose an option that was not offered")
+    if not ALLOWS[option]:
+        raise StepFailedError(f"permission denied ({option})")
+    return option
+
+
+# Steps that do something: in the working folder, and by what the client offers: its files, its terminals, its forms.
+#
+# A capability that the client did not advertise is not used, unless the step is forced.
 
 # A command in the working folder, in a process group that a cancel can end.
 
@@ -35,7 +168,7 @@ OUTPUT_LIMIT = 1 << 16  # characters; the end of longer output is what matters
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
     code: int
     output: str
     cancelled: bool = False
@@ -43,7 +176,7 @@ class Outcome:
 
 def run_process(
     argv: Sequence[str], cwd: Path, cancelled: threading.Event, limit: float = COMMAND_LIMIT
-) -> Outcome:
+) -> CommandOutcome:
     process = subprocess.Popen(
         argv,
         cwd=cwd,
@@ -56,10 +189,10 @@ def run_process(
     while True:
         try:
             output, _ = process.communicate(timeout=POLL)
-            return Outcome(process.returncode, _tail(output))
+            return CommandOutcome(process.returncode, _tail(output))
         except subprocess.TimeoutExpired:
             if cancelled.is_set() or time.monotonic() > end:
-                return Outcome(-signal.SIGKILL, _kill(process), cancelled=cancelled.is_set())
+                return CommandOutcome(-signal.SIGKILL, _kill(process), cancelled=cancelled.is_set())
 
 
 def shell_words(command: str) -> tuple[str, ...]:
@@ -87,20 +220,20 @@ FIELD = re.compile(r"\s+([A-Za-z_]\w*):(string|number|integer|boolean)\s*\Z")
 TERMINAL_LIMIT = 1 << 16
 
 
-def fs_read(turn: Turn, args: Args) -> None:
+def fs_read(turn: PromptTurn, args: Args) -> None:
     name = args["PATH"]
     path = turn.session.cwd / name
-    with ToolCall(turn, "read", f"Read {name}", raw_input={"path": name}, path=path) as call:
+    with ReportedCall(turn, "read", f"Read {name}", raw_input={"path": name}, path=path) as call:
         call.begin()
         found = turn.locate(name, forced="!" in args)
         reply = call_client(turn, args, ("fs", "readTextFile"), "fs/read_text_file", {"path": str(found)})
         call.complete(text_content(str(reply.fields.get("content"))))
 
 
-def fs_write(turn: Turn, args: Args) -> None:
+def fs_write(turn: PromptTurn, args: Args) -> None:
     name, text = args["PATH"], args.get("TEXT", "")
     raw = {"path": name, "content": text}
-    with ToolCall(turn, "edit", f"Write {name}", raw_input=raw, path=turn.session.cwd / name) as call:
+    with ReportedCall(turn, "edit", f"Write {name}", raw_input=raw, path=turn.session.cwd / name) as call:
         call.begin()
         found = turn.locate(name, forced="!" in args)
         old = _before(turn, found)
@@ -109,7 +242,7 @@ def fs_write(turn: Turn, args: Args) -> None:
         call.complete(diff_content(found, old, text))
 
 
-def _before(turn: Turn, path: Path) -> str | None:
+def _before(turn: PromptTurn, path: Path) -> str | None:
     """What a file has before it is written, as far as this may be known."""
     try:
         return read_text(turn, path) if path.exists() else None
@@ -117,7 +250,7 @@ def _before(turn: Turn, path: Path) -> str | None:
         return None
 
 
-def read_text(turn: Turn, path: Path, *, errors: str = "replace") -> str:
+def read_text(turn: PromptTurn, path: Path, *, errors: str = "replace") -> str:
     """By the agent itself where it may act by itself, else through its client, who decides what is read."""
     if turn.executes:
         return path.read_text(errors=errors)
@@ -125,7 +258,7 @@ def read_text(turn: Turn, path: Path, *, errors: str = "replace") -> str:
     return str(reply.fields.get("content"))
 
 
-def write_text(turn: Turn, path: Path, text: str) -> None:
+def write_text(turn: PromptTurn, path: Path, text: str) -> None:
     if turn.executes:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -134,9 +267,9 @@ def write_text(turn: Turn, path: Path, text: str) -> None:
         call_client(turn, {}, ("fs", "writeTextFile"), "fs/write_text_file", params)
 
 
-def terminal(turn: Turn, args: Args) -> None:
+def terminal(turn: PromptTurn, args: Args) -> None:
     line = args["COMMAND"]
-    with ToolCall(turn, "execute", f"Run {line}", raw_input={"command": line}) as call:
+    with ReportedCall(turn, "execute", f"Run {line}", raw_input={"command": line}) as call:
         call.begin()
         params = {
             "command": "/bin/sh",
@@ -148,7 +281,7 @@ def terminal(turn: Turn, args: Args) -> None:
         _watch(call, args, {"terminalId": created.fields.get("terminalId")})
 
 
-def _watch(call: ToolCall, args: Args, terminal_id: Json) -> None:
+def _watch(call: ReportedCall, args: Args, terminal_id: Json) -> None:
     turn, offer = call.turn, ("terminal",)
     call.show({"type": "terminal", **terminal_id})
     try:
@@ -168,14 +301,14 @@ def _watch(call: ToolCall, args: Args, terminal_id: Json) -> None:
     )
 
 
-def _give_up(turn: Turn, terminal_id: Json) -> None:
+def _give_up(turn: PromptTurn, terminal_id: Json) -> None:
     """Kill and release, without waiting: the turn is over."""
     params = {"sessionId": turn.session.record.id, **terminal_id}
     turn.connection.request("terminal/kill", params)
     turn.connection.request("terminal/release", params)
 
 
-def elicit(turn: Turn, args: Args) -> None:
+def elicit(turn: PromptTurn, args: Args) -> None:
     question, fields = _fields(args["QUESTION"])
     properties = {name: {"type": kind, "title": name} for name, kind in fields.items()}
     schema = {"type": "object", "properties": properties, "required": list(fields)}
@@ -183,14 +316,14 @@ def elicit(turn: Turn, args: Args) -> None:
     _say_answer(turn, args, "form", params)
 
 
-def elicit_url(turn: Turn, args: Args) -> None:
+def elicit_url(turn: PromptTurn, args: Args) -> None:
     elicitation = {"elicitationId": new_id("elicitation")}
     params = {"mode": "url", "message": args["QUESTION"], "url": args["URL"], **elicitation}
     if _say_answer(turn, args, "url", params):
         turn.connection.notify("elicitation/complete", elicitation)
 
 
-def _say_answer(turn: Turn, args: Args, form: str, params: Json) -> bool:
+def _say_answer(turn: PromptTurn, args: Args, form: str, params: Json) -> bool:
     try:
         reply = call_client(turn, args, ("elicitation", form), "elicitation/create", params)
     except StepFailedError as error:
@@ -211,7 +344,9 @@ def _fields(question: str) -> tuple[str, dict[str, str]]:
     return question, fields or {"answer": "string"}
 
 
-def call_client(turn: Turn, args: Args, offer: tuple[str, ...], method: str, params: Json) -> Reply:
+def call_client(
+    turn: PromptTurn, args: Args, offer: tuple[str, ...], method: str, params: Json
+) -> ClientReply:
     if "!" not in args and not turn.offers(*offer):
         raise StepFailedError(f"cannot call {method}: the client does not offer {'.'.join(offer)}")
     reply = turn.ask_client(method, params)
@@ -220,18 +355,18 @@ def call_client(turn: Turn, args: Args, offer: tuple[str, ...], method: str, par
     return reply
 
 
-def unknown_request(turn: Turn, _: Args) -> None:
+def unknown_request(turn: PromptTurn, _: Args) -> None:
     reply = turn.ask_client("rehearsal/unknown", {})
     code = inner(reply.error, "code")
     turn.message(f"unknown request: {'accepted' if reply.error is None else f'error {code}'}")
 
 
-def vendor_note(turn: Turn, args: Args) -> None:
+def vendor_note(turn: PromptTurn, args: Args) -> None:
     params = {"sessionId": turn.session.record.id, "text": args["TEXT"]}
     turn.connection.notify("_rehearsal/note", params)
 
 
-def vendor_ask(turn: Turn, args: Args) -> None:
+def vendor_ask(turn: PromptTurn, args: Args) -> None:
     reply = turn.ask_client("_rehearsal/ask", {"text": args["TEXT"]})
     said = f"error {json.dumps(reply.error)}" if reply.error is not None else json.dumps(reply.result)
     turn.message(f"answered: {said}")
@@ -285,7 +420,7 @@ ANYWHERE = "leaves the working folder too (a hostile agent)"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileEdit:
     """A file's text before and after; before is None for a new file."""
 
     path: Path
@@ -293,27 +428,27 @@ class Change:
     new: str
 
 
-def read(turn: Turn, args: Args) -> None:
+def read(turn: PromptTurn, args: Args) -> None:
     read_file(turn, args["PATH"], forced="!" in args)
 
 
-def read_file(turn: Turn, name: str, *, forced: bool = False) -> None:
+def read_file(turn: PromptTurn, name: str, *, forced: bool = False) -> None:
     path = turn.session.cwd / name
-    with ToolCall(turn, "read", f"Read {name}", raw_input={"path": name}, path=path) as call:
+    with ReportedCall(turn, "read", f"Read {name}", raw_input={"path": name}, path=path) as call:
         call.begin()
         text = read_text(turn, turn.locate(name, forced=forced))
         call.complete(text_content(text))
 
 
-def edit(turn: Turn, args: Args) -> None:
+def edit(turn: PromptTurn, args: Args) -> None:
     replace_text(turn, args, ask=False)
 
 
-def ask_edit(turn: Turn, args: Args) -> None:
+def ask_edit(turn: PromptTurn, args: Args) -> None:
     replace_text(turn, args, ask=True)
 
 
-def replace_text(turn: Turn, args: Args, *, ask: bool) -> bool:
+def replace_text(turn: PromptTurn, args: Args, *, ask: bool) -> bool:
     name = args["PATH"]
     raw = {"path": name, "old": args["OLD"], "new": args["NEW"]}
     try:
@@ -322,38 +457,38 @@ def replace_text(turn: Turn, args: Args, *, ask: bool) -> bool:
         if args["OLD"] not in old:
             raise StepFailedError(f"cannot edit {name}: the text to replace is not there")
     except (StepFailedError, OSError) as error:
-        with ToolCall(turn, "edit", f"Edit {name}", raw_input=raw, path=turn.session.cwd / name) as call:
+        with ReportedCall(turn, "edit", f"Edit {name}", raw_input=raw, path=turn.session.cwd / name) as call:
             call.fail(str(error))
         return False
-    change = Change(path, old, old.replace(args["OLD"], args["NEW"], 1))
+    change = FileEdit(path, old, old.replace(args["OLD"], args["NEW"], 1))
     return apply_change(turn, change, f"Edit {name}", raw, ask=ask)
 
 
-def write(turn: Turn, args: Args) -> None:
+def write(turn: PromptTurn, args: Args) -> None:
     write_file(turn, args, ask=False)
 
 
-def ask_write(turn: Turn, args: Args) -> None:
+def ask_write(turn: PromptTurn, args: Args) -> None:
     write_file(turn, args, ask=True)
 
 
-def write_file(turn: Turn, args: Args, *, ask: bool) -> None:
+def write_file(turn: PromptTurn, args: Args, *, ask: bool) -> None:
     name, text = args["PATH"], args.get("TEXT", "")
     raw = {"path": name, "content": text}
     try:
         path = turn.locate(name, forced="!" in args)
         old = read_text(turn, path) if path.exists() else None
     except (StepFailedError, OSError) as error:
-        with ToolCall(turn, "edit", f"Write {name}", raw_input=raw, path=turn.session.cwd / name) as call:
+        with ReportedCall(turn, "edit", f"Write {name}", raw_input=raw, path=turn.session.cwd / name) as call:
             call.fail(str(error))
     else:
-        apply_change(turn, Change(path, old, text), f"Write {name}", raw, ask=ask)
+        apply_change(turn, FileEdit(path, old, text), f"Write {name}", raw, ask=ask)
 
 
-def apply_change(turn: Turn, change: Change, title: str, raw: dict[str, str], *, ask: bool) -> bool:
+def apply_change(turn: PromptTurn, change: FileEdit, title: str, raw: dict[str, str], *, ask: bool) -> bool:
     """Whether the file was changed. What is asked for is the very diff that is then made."""
     diff = diff_content(change.path, change.old, change.new)
-    with ToolCall(turn, "edit", title, raw_input=raw, path=change.path, content=[diff]) as call:
+    with ReportedCall(turn, "edit", title, raw_input=raw, path=change.path, content=[diff]) as call:
         if ask:
             ask_permission(call)
         call.begin()
@@ -363,18 +498,18 @@ def apply_change(turn: Turn, change: Change, title: str, raw: dict[str, str], *,
     return False
 
 
-def run_step(turn: Turn, args: Args) -> None:
+def run_step(turn: PromptTurn, args: Args) -> None:
     run_command(turn, shell_words(args["COMMAND"]), args["COMMAND"], ask=False)
 
 
-def ask_run(turn: Turn, args: Args) -> None:
+def ask_run(turn: PromptTurn, args: Args) -> None:
     run_command(turn, shell_words(args["COMMAND"]), args["COMMAND"], ask=True)
 
 
-def run_command(turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool) -> Outcome | None:
+def run_command(turn: PromptTurn, argv: tuple[str, ...], title: str, *, ask: bool) -> CommandOutcome | None:
     """None where it was not allowed, or could not be run."""
     raw = {"command": title}
-    with ToolCall(turn, "execute", f"Run {title}", raw_input=raw) as call:
+    with ReportedCall(turn, "execute", f"Run {title}", raw_input=raw) as call:
         if ask:
             ask_permission(call)
         call.begin()
@@ -390,15 +525,15 @@ def run_command(turn: Turn, argv: tuple[str, ...], title: str, *, ask: bool) -> 
     return None
 
 
-def ask(turn: Turn, args: Args) -> None:
-    with ToolCall(turn, "other", args["TITLE"], raw_input={"title": args["TITLE"]}) as call:
+def ask(turn: PromptTurn, args: Args) -> None:
+    with ReportedCall(turn, "other", args["TITLE"], raw_input={"title": args["TITLE"]}) as call:
         option = ask_permission(call)
         call.begin()
         call.complete(text_content(f"permission given ({option})"), raw_output={"option": option})
 
 
-def ask_withdraw(turn: Turn, args: Args) -> None:
-    with ToolCall(turn, "other", args["TITLE"], raw_input={"title": args["TITLE"]}) as call:
+def ask_withdraw(turn: PromptTurn, args: Args) -> None:
+    with ReportedCall(turn, "other", args["TITLE"], raw_input={"title": args["TITLE"]}) as call:
         number = ask_permission_and_withdraw(call)
         call.fail(f"question {number} withdrawn")
 

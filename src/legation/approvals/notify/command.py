@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from legation.approvals.notify.channel import NotDelivered
-from legation.approvals.notify.notice import Notice
+from legation.approvals.notify.notice import ApprovalNotice, NotDelivered
 from legation.errors import ConfigInvalid, LegationError, TransportClosed, Unavailable
 from legation.proc import Child, Command, Exit, Launcher, Pipes, ProcessLauncher
 
@@ -32,7 +31,7 @@ _PIPES: Final = Pipes(max_line=64 * 1024, buffer_limit=256 * 1024)
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
-class Program:
+class CommandChannel:
     """`argv` is run as it is, without a shell, in the root folder, with PATH, HOME and LANG and nothing else of ours."""
 
     name = "command"
@@ -52,7 +51,7 @@ class Program:
         self._launcher = launcher or ProcessLauncher()
         self._timeout = timeout
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: ApprovalNotice) -> None:
         try:
             child = await self._launcher.spawn(self._command, _PIPES)
         except LegationError as error:
@@ -67,7 +66,7 @@ class Program:
             ended = f"it took longer than {self._timeout:g} s" if found is None else f"it ended with {found}"
             raise NotDelivered(f"cannot notify by command: {ended}; its last lines are in the log")
 
-    async def _run(self, child: Child, notice: Notice, output: deque[str]) -> Exit | None:
+    async def _run(self, child: Child, notice: ApprovalNotice, output: deque[str]) -> Exit | None:
         """How it ended by itself; None where it did not in time."""
         try:
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as tasks:

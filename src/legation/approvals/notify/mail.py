@@ -14,15 +14,14 @@ import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from legation.approvals.notify.address import Address, trusted
-from legation.approvals.notify.channel import NotDelivered
-from legation.approvals.notify.notice import Notice, Why
+from legation.approvals.notify.notice import ApprovalNotice, NotDelivered, NoticeAddress, Why, trusted
 from legation.clock import Clock
 from legation.errors import ConfigInvalid
 from legation.secret import Secret
 
 if TYPE_CHECKING:
     from email.message import EmailMessage
+
 
 # The mail server's time for one step of the dialogue, and for all of it.
 STEP_TIMEOUT: Final = 10.0
@@ -43,7 +42,7 @@ _WHY: Final[dict[Why, str]] = {
 }
 
 
-class Mail:
+class MailChannel:
     name = "mail"
     gathers = True
 
@@ -69,7 +68,7 @@ class Mail:
         self._tls = tls
         self._at_work = threading.Event()  # cleared by the thread itself, when it is done
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: ApprovalNotice) -> None:
         from legation.approvals.notify.smtp import Dialog  # slow; a server without mail does not pay for it
 
         if self._at_work.is_set():
@@ -122,7 +121,7 @@ class Mail:
         await done
 
 
-def letter_of(notice: Notice, sender: str, recipients: tuple[str, ...], now_ms: int) -> EmailMessage:
+def letter_of(notice: ApprovalNotice, sender: str, recipients: tuple[str, ...], now_ms: int) -> EmailMessage:
     from email.message import EmailMessage
     from email.policy import SMTP
     from email.utils import formatdate
@@ -153,7 +152,7 @@ def _visible(char: str) -> str:
     return char if unicodedata.category(char)[0] in _VISIBLE else "\N{REPLACEMENT CHARACTER}"
 
 
-def _subject(notice: Notice) -> str:
+def _subject(notice: ApprovalNotice) -> str:
     tool, agent = shown(notice.tool, LONGEST_IN_SUBJECT), shown(notice.agent, LONGEST_IN_SUBJECT)
     start = "Reminder: approval" if notice.kind == "reminder" else "Approval"
     if notice.more:
@@ -161,7 +160,7 @@ def _subject(notice: Notice) -> str:
     return f"[Legation] {start} needed: {tool} by {agent}, {notice.remaining} left"
 
 
-def _body(notice: Notice) -> str:
+def _body(notice: ApprovalNotice) -> str:
     names = notice.argument_names.replace(",", ", ") or "none"
     facts = {
         "Agent": notice.agent,
@@ -201,8 +200,8 @@ def _others(more: int) -> list[str]:
     ]
 
 
-def mail_server(url: Secret) -> Address:
-    server = Address.parse(url)
+def mail_server(url: Secret) -> NoticeAddress:
+    server = NoticeAddress.parse(url)
     if server.scheme not in ("smtp", "smtps") or server.target != "/":
         raise ConfigInvalid(
             "cannot use notify_smtp: write smtps://user:password@host:port and nothing after it"

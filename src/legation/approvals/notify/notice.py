@@ -8,15 +8,20 @@ Names of agents and tools are the agent's own choice: whoever shows one makes it
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import re
+import ssl
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal, TypeAlias
-from urllib.parse import quote
+from typing import Final, Literal, Protocol, TypeAlias
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
 from legation.approvals.approval import Approval
+from legation.errors import ConfigInvalid, Unavailable
+from legation.secret import Secret
 from legation.wire.api.approvals import go_duration, rfc3339
 
 Kind: TypeAlias = Literal["asked", "reminder"]
@@ -30,7 +35,7 @@ Why: TypeAlias = Literal[
 _SIMPLE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalNotice(msgspec.Struct, frozen=True, kw_only=True):
     """One for each approval that reaches a person, and one more before it expires; where many are gathered, the one that
     expires first, with their number."""
 
@@ -61,7 +66,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         public_url: str,
         now_ms: int,
         reviewers: Iterable[str] = (),
-    ) -> Notice:
+    ) -> ApprovalNotice:
         return cls(
             kind=kind,
             approval_id=_encodable(approval.id),
@@ -107,7 +112,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     def expired(self, now_ms: int) -> bool:
         return self.expires_ms <= now_ms
 
-    def with_more(self, others: int) -> Notice:
+    def with_more(self, others: int) -> ApprovalNotice:
         return msgspec.structs.replace(self, more=self.more + others)
 
     def encode(self) -> bytes:
@@ -118,3 +123,103 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 def _encodable(text: str) -> str:
     """YAML can write half a surrogate pair; no wire can."""
     return text.encode("utf-8", "replace").decode()
+
+
+# A way to reach a person, and how it says that it did not.
+
+
+class NotDelivered(Unavailable):
+    """The notice did not get through. `again`: trying once more may help. Its words hold no secret."""
+
+    def __init__(self, message: str, *, again: bool = True) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+class NoticeChannel(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def gathers(self) -> bool:
+        """Whether people read it: what comes in a burst is then told together."""
+
+    async def send(self, notice: ApprovalNotice) -> None:
+        """Once, within a bound of its own; raises NotDelivered. A repetition is recognisable as one."""
+
+
+# Where notices go: an address of the owner's settings, whose credentials and path may be secret.
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeAddress:
+    scheme: str
+    host: str
+    port: int | None
+    target: str = field(repr=False)  # path and query: those of a webhook often are its key
+    user: str | None = field(repr=False)
+    password: Secret | None
+
+    @classmethod
+    def parse(cls, url: Secret) -> NoticeAddress:
+        try:
+            parts = urlsplit(url.reveal())
+            host, port = parts.hostname or "", parts.port
+        except ValueError:  # its text quotes the value
+            raise _unusable(url) from None
+        if not host or port == 0 or any(char <= " " or char == "\x7f" for char in url.reveal()):
+            raise _unusable(url)
+        query = f"?{quote(parts.query, safe=_KEPT)}" if parts.query else ""
+        return cls(
+            scheme=parts.scheme.lower(),
+            host=host,
+            port=port,
+            target=f"{quote(parts.path, safe=_KEPT) or '/'}{query}",
+            user=unquote(parts.username) if parts.username else None,
+            password=Secret(unquote(parts.password), url.name) if parts.password else None,
+        )
+
+    @property
+    def origin(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}" if self.port is None else f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def has_credentials(self) -> bool:
+        return self.user is not None or self.password is not None
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+# What may stand in a path or a query as it is; the rest, such as letters beyond ASCII, is percent-encoded.
+_KEPT = "/:@!$&'()*+,;=-._~%?[]"
+
+
+def trusted() -> ssl.SSLContext:
+    """Verifies certificates and names, against the same authorities for every channel."""
+    import httpx2  # slow; only who sends pays for it
+
+    return httpx2.create_ssl_context()
+
+
+def is_untrusted(error: BaseException | None) -> bool:
+    """Whether a certificate was refused, however deep it is said."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _unusable(url: Secret) -> ConfigInvalid:
+    return ConfigInvalid(
+        f"cannot use {url.name}: it is no address; write scheme://host or scheme://user:password@host:port, "
+        "with special characters percent-encoded"
+    )

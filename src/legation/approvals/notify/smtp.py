@@ -14,8 +14,7 @@ from contextlib import suppress
 from email.message import EmailMessage
 from typing import Final
 
-from legation.approvals.notify.address import Address, is_untrusted
-from legation.approvals.notify.channel import NotDelivered
+from legation.approvals.notify.notice import NotDelivered, NoticeAddress, is_untrusted
 
 SMTPS_PORT: Final = 465
 SUBMISSION_PORT: Final = 587
@@ -28,7 +27,7 @@ _OK: Final = 220
 class Dialog:
     """`timeout` bounds each wait for the server; `abort`, from another thread, ends them all."""
 
-    def __init__(self, server: Address, tls: ssl.SSLContext, timeout: float) -> None:
+    def __init__(self, server: NoticeAddress, tls: ssl.SSLContext, timeout: float) -> None:
         self._server = server
         self._tls = tls
         self._smtp: smtplib.SMTP

@@ -18,9 +18,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from legation import __version__
-from legation.approvals.notify.address import Address, is_untrusted, trusted
-from legation.approvals.notify.channel import NotDelivered
-from legation.approvals.notify.notice import Notice
+from legation.approvals.notify.notice import (
+    ApprovalNotice,
+    NotDelivered,
+    NoticeAddress,
+    is_untrusted,
+    trusted,
+)
 from legation.clock import Clock
 from legation.errors import ConfigInvalid, InvalidParams, Unauthenticated
 from legation.secret import Secret
@@ -34,7 +38,7 @@ _SECONDS: Final = re.compile(r"\d{1,12}", re.ASCII)
 _RETRIED: Final = frozenset({408, 429})
 
 
-class Webhook:
+class WebhookChannel:
     name = "webhook"
     gathers = False  # a program receives it, which wants to know of each approval
 
@@ -53,7 +57,7 @@ class Webhook:
         self._timeout = timeout
         self._tls = tls
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: ApprovalNotice) -> None:
         status = await self._post(notice.id, notice.encode())
         if 200 <= status < 300:
             return
@@ -155,8 +159,8 @@ def verify(
     return id
 
 
-def webhook_address(url: Secret) -> Address:
-    address = Address.parse(url)
+def webhook_address(url: Secret) -> NoticeAddress:
+    address = NoticeAddress.parse(url)
     if address.scheme not in ("http", "https"):
         raise ConfigInvalid("cannot use notify_webhook: its scheme is unknown; write https://host/path")
     if address.scheme == "http" and address.has_credentials and not address.is_loopback:

@@ -103,16 +103,16 @@ class Either:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repetition:
     item: Pattern
     least: int = 0
     most: int | None = None
 
 
-Pattern: TypeAlias = Chars | Then | Either | Repeat
+Pattern: TypeAlias = Chars | Then | Either | Repetition
 
 ANY: Final = Chars(negated=True)
-ANYTHING: Final = Repeat(ANY)
+ANYTHING: Final = Repetition(ANY)
 
 
 def literal(text: str, *, any_case: bool = False) -> Then:
@@ -357,7 +357,7 @@ class Automaton:
                 fork = self._node()
                 self._jumps[fork] = [self._build(item, after) for item in items]
                 return fork
-            case Repeat(item, least, most):
+            case Repetition(item, least, most):
                 return self._build_repeat(item, least, most, after)
 
     def _build_repeat(self, item: Pattern, least: int, most: int | None, after: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from legation.approvals.policy.shell.split import Line, split
+from legation.approvals.policy.shell.split import ShellLine, split
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
 from legation.wire.action import Sort
 
@@ -72,14 +72,14 @@ class Facts:
     home: str | None = None
     resolve: Resolve = real_path
     declared: Mapping[str, Sort] = field(default_factory=dict, hash=False)
-    lines: Mapping[str, Line] = field(default_factory=dict, repr=False, compare=False)
-    _roots: dict[str, Root | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    lines: Mapping[str, ShellLine] = field(default_factory=dict, repr=False, compare=False)
+    _roots: dict[str, RuleFolder | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def line(self, command: str) -> Line:
+    def line(self, command: str) -> ShellLine:
         """As it was read for this decision (`shell/lines.py`), else as it can be read without any help."""
         return self.lines.get(command) or split(command)
 
-    def with_line(self, command: str, line: Line) -> Facts:
+    def with_line(self, command: str, line: ShellLine) -> Facts:
         """For one decision; the folders stay those that were resolved already."""
         facts = replace(self, lines={**self.lines, command: line})
         object.__setattr__(facts, "_roots", self._roots)
@@ -92,7 +92,7 @@ class Facts:
         object.__setattr__(copy, "_roots", self._roots)  # folders are the session's, and stay what they were
         return copy
 
-    def root(self, text: str) -> Root | None:
+    def root(self, text: str) -> RuleFolder | None:
         if text not in self._roots:
             self._roots.setdefault(text, self._find_root(text))  # of two threads the first is right
         return self._roots[text]
@@ -112,7 +112,7 @@ class Facts:
         absolute = map(self.absolute, paths)
         return tuple(None if path is None else self.resolve(path) for path in absolute)
 
-    def _find_root(self, text: str) -> Root | None:
+    def _find_root(self, text: str) -> RuleFolder | None:
         base, tail = self._base(text)
         if base is None:
             return None
@@ -122,7 +122,7 @@ class Facts:
         firm_base, full = self.resolve(base), self.resolve(named)
         if firm_base is None:
             return None
-        return Root(named, normal(posixpath.join(firm_base, tail)), full)
+        return RuleFolder(named, normal(posixpath.join(firm_base, tail)), full)
 
     def _base(self, text: str) -> tuple[str | None, str]:
         head, _, tail = text.partition("/")
@@ -148,7 +148,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class RuleFolder:
     """A folder that a rule names: as written, with only its base resolved, and resolved to the end.
 
     An agent can put a link where `$WORKSPACE/build` was. So below a base that is the owner's nothing is

@@ -6,18 +6,199 @@ alone.
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import stat
+from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from legation.approvals.policy.document import Node, read_documents
-from legation.approvals.policy.examples import check_examples
-from legation.approvals.policy.policyset import PolicySet
-from legation.approvals.policy.problems import Problems, shown
-from legation.approvals.policy.read_policy import read_policy
-from legation.approvals.policy.rule import Policy
-from legation.approvals.policy.source import Source
+import msgspec
+
+from legation.approvals.policy.automaton import Budget
+from legation.approvals.policy.document import Node, Problems, SourceFile, read_documents, shown, unknown
+from legation.approvals.policy.facts import Facts, as_named
+from legation.approvals.policy.parse import read_policy
+from legation.approvals.policy.patterns import is_literal
+from legation.approvals.policy.rules import EVERY, Policy, PolicySet, Rule, Verdict
+from legation.approvals.policy.shell.lines import prepare_here
+from legation.approvals.policy.shell.split import split
+from legation.errors import InvalidParams, NotFound
+from legation.wire.acp.updates import TOOL_KINDS, ToolCall
+from legation.wire.action import Action, canonical_path
+
+# Calls in a short form: the examples that a rule is tested with whenever it is loaded.
+#
+# $ git status                         a shell command
+# read $WORKSPACE/src/a.py             a kind and the paths
+# fetch https://example.com/           a kind and the addresses
+# create_refund amount=100             a tool and its arguments
+# {tool: gmail.send, params: {to: a@b.c}, kind: other}
+
+WORKSPACE: Final = "/workspace"
+HOME: Final = "/home/you"
+CALL_KEYS: Final = ("tool", "kind", "agent", "params", "path", "paths", "command", "url", "urls")
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleFolders:
+    """Where relative paths, `~` and `$WORKSPACE` of a short form are."""
+
+    workspace: str = WORKSPACE
+    home: str = HOME
+
+    def path(self, text: str) -> str:
+        for name, folder in (("$WORKSPACE", self.workspace), ("$CWD", self.workspace), ("$HOME", self.home)):
+            if text == name or text.startswith(f"{name}/"):
+                text = folder + text[len(name) :]
+        return canonical_path(text, cwd=self.workspace, home=self.home)
+
+
+MOST_CHECKS: Final = 1_000_000  # of an example by a rule: a second of the processor
+_PARSING: Final = 5_000  # checks that a line costs which takes a parser of its own
+
+EXAMPLE_FACTS: Final = Facts(WORKSPACE, WORKSPACE, HOME, as_named)
+
+
+class BadCall(Exception):
+    """What is wrong with a call in the short form."""
+
+
+def parse_call(
+    call: object,
+    place: ExampleFolders,
+    tool: str | None = None,
+    kind: str | None = None,
+    agent: str = "agent",
+) -> Action:
+    """`tool`, `kind` and `agent` stand for what the call leaves out."""
+    given = _from_text(call) if isinstance(call, str) else call
+    if not isinstance(given, dict) or not given:
+        raise BadCall("is neither text nor a map; write `$ command`, `kind path`, `tool key=value` or a map")
+    for key in given:
+        if key not in CALL_KEYS:
+            raise BadCall(f"has an unknown key {shown(key)}; known are {', '.join(CALL_KEYS)}")
+    paths = tuple(place.path(path) for path in _texts(given, "path", "paths"))
+    urls = _texts(given, "url", "urls")
+    command, params = given.get("command"), given.get("params", {})
+    texts = (given.get("tool", ""), given.get("agent", ""), "" if command is None else command)
+    if not isinstance(params, dict) or not all(isinstance(text, str) for text in texts):
+        raise BadCall("has a tool, an agent or a command that is no text, or params that are no map")
+    kind = given.get("kind") or kind or ("execute" if command is not None else "fetch" if urls else "other")
+    if kind not in TOOL_KINDS:
+        raise BadCall(f"has an unknown kind {shown(kind)}; known are {', '.join(TOOL_KINDS)}")
+    named = ToolCall(tool_call_id="", title="", name=given.get("tool") or tool, kind=kind, raw_input=params)
+    try:
+        # What a driver would make of the arguments: their paths, addresses and command.
+        action = Action.from_tool_call(
+            given.get("agent") or agent, named, cwd=place.workspace, home=place.home
+        )
+    except InvalidParams as error:
+        raise BadCall(f"is none that could come: {error.message}") from None
+    return msgspec.structs.replace(
+        action,
+        paths=tuple(dict.fromkeys((*paths, *action.paths))),
+        command=action.command if command is None else command,
+        other_commands=action.other_commands if command is None else action.commands,
+        urls=tuple(dict.fromkeys((*urls, *action.urls))),
+    )
+
+
+def _texts(given: dict[str, Any], *keys: str) -> tuple[str, ...]:
+    found = []
+    for key in keys:
+        value = given.get(key, [])
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str) or not item:
+                raise BadCall(f"has {key} that is no text")
+            found.append(item)
+    return tuple(found)
+
+
+def _from_text(text: str) -> dict[str, Any]:
+    if text.startswith("$ "):
+        return {"kind": "execute", "command": text[2:]}
+    try:
+        first, *words = shlex.split(text)
+    except ValueError:
+        raise BadCall("has a quote that does not end") from None
+    if first in TOOL_KINDS and words and not any("=" in word.split("/", 1)[0] for word in words):
+        of_url = all("://" in word for word in words)
+        return {"kind": first, "urls" if of_url else "paths": words}
+    params = {}
+    for word in words:
+        key, mark, value = word.partition("=")
+        if not mark or not key:
+            raise BadCall(f"has {shown(word)} where key=value should stand")
+        params[key] = parse_value(value)
+    return {"tool": first, "params": params}
+
+
+def parse_value(text: str) -> object:
+    """As JSON where it is some, else as the text that it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def check_examples(source: SourceFile, node: Node, policy: Policy) -> None:
+    """Every `match` must be decided by its rule, in its policy; no `not_match` may be."""
+    rules = node.value["rules"].value if isinstance(node.value, dict) else None
+    left = MOST_CHECKS
+    for item, rule in zip(rules if isinstance(rules, list) else [], policy.rules, strict=True):
+        if not isinstance(item.value, dict):
+            continue
+        for key in ("match", "not_match"):
+            for example in source.one_or_more(item.value[key]) if key in item.value else []:
+                action = _example(example, rule)
+                left -= len(policy.rules) + (_PARSING if _is_parsed(action) else 0)
+                if left < 0:
+                    source.report(example.line, "too many examples for so many rules; leave some of them out")
+                    return
+                problem = _problem(action, key == "match", rule, policy)
+                if problem:
+                    source.report(example.line, f"the example {shown(example.plain())} {problem}")
+
+
+def _example(example: Node, rule: Rule) -> Action | str:
+    """The call, or what is wrong with it."""
+    tool = next((glob for glob in rule.tools.globs if is_literal(glob)), None)
+    kind = min(rule.kinds) if len(rule.kinds) == 1 else None
+    try:
+        return parse_call(example.plain(), ExampleFolders(), tool, kind)
+    except BadCall as error:
+        return str(error)
+
+
+def _is_parsed(action: Action | str) -> bool:
+    return (
+        isinstance(action, Action) and action.command is not None and bool(split(action.command).unreadable)
+    )
+
+
+def _problem(action: Action | str, wanted: bool, rule: Rule, policy: Policy) -> str | None:
+    if isinstance(action, str):
+        return action
+    budget = Budget()
+    verdict = _decide(policy, action, budget)
+    if budget.is_spent:
+        return f"cannot be decided: {budget.why}; write that rule's patterns shorter, or the example"
+    by = "no rule of its policy" if verdict.policy == "default" else f"rule {verdict.rule}"
+    if wanted and verdict.rule != rule.id:
+        return f"should match rule {rule.id}, but {by} decides it; correct one of them"
+    if not wanted and verdict.rule == rule.id:
+        return f"should not match rule {rule.id}, but it does; correct one of them"
+    return None
+
+
+def _decide(policy: Policy, action: Action, budget: Budget) -> Verdict:
+    """By this policy alone."""
+    alone = PolicySet([replace(policy, agent=EVERY)])
+    return alone.decide(action, prepare_here(action, EXAMPLE_FACTS), budget)
+
 
 MAX_BYTES: Final = 1024 * 1024  # of one file
 MAX_FILES: Final = 1000
@@ -88,7 +269,7 @@ def _compile(texts: list[tuple[str, str]], problems: Problems) -> PolicySet:
     content: list[object] = []
     names: dict[str, str] = {}
     for file, text in texts:
-        source = Source(file, problems)
+        source = SourceFile(file, problems)
         for node in _policy_nodes(source, text):
             policy = read_policy(source, node)
             if policy is None:
@@ -108,7 +289,7 @@ def _compile(texts: list[tuple[str, str]], problems: Problems) -> PolicySet:
     return PolicySet(policies, content)
 
 
-def _policy_nodes(source: Source, text: str) -> list[Node]:
+def _policy_nodes(source: SourceFile, text: str) -> list[Node]:
     """One policy a document, or several under `policies:`."""
     before = len(source.problems.found)
     documents = read_documents(text, source.report)
@@ -122,3 +303,32 @@ def _policy_nodes(source: Source, text: str) -> list[Node]:
         else:
             found.append(node)
     return found
+
+
+# Policies to begin with, as files to learn from.
+
+_FOLDER: Final = resources.files("legation.approvals.policy") / "starters"
+_SUFFIX: Final = ".yaml"
+
+
+class Starter(NamedTuple):
+    name: str
+    summary: str
+    text: str
+
+
+def starters() -> list[Starter]:
+    found = sorted(entry.name for entry in _FOLDER.iterdir() if entry.name.endswith(_SUFFIX))
+    return [_starter(name.removesuffix(_SUFFIX)) for name in found]
+
+
+def starter(name: str) -> Starter:
+    names = [each.name for each in starters()]
+    if name not in names:
+        raise NotFound(f"cannot find the starter: {unknown('starter', name, names)}")
+    return _starter(name)
+
+
+def _starter(name: str) -> Starter:
+    text = (_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
+    return Starter(name, text.splitlines()[0].removeprefix("# "), text)

@@ -28,15 +28,22 @@ from typing import Final, NamedTuple
 
 from legation.host.changes.git import (
     INDEX_BYTES,
+    OURS,
     Algorithm,
+    Changes,
+    FileChange,
     Git,
     GitFailed,
     Repository,
     Scratch,
+    Status,
+    as_text,
+    count_lines,
     read_regular,
+    shown,
+    told,
     trusted_path,
 )
-from legation.host.changes.patch import OURS, Changes, FileChange, Status, as_text, count_lines, shown, told
 from legation.store.forbidden import ForbiddenPlaces, Looked
 
 # How much of a diff is kept.

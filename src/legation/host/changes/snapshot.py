@@ -21,13 +21,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from legation.errors import Conflict, NotFound
-from legation.host.changes.git import GitFailed
-from legation.host.changes.gittree import GitTree
-from legation.host.changes.patch import (
+from legation.host.changes.git import (
     LINK_MODE,
     OURS,
     Changes,
     FileChange,
+    GitFailed,
     Side,
     Status,
     count_lines,
@@ -35,6 +34,7 @@ from legation.host.changes.patch import (
     shown,
     told,
 )
+from legation.host.changes.gittree import GitTree
 from legation.store.forbidden import ForbiddenPlaces, Looked, identity
 
 COPIED_FILES: Final = 5_000

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from legation.agents.messages import Message, read_error
+from legation.agents.messages import RpcMessage, read_error
 from legation.errors import LegationError, TransportClosed
 from legation.ids import new_id
 from legation.server.acp.log import ConnectionLog
@@ -24,11 +24,15 @@ from legation.server.acp.messages import key_of, notification_line, request_line
 from legation.server.sessions.clients import Answered
 from legation.server.sessions.service import SessionService
 from legation.wire import jsontext
-from legation.wire.acp.elicitation import CreateElicitationResponse
-from legation.wire.acp.permission import PermissionOption, RequestPermissionResponse, Selected
+from legation.wire.acp.methods import (
+    CreateElicitationResponse,
+    PermissionOption,
+    RequestPermissionResponse,
+    SelectedOutcome,
+)
 from legation.wire.acp.rpc import CANCEL_REQUEST, ClientMethod
 from legation.wire.api.sessions import PermissionReplyWord
-from legation.wire.lifecycle import PermissionAsked, QuestionAsked
+from legation.wire.event_types import PermissionAsked, QuestionAsked
 from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
@@ -67,7 +71,7 @@ class ClientCalls:
         """Ask, and not wait for the answer."""
         self._outlet.say(request_line(new_id("req"), method, params))
 
-    def answered(self, message: Message, by: Principal) -> None:
+    def answered(self, message: RpcMessage, by: Principal) -> None:
         """Unknown ids are of what was withdrawn, or of an earlier life."""
         answer = self._waiting.get(key_of(message))
         if answer is not None and not answer.done():
@@ -223,7 +227,7 @@ def _elicitation(session_id: str, asked: QuestionAsked) -> dict[str, object]:
 
 def _word(answered: Answered, options: tuple[PermissionOption, ...]) -> PermissionReplyWord | None:
     response = _read(answered, RequestPermissionResponse)
-    if response is None or not isinstance(response.outcome, Selected):
+    if response is None or not isinstance(response.outcome, SelectedOutcome):
         return None
     kinds = {option.option_id: option.kind for option in options}
     return _WORDS.get(kinds.get(response.outcome.option_id, ""))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from legation.agents.messages import Message, id_key, read_cancelled_id, read_message
+from legation.agents.messages import RpcMessage, id_key, read_cancelled_id, read_message
 from legation.errors import LegationError, Unavailable
 from legation.server.acp.asks import Asking, ClientCalls
 from legation.server.acp.errors import Refused, exit_of, logger, rpc_error
@@ -27,7 +27,7 @@ from legation.server.sessions.clients import SessionClients, offers, what_counts
 from legation.server.sessions.service import SessionService
 from legation.store.stream import Stream
 from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode, RpcError
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     AgentExited,
     PermissionAnswered,
     PermissionAsked,
@@ -51,7 +51,7 @@ AGENT_EXITED: Final = "_adapter/agent_exited"  # as sandbox-agent tells its clie
 
 
 class _Running(NamedTuple):
-    message: Message
+    message: RpcMessage
     answer: asyncio.Future[bytes]
     after: int  # what had been said when it came
 
@@ -114,7 +114,7 @@ class AcpConnection:
 
     # The client speaks.
 
-    def receive(self, message: Message, by: Principal) -> asyncio.Future[bytes] | None:
+    def receive(self, message: RpcMessage, by: Principal) -> asyncio.Future[bytes] | None:
         """The line that answers a request, later; None for what wants no answer."""
         self.slot.used()
         self._principal = by
@@ -129,7 +129,7 @@ class AcpConnection:
                 self._own(self._notification(message))
         return None
 
-    def _request(self, message: Message, by: Principal) -> asyncio.Future[bytes]:
+    def _request(self, message: RpcMessage, by: Principal) -> asyncio.Future[bytes]:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
             answer.set_result(self._refusal(message, Unavailable(self._closed)))
@@ -171,7 +171,7 @@ class AcpConnection:
         except LegationError as error:  # a failing disk keeps no question from its client
             logger.warning("that the client is asked is not on the disk: %s", error.code)
 
-    def _is_full(self, message: Message) -> bool:
+    def _is_full(self, message: RpcMessage) -> bool:
         held = [message, *[each.message for each in self._running.values()]]
         size = sum([memoryview(each.params).nbytes for each in held])
         return len(held) > REQUESTS_AT_ONCE or size > REQUEST_BYTES
@@ -183,7 +183,7 @@ class AcpConnection:
             self.outlet.say(line)
             answer.set_result(line)
 
-    async def _answer(self, message: Message, by: Principal, answer: asyncio.Future[bytes]) -> None:
+    async def _answer(self, message: RpcMessage, by: Principal, answer: asyncio.Future[bytes]) -> None:
         params = bytes(message.params)
         then = None
         try:
@@ -216,12 +216,12 @@ class AcpConnection:
             self._tell_exit(ended)
         return rpc_error(error, ended, await self.slot.stderr())
 
-    def _line(self, message: Message, reply: Reply) -> bytes:
+    def _line(self, message: RpcMessage, reply: Reply) -> bytes:
         result = reply.result
         plain = msgspec.Raw(msgspec.json.encode(result)) if isinstance(result, msgspec.Struct) else result
         return result_line(bytes(message.id), plain)
 
-    def _refusal(self, message: Message, error: Exception) -> bytes:
+    def _refusal(self, message: RpcMessage, error: Exception) -> bytes:
         return error_line(bytes(message.id), rpc_error(error))
 
     def _cancel(self, raw_id: bytes) -> None:
@@ -230,11 +230,13 @@ class AcpConnection:
         for task, (message, _, _) in self._running.items():
             if key_of(message) == wanted:
                 if message.method == AgentMethod.SESSION_PROMPT:
-                    self._own(self._notification(Message(AgentMethod.SESSION_CANCEL, params=message.params)))
+                    self._own(
+                        self._notification(RpcMessage(AgentMethod.SESSION_CANCEL, params=message.params))
+                    )
                 else:
                     task.cancel()
 
-    async def _notification(self, message: Message) -> None:
+    async def _notification(self, message: RpcMessage) -> None:
         try:
             await self._methods.notification(message.method, bytes(message.params))
         except LegationError as error:  # nobody waits for an answer

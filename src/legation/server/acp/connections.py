@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from legation.approvals.approval import Approval, Status
-from legation.approvals.attendance import Attendance
-from legation.approvals.inbox import Inbox
-from legation.approvals.trace import StepKind
+from legation.approvals.approval import Approval, ApprovalState
+from legation.approvals.queue import ApprovalQueue, Attendance
+from legation.approvals.trace.step import StepKind
 from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
 from legation.server.acp.log import OPENED, PREFIX, ConnectionLog, Kept, read_kept, stream_name
@@ -68,7 +67,7 @@ class Waiting:
         self._wanted: set[str] = set()
         self._looking: set[asyncio.Task[None]] = set()
 
-    def listen(self, inbox: Inbox) -> None:
+    def listen(self, inbox: ApprovalQueue) -> None:
         inbox.on_change(self._changed)
 
     def __contains__(self, approval_id: str) -> bool:
@@ -77,7 +76,7 @@ class Waiting:
     def _changed(self, approval: Approval, happened: StepKind) -> None:
         if approval.session_id is None:
             return
-        if approval.status is not Status.PENDING:
+        if approval.status is not ApprovalState.PENDING:
             self._wanted.discard(approval.id)
         elif approval.needs == "person":
             self._want(approval)
@@ -118,7 +117,7 @@ class AcpConnections:
         log: EventLog,
         sessions: SessionService,
         clients: SessionClients,
-        inbox: Inbox,
+        inbox: ApprovalQueue,
         attendance: Attendance,
         supervisor_wait_ms: int,
         work: Path,

@@ -21,7 +21,7 @@ from legation.errors import (
     SessionClosed,
 )
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.lifecycle import AgentExited
+from legation.wire.event_types import AgentExited
 
 STDERR: Final = "agentStderr"
 STDERR_LINES: Final = 16  # the last ones, as sandbox-agent has them

@@ -26,11 +26,9 @@ from legation.errors import Conflict, LegationError
 from legation.server.acp.messages import ACP_TYPES, EXTENSION, Updates
 from legation.store.codec import REFERENCE, reference
 from legation.store.log import EventLog
-from legation.store.stream import Receipt, Stream
-from legation.store.subscription import Subscription
+from legation.store.stream import Receipt, Stream, Subscription
 from legation.wire import codec, jsontext
-from legation.wire.events import Draft, Event
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     AgentExited,
     PermissionAnswered,
     PermissionAsked,
@@ -41,6 +39,7 @@ from legation.wire.lifecycle import (
     SessionStatus,
     SetupFacts,
 )
+from legation.wire.events import Draft, Event
 
 PREFIX: Final = "acp:"  # no session's name has a colon
 MESSAGE: Final = "acp-message"

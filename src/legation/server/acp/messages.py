@@ -9,12 +9,12 @@ import msgspec
 from legation.errors import InvalidParams
 from legation.wire import jsontext
 from legation.wire.acp.rpc import RpcError
+from legation.wire.event_types import ExtensionMessage
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, WHOLE, Draft, Event, Span
-from legation.wire.lifecycle import ExtensionMessage
-from legation.wire.members import one_line, read_members, renamed
+from legation.wire.jsontext import one_line, read_members, renamed
 
 if TYPE_CHECKING:  # a server that no client has come to does without
-    from legation.agents.messages import Message
+    from legation.agents.messages import RpcMessage
 
 Kind = Literal["request", "notification", "response"]
 
@@ -28,7 +28,7 @@ LONG: Final = 64 * 1024  # bytes of an update of which one copy more is too much
 _SHAPE: Final = "send one JSON-RPC message: an object with `method`, or with `id` and `result` or `error`"
 
 
-def read_body(body: bytes) -> Message:
+def read_body(body: bytes) -> RpcMessage:
     """Raises `InvalidParams` for whatever is no message of JSON-RPC 2.0."""
     from legation.agents.messages import read_message
 
@@ -47,13 +47,13 @@ def read_body(body: bytes) -> Message:
     return message
 
 
-def kind_of(message: Message) -> Kind:
+def kind_of(message: RpcMessage) -> Kind:
     if not message.method:
         return "response"
     return "request" if message.id else "notification"
 
 
-def key_of(message: Message) -> bytes:
+def key_of(message: RpcMessage) -> bytes:
     """The id in one spelling, to find it again."""
     from legation.agents.messages import id_key
 

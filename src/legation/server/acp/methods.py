@@ -31,24 +31,22 @@ from legation.server.sessions.agents import Place
 from legation.server.sessions.record import SessionRecord, must_be_open, must_be_session_id
 from legation.server.sessions.service import SessionService
 from legation.wire import jsontext
-from legation.wire.acp.capabilities import AuthenticateRequest
-from legation.wire.acp.content import Audio, EmbeddedResource, Image, ResourceLink, Text
-from legation.wire.acp.mcp import McpServer
-from legation.wire.acp.rpc import AgentMethod
-from legation.wire.acp.sessions import (
+from legation.wire.acp.methods import (
+    AuthenticateRequest,
+    ListedSession,
     ListSessionsRequest,
     ListSessionsResponse,
+    McpServer,
     PromptResponse,
-    SessionInfo,
     SessionRequest,
     SetConfigOptionRequest,
     SetConfigOptionResponse,
     SetModeRequest,
 )
-from legation.wire.acp.shape import PROTOCOL_VERSION, Shape
+from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod, Shape
+from legation.wire.acp.updates import Audio, EmbeddedResource, Image, ResourceLink, Text
 from legation.wire.api.sessions import NewSession
-from legation.wire.hoststream import AgentUpdated
-from legation.wire.lifecycle import AgentExited
+from legation.wire.event_types import AgentExited, AgentUpdated
 from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
@@ -332,10 +330,10 @@ def _read_cursor(text: str | None) -> _Place | None:
     return _Place(int(read[1]), read[2])
 
 
-def _info(record: SessionRecord) -> SessionInfo:
+def _info(record: SessionRecord) -> ListedSession:
     used, cut, meta = record.last_used, record.details.cut, record.meta
     at = datetime.fromtimestamp(used / 1000, UTC).isoformat(timespec="milliseconds")
-    return SessionInfo(
+    return ListedSession(
         session_id=record.id,
         cwd=meta.cwd,
         additional_directories=meta.additional_directories,

@@ -16,12 +16,11 @@ from weakref import ref
 
 from legation.server.acp.log import MESSAGE, OPENED
 from legation.server.acp.messages import ACP_TYPES, Updates
-from legation.server.streaming.channel import Source
-from legation.server.streaming.hub import Credential, Hub, StreamReader
+from legation.server.streaming.hub import Credential, Hub, LiveStreamReader, StreamSource
 from legation.server.streaming.sse import CHUNK_BYTES, Frames, as_utf8, first_chunk
 from legation.store.codec import REFERENCE, referred_stream, split_reference
 from legation.store.log import READ_BYTES, EventLog
-from legation.store.stream import Span, Stream, size_of
+from legation.store.stream import GenerationRange, Stream, size_of
 from legation.wire.events import Event
 
 MOST_SESSIONS: Final = 16  # of which it is kept how their lines are made
@@ -60,7 +59,7 @@ class ConnectionSource:
     the connection is closed."""
 
     def __init__(
-        self, log: EventLog, stream: Stream, span: Span | None = None, *, messages: bool = False
+        self, log: EventLog, stream: Stream, span: GenerationRange | None = None, *, messages: bool = False
     ) -> None:
         self._log = log
         self._all = stream
@@ -235,14 +234,14 @@ async def find(log: EventLog, name: str, workspace: str) -> ConnectionSource | N
     return None if stream is None else ConnectionSource(log, stream)
 
 
-class MessageReader(StreamReader):
+class MessageReader(LiveStreamReader):
     """What a client reads, as sandbox-agent has it. Its end is a plain one: such clients know no farewells, and come back
     with the last number they saw."""
 
     def __init__(
         self,
         hub: Hub,
-        source: Source,
+        source: StreamSource,
         after: int,
         credential: Credential | None,
         reading: AbstractContextManager[None],

@@ -10,8 +10,9 @@ It is plain ASGI: one task a request, one authentication, one decode, one encode
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -23,28 +24,178 @@ from legation.clock import Clock, SystemClock
 from legation.errors import (
     ConfigInvalid,
     InternalError,
+    InvalidParams,
     LegationError,
     MethodNotAllowed,
     NotFound,
     StorageFailed,
 )
-from legation.server.http.answers import Stamping, Written, write
-from legation.server.http.call import NOBODY, Authenticate, Call
-from legation.server.http.cors import Hosts, Origins
-from legation.server.http.docs_page import docs_routes
-from legation.server.http.limits import BodyReader
 from legation.server.http.metrics import Metrics, metrics_routes
 from legation.server.http.openapi import Json, openapi
-from legation.server.http.operations import Operation
-from legation.server.http.parameters import read_parameters
-from legation.server.http.problems import write_problem
-from legation.server.http.requestid import request_id
-from legation.server.http.router import Router
-from legation.server.http.routes import Routes
-from legation.server.http.summary import HttpFigures, RequestSummary, Trail
+from legation.server.http.origins import Hosts, Origins
+from legation.server.http.pages import docs_routes
+from legation.server.http.request import BodyReader, decode_segment, read_parameters
+from legation.server.http.response import StampedSend, Written, request_id, write, write_problem
+from legation.server.http.routes import NOBODY, Authenticate, Call, Operation, Routes
+from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
     from legation.server.services import Services
+
+
+# From a path to its operations: a dictionary for fixed paths, a tree of segments for the templates.
+#
+# A fixed segment is preferred to a parameter. The raw path is matched, so that `%2F` is part of a segment.
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Resource:
+    """A path and what can be done with it."""
+
+    path: str
+    operations: dict[str, Operation] = field(default_factory=dict)
+    allow: str = ""  # every method, as the Allow header lists them
+
+    def add(self, operation: Operation) -> None:
+        if operation.method in self.operations:
+            raise TypeError(f"cannot declare {operation.method} {operation.path} twice: remove one")
+        self.operations[operation.method] = operation
+        if operation.method == "GET":
+            self.operations["HEAD"] = operation
+        self.allow = ", ".join(sorted(self.operations))
+
+
+@dataclass(slots=True)
+class _Node:
+    fixed: dict[str, _Node] = field(default_factory=dict)
+    parameter: _Node | None = None
+    resource: Resource | None = None
+    names: tuple[str, ...] = ()
+
+    def find(self, segments: list[str], at: int) -> tuple[_Node, tuple[str, ...]] | None:
+        if at == len(segments):
+            return (self, ()) if self.resource else None
+        segment = segments[at]
+        if (fixed := self.fixed.get(segment)) and (found := fixed.find(segments, at + 1)):
+            return found
+        if self.parameter and segment and (found := self.parameter.find(segments, at + 1)):
+            return found[0], (segment, *found[1])
+        return None
+
+
+class Router:
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._fixed: dict[str, Resource] = {}
+        self._root = _Node()
+        for operation in operations:
+            self._add(operation)
+
+    def find(self, raw_path: bytes) -> tuple[Resource, Mapping[str, str], InvalidParams | None] | None:
+        """The resource, its path parameters, and what is wrong with their percent-encoding.
+
+        That is not raised: who may call the resource at all is asked first."""
+        path = raw_path.decode("latin-1")
+        if (resource := self._fixed.get(path)) is not None:
+            return resource, _NOTHING, None
+        segments, broken = path.split("/")[1:], None
+        if "%" in path:
+            for at, each in enumerate(segments):
+                try:
+                    segments[at] = decode_segment(each)
+                except InvalidParams as error:
+                    broken = error  # the segment stays as it is, and is no fixed one
+        found = self._root.find(segments, 0)
+        if found is None or found[0].resource is None:
+            return None
+        return found[0].resource, dict(zip(found[0].names, found[1], strict=True)), broken
+
+    def _add(self, operation: Operation) -> None:
+        node, names = self._root, []
+        for segment in operation.path.split("/")[1:]:
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+            else:
+                node = node.fixed.setdefault(segment, _Node())
+        if node.resource is None:
+            node.resource, node.names = Resource(operation.path), tuple(names)
+        if node.resource.path != operation.path:
+            raise TypeError(f"cannot declare {operation.path} beside {node.resource.path}: name it the same")
+        node.resource.add(operation)
+        if not names:
+            self._fixed[operation.path] = node.resource
+
+
+# What is known of a request when it is over: for the access log and for the figures.
+#
+# Neither holds a path, a query or a body, only the route's template: ids and one-time codes stay out of both.
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_CLASSES: Final = ("0xx", "1xx", "2xx", "3xx", "4xx", "5xx")
+_STREAM: Final = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSummary:
+    request_id: str
+    method: str
+    route: str  # the template; empty if there is no such path
+    status: int  # 0 if nothing was answered
+    seconds: float  # to the end of the answer; of a stream, how long it was open
+    principal_kind: str
+    principal: str
+    workspace: str
+
+
+@dataclass(slots=True)
+class Trail:
+    """Filled in as the request gets further."""
+
+    request_id: str
+    method: str
+    route: str = ""
+    operation: Operation | None = None
+    principal: Principal = NOBODY
+    status: int = 0
+
+    def summary(self, seconds: float) -> RequestSummary:
+        who = self.principal
+        return RequestSummary(
+            self.request_id, self.method, self.route, self.status, seconds, who.kind, who.id, who.workspace
+        )
+
+
+class RequestMetrics:
+    """The server's own figures about its requests."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.in_flight = 0
+        self._requests = metrics.counter(
+            "legation_http_requests_total",
+            "Requests answered, by method, route and class of the status.",
+            ("method", "route", "status"),
+        )
+        self._seconds = metrics.histogram(
+            "legation_http_request_seconds",
+            "Time to the end of the answer, by method and route; streams are not in it.",
+            ("method", "route"),
+        )
+        metrics.gauge(
+            "legation_http_requests_in_flight",
+            "Requests being answered now, open streams included.",
+            read=lambda: self.in_flight,
+        )
+
+    def count(self, trail: Trail, seconds: float) -> None:
+        method = trail.method if trail.method in _METHODS else "other"  # a caller's word is no label
+        route = trail.route or "none"
+        self._requests.inc(method, route, _CLASSES[trail.status // 100])
+        if trail.status != 101 and (trail.operation is None or trail.operation.media != _STREAM):
+            self._seconds.observe(seconds, method, route)
+
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 OPEN_BODY_BYTES: Final = (
@@ -99,7 +250,7 @@ class App:
         self._origins = Origins(options.cors_origins)
         self._hosts = Hosts(options.allowed_hosts)
         self._clock = options.clock
-        self._figures = HttpFigures(options.metrics)
+        self._figures = RequestMetrics(options.metrics)
         self._on_request = options.on_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +274,7 @@ class App:
                 await answer.send(send, trail.request_id, extra, head=scope["method"] == "HEAD")
             else:
                 await self._pass_through(
-                    answer, scope, receive, Stamping(send, trail.request_id, extra), trail
+                    answer, scope, receive, StampedSend(send, trail.request_id, extra), trail
                 )
         finally:
             self._figures.in_flight -= 1
@@ -170,7 +321,7 @@ class App:
         return write(operation, await operation.handler(call, **arguments))
 
     async def _pass_through(
-        self, response: Response, scope: Scope, receive: Receive, send: Stamping, trail: Trail
+        self, response: Response, scope: Scope, receive: Receive, send: StampedSend, trail: Trail
     ) -> None:
         trail.status = response.status_code
         if scope["method"] == "HEAD":  # a stream has no end to wait for: its head is all that is asked

@@ -14,9 +14,7 @@ from typing import Final, TypeVar
 from starlette.responses import Response
 
 from legation.errors import Conflict
-from legation.server.http.access import needs
-from legation.server.http.call import Call
-from legation.server.http.routes import Routes
+from legation.server.http.routes import Call, Routes, needs
 
 MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
 

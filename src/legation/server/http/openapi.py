@@ -20,9 +20,9 @@ from legation.errors import (
     UnsupportedMedia,
     problem,
 )
-from legation.server.http.operations import Operation
-from legation.server.http.parameters import Parameter
-from legation.server.http.problems import PROBLEM_MEDIA, Problem
+from legation.server.http.request import Parameter
+from legation.server.http.response import PROBLEM_MEDIA, Problem
+from legation.server.http.routes import Operation
 
 Json = dict[str, object]
 

@@ -15,13 +15,349 @@ means 204. `Annotated[..., Alias("snake_name")]` gives one of the query a second
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Required, TypedDict, TypeVar, Unpack
+import inspect
+import re
+import types
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Final,
+    Generic,
+    Literal,
+    Required,
+    TypedDict,
+    TypeVar,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from legation.errors import LegationError
-from legation.server.http.access import OPEN, SIGNED_IN, Access, needs
-from legation.server.http.call import Alias, Call, Header, Reply
-from legation.server.http.operations import Handler, Method, Operation, declare
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from legation.errors import Forbidden, LegationError
+from legation.server.http.request import REQUIRED, JsonBody, Parameter, Place
+from legation.wire.principal import SCOPES, Principal, Scope
+
+if TYPE_CHECKING:
+    from legation.server.services import Services
+
+
+# Who may call a route.
+
+PEOPLE: Final = frozenset({"user", "process"})  # kinds of principals that act as the person behind them
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`open`: no credential is looked at. `scope` None: any valid credential will do.
+
+    `person`: a session or the process, for what is about the caller's own sessions. A token acts for itself alone."""
+
+    open: bool
+    scope: Scope | None = None
+    person: bool = False
+
+    def check(self, principal: Principal) -> None:
+        if self.person and principal.kind not in PEOPLE:
+            raise Forbidden("cannot do this with a token, which has no session; sign in, or revoke the token")
+        if self.scope is not None and self.scope not in principal.scopes:
+            raise Forbidden(
+                f'cannot do this without the scope "{self.scope}"; use a credential that has it',
+                {"scope": self.scope},
+            )
+
+
+OPEN: Final = Access(open=True)
+SIGNED_IN: Final = Access(open=False)
+A_PERSON: Final = Access(open=False, person=True)
+
+
+def needs(scope: Scope) -> Access:
+    if scope not in SCOPES:
+        raise TypeError(
+            f"cannot declare a route that needs {scope!r}: choose from {', '.join(sorted(SCOPES))}"
+        )
+    return Access(open=False, scope=scope)
+
+
+# What a handler gets and gives: one call in, a value or a `Reply` out.
+
+T = TypeVar("T")
+
+Authenticate = Callable[[Request], Awaitable[Principal]]
+
+NOBODY: Final = Principal(kind="nobody", id="nobody", workspace="", scopes=frozenset(), level=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as a handler sees it."""
+
+    principal: Principal  # NOBODY on open routes, whatever credential came with the request
+    request_id: str
+    request: Request
+    services: Services
+    authenticate: Authenticate  # for what outlives the request's beginning, to ask again
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """An answer that needs a header, or another status than its route's."""
+
+    body: T
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Marks a parameter that is read from a header: `Annotated[str | None, Header("Last-Event-ID")] = None`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Marks a parameter of the query that has a second name: `Annotated[str | None, Alias("session_id")] = None`."""
+
+    name: str
+
+
+# An operation: one method of one path, with everything its handler's signature says.
+#
+# A signature that cannot be served fails at once, where it is declared, never at the first request.
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Handler = Callable[..., Awaitable[object]]
+
+_PATH: Final = re.compile(r"/|(/([A-Za-z0-9._~-]+|\{[a-z_]+\}))+")
+_BODYLESS: Final = frozenset({"GET", "DELETE"})
+# JSON has no bound, the databases do: a larger number would fail there instead of here.
+_INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    handler: Handler
+    method: Method
+    path: str  # the template
+    tag: str
+    access: Access
+    status: int  # of success
+    errors: tuple[type[LegationError], ...]  # beyond those that every operation of its kind may answer with
+    also: Mapping[int, object]  # other answers than success and problems, and their types
+    media: str
+    listed: bool
+    name: str  # the operationId
+    summary: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    body: JsonBody | None
+    takes: str | None  # the media type of a body that the handler reads itself, as it arrives
+    answer: object  # the type of the success's body; None: there is none
+    passes_through: bool  # the handler makes the whole Response itself
+    any_query: bool  # it looks at none, so that none is wrong
+    body_bytes: int = 0  # of its body, at least; the settings may allow more
+
+
+def declare(
+    handler: Handler,
+    *,
+    method: Method,
+    path: str,
+    tag: str,
+    access: Access,
+    status: int | None,
+    errors: tuple[type[LegationError], ...],
+    also: Mapping[int, object],
+    media: str,
+    listed: bool,
+    takes: str | None = None,
+    any_query: bool = False,
+    body_bytes: int = 0,
+) -> Operation:
+    try:
+        hints, parameters, body = _signature(handler, method, path)
+        if takes is not None and (body is not None or method in _BODYLESS):
+            raise _Refused("a body that the handler reads itself leaves none for `body`, and a GET has none")
+        answer, passes_through = _answer(hints["return"])
+        summary, description = _words(handler)
+    except _Refused as error:
+        raise TypeError(f"cannot declare {method} {path} ({handler.__qualname__}): {error}") from error
+    return Operation(
+        handler=handler,
+        method=method,
+        path=path,
+        tag=tag,
+        access=access,
+        status=status or (204 if answer is None and not passes_through else 200),
+        errors=errors,
+        also=also,
+        media=media,
+        listed=listed,
+        name=camel(handler.__name__),
+        summary=summary,
+        description=description,
+        parameters=parameters,
+        body=body,
+        takes=takes,
+        answer=answer,
+        passes_through=passes_through,
+        any_query=any_query,
+        body_bytes=body_bytes,
+    )
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+class _Refused(Exception):
+    pass
+
+
+def _signature(
+    handler: Handler, method: Method, path: str
+) -> tuple[dict[str, object], tuple[Parameter, ...], JsonBody | None]:
+    if not _PATH.fullmatch(path):
+        raise _Refused("write the path as /v1/things/{id}, with no slash at its end")
+    if not inspect.iscoroutinefunction(handler):
+        raise _Refused("make the handler an async function")
+    hints, declared = _hints(handler), dict(inspect.signature(handler).parameters)
+    first = next(iter(declared), "")
+    if hints.get(first) is not Call:
+        raise _Refused("let `call: Call` be the first parameter")
+    del declared[first]
+    in_path = re.findall(r"\{(\w+)\}", path)
+    absent = [name for name in in_path if name not in declared]
+    if absent:
+        raise _Refused(f"add a parameter for {', '.join(absent)} of the path")
+    body = None
+    if (given := declared.pop("body", None)) is not None:
+        body = _body(method, hints["body"], given.default)
+    return hints, tuple(_parameter(each, hints[each.name], in_path) for each in declared.values()), body
+
+
+def _hints(handler: Handler) -> dict[str, object]:
+    try:
+        hints = get_type_hints(handler, include_extras=True)
+    except NameError as error:
+        raise _Refused(f"{error}; import it at run time, not only for type checking") from error
+    for name, each in inspect.signature(handler).parameters.items():
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD, each.POSITIONAL_ONLY):
+            raise _Refused(f"`{name}` must be a plain parameter")
+        if name not in hints:
+            raise _Refused(f"give `{name}` a type")
+    if "return" not in hints:
+        raise _Refused("say what it returns")
+    return hints
+
+
+def _body(method: Method, kind: object, default: object) -> JsonBody:
+    if method in _BODYLESS:
+        raise _Refused(f"a {method} has no body; take query parameters")
+    try:
+        msgspec.json.schema(kind)
+        return JsonBody(kind, REQUIRED if default is inspect.Parameter.empty else default)
+    except TypeError as error:
+        raise _Refused(f"`body` cannot be read from JSON: {error}") from error
+
+
+def _parameter(each: inspect.Parameter, kind: object, in_path: list[str]) -> Parameter:
+    header = next((mark for mark in _marks(kind) if isinstance(mark, Header)), None)
+    alias = next((mark.name for mark in _marks(kind) if isinstance(mark, Alias)), None)
+    place: Place = "path" if each.name in in_path else "header" if header else "query"
+    default = REQUIRED if each.default is inspect.Parameter.empty else each.default
+    if place == "path" and default is not REQUIRED:
+        raise _Refused(f"`{each.name}` is part of the path and can have no default")
+    if alias is not None and place != "query":
+        raise _Refused(f"`{each.name}` is not of the query and can have no second name")
+    plain = _bounded(_without_none(_without_marks(kind)))
+    if _without_none(kind) != kind and default is REQUIRED:
+        raise _Refused(f"`{each.name}` may be None, so give it the default None")
+    try:
+        wire = header.name if header else _wire(each.name, place)
+        return Parameter(each.name, place, wire, plain, default, alias)
+    except TypeError as error:
+        raise _Refused(f"`{each.name}` cannot be read from text: {error}") from error
+
+
+def _wire(name: str, place: Place) -> str:
+    return name if place == "path" else camel(name)
+
+
+def _marks(kind: object) -> tuple[object, ...]:
+    return get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+
+
+def _without_marks(kind: object) -> object:
+    """Annotated[T, Header(...), Meta(...)] as msgspec takes it: without our own marks."""
+    if get_origin(kind) is not Annotated:
+        return kind
+    inner, *marks = get_args(kind)
+    kept = [mark for mark in marks if not isinstance(mark, Header | Alias)]
+    return Annotated[(inner, *kept)] if kept else inner
+
+
+def _without_none(kind: object) -> object:
+    """Text is never None: absence is. Otherwise the text "null" would become None."""
+    if get_origin(kind) is Annotated:
+        inner, *marks = get_args(kind)
+        return Annotated[(_without_none(inner), *marks)]
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    return Union[tuple(each for each in get_args(kind) if each is not type(None))]  # noqa: UP007
+
+
+def _bounded(kind: object) -> object:
+    if kind is int:
+        return Annotated[int, _INT64]
+    return list[_bounded(get_args(kind)[0])] if get_origin(kind) is list else kind  # type: ignore[misc]
+
+
+def _answer(kind: object) -> tuple[object, bool]:
+    """The type of the body, and whether the handler makes the Response itself."""
+    if get_origin(kind) is Reply:
+        kind = get_args(kind)[0]
+    if kind is None or kind is type(None):
+        return None, False
+    if isinstance(kind, type) and issubclass(kind, Response):
+        return None, True
+    try:
+        msgspec.json.schema(kind)
+    except TypeError as error:
+        raise _Refused(f"what it returns cannot be written as JSON: {error}") from error
+    return kind, False
+
+
+def _words(handler: Handler) -> tuple[str, str]:
+    words = inspect.getdoc(handler)
+    if not words:
+        raise _Refused("give it a docstring: one sentence, then what else there is to say")
+    summary, _, description = words.partition("\n\n")
+    return " ".join(summary.split()), description.strip()
+
+
+# Declaring routes: the signature of the handler is the contract, checked where it is written.
+#
+#     routes = Routes(tag="tokens")
+#
+#     @routes.post("/v1/tokens", access=needs("manage"), status=201, errors=(Conflict,))
+#     async def create_token(call: Call, body: NewToken) -> TokenCreated:
+#         """The summary, in one sentence.
+#
+#         The description."""
+#
+# A name in braces is a path parameter, `body` is the body, `Annotated[..., Header("Name")]` a header, and every
+# other parameter is one of the query, in camelCase on the wire; a list type takes a repeated one. Returning None
+# means 204. `Annotated[..., Alias("snake_name")]` gives one of the query a second name. A Starlette `Response` passes through as it is; say its type with `media`.
 
 __all__ = [
     "OPEN",

@@ -1,32 +1,37 @@
-"""The processes that operators start on the server's machine, by workspace. Off unless the owner turned them on.
-
-INV-P8  Nobody sees, or can act on, a process of another workspace.
-INV-P9  Every start is recorded before it happens: what cannot be recorded is not started.
-INV-P10 At the end of `async with` no process is left; after a kill -9 of the server the next start ends them all,
-        because the launcher registers each.
-INV-P11 All logs together take no more than `LOGS_BYTES`: the more there are, the smaller the share of each.
-"""
+"""Processes that operators start on the server's machine, by workspace. Off unless the owner turned them on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
+import os
+import re
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 from legation.clock import Clock
-from legation.errors import Conflict, Forbidden, Unavailable
+from legation.errors import Conflict, Forbidden, LegationError, NotFound, TransportClosed, Unavailable
 from legation.ids import new_id
-from legation.proc import Launcher, ProcessLauncher
-from legation.server.processes.log import ProcessLog
-from legation.server.processes.oneoff import Gone, run_once
-from legation.server.processes.process import Process
-from legation.server.processes.shelf import Shelf
-from legation.server.processes.starting import Order, begin
-from legation.server.processes.surroundings import FolderOf, check_words, environment, make_home
+from legation.proc import Exit, Launcher, ProcessLauncher
+from legation.proc.child import peek
+from legation.server.processes.output import OutputName, OutputReader, ProcessLog
+from legation.server.processes.start import (
+    FolderOf,
+    ProcessSpec,
+    StartedProcess,
+    TerminalInput,
+    check_words,
+    environment,
+    make_home,
+    start_child,
+)
+from legation.store import audit
+from legation.store.database.transaction import Database
 from legation.wire.api.processes import (
     NewProcess,
     NewProcessRun,
@@ -37,6 +42,266 @@ from legation.wire.api.processes import (
 )
 from legation.wire.principal import Principal
 
+# One process: what it was asked to be, what it has written, and how it ended.
+#
+# INV-P6  Its whole tree ends with it: what it started and left behind is killed and reaped (`legation.proc`), before it
+#         counts as exited.
+
+MOST_UNSENT: Final = 1 << 20  # bytes of input that wait for the process to read them
+
+# What ends the programs in a terminal: an interactive shell ignores TERM and heeds its terminal's end.
+_STOPS_TERMINAL: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT)
+_STOPS: Final = (signal.SIGTERM, signal.SIGCONT)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    exit: Exit
+    at_ms: int
+
+
+class OperatorProcess:
+    """Made of what `begin` returned. `close` leaves nothing of it."""
+
+    def __init__(
+        self, id_: str, asked: NewProcess, cwd: str, begun: StartedProcess, log: ProcessLog, clock: Clock
+    ) -> None:
+        self.id = id_
+        self.tty = asked.tty
+        self.log = log
+        self._asked = asked
+        self._cwd = cwd
+        self._clock = clock
+        self._child = begun.child
+        self._created_at_ms = clock.now_ms()
+        self._ended: ProcessEnd | None = None
+        self._terminal = TerminalInput(begun.outputs[0][1]) if asked.tty else None
+        self._readers = [OutputReader(each, self._taking(stream)) for stream, each in begun.outputs]
+        self._life = asyncio.create_task(self._live(), name=f"legation-process-{begun.child.pid}")
+
+    @property
+    def running(self) -> bool:
+        return self._ended is None
+
+    @property
+    def ended(self) -> ProcessEnd | None:
+        return self._ended
+
+    def info(self) -> ProcessInfo:
+        asked, ended = self._asked, self._ended
+        return ProcessInfo(
+            id=self.id,
+            command=asked.command,
+            args=asked.args,
+            cwd=self._cwd,
+            tty=asked.tty,
+            interactive=asked.interactive,
+            owner="user",
+            status="running" if ended is None else "exited",
+            pid=self._child.pid if ended is None else None,
+            exit_code=None if ended is None else ended.exit.code,
+            exit_signal=None if ended is None else signal_name(ended.exit),
+            created_at_ms=self._created_at_ms,
+            exited_at_ms=None if ended is None else ended.at_ms,
+        )
+
+    def write(self, data: bytes) -> None:
+        """To its terminal or its standard input; what it does not read at once waits, up to a bound."""
+        target = self._terminal or self._child
+        if not self.running:
+            raise Conflict("cannot write to the process: it has ended; start another")
+        if target.unsent + len(data) > MOST_UNSENT:
+            raise Conflict("cannot write to the process: it does not read its input; try again when it does")
+        try:
+            target.write(data)
+        except TransportClosed:
+            raise Conflict("cannot write to the process: it has closed its input; start another") from None
+
+    def resize(self, columns: int, rows: int) -> None:
+        if self._terminal is None:
+            raise Conflict("cannot resize this process: it has no terminal; start it with `tty`")
+        self._terminal.resize(columns, rows)
+
+    async def stop(self, seconds: float) -> None:
+        """Ask it to end; it may take longer than we wait, and may refuse."""
+        await self._signal(_STOPS_TERMINAL if self.tty else _STOPS, seconds)
+
+    async def kill(self, seconds: float) -> None:
+        await self._signal((signal.SIGKILL,), seconds)
+
+    async def close(self) -> None:
+        """Down the whole ladder, whose every step is bounded."""
+        if not self._life.done():
+            try:
+                await self._child.stop(grace=0.0)
+            except LegationError as error:  # stuck in the kernel: nobody can do anything about it
+                _log.error("cannot end the process %s: %s", self.id, error)
+                self._life.cancel()
+        await asyncio.wait({self._life})
+
+    async def wait(self, seconds: float) -> bool:
+        await asyncio.wait({self._life}, timeout=seconds)
+        return self._life.done()
+
+    async def _signal(self, numbers: tuple[signal.Signals, ...], seconds: float) -> None:
+        for number in numbers:
+            # While it is our child and has not ended, its number is nobody else's.
+            if self.running and peek(self._child.pid) is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._child.pid, number)
+        await self.wait(seconds)
+
+    async def _live(self) -> None:
+        found = Exit(None, None)
+        try:
+            found = await self._child.wait()
+        finally:
+            if self._terminal is not None:
+                self._terminal.close()
+            for reader in self._readers:
+                reader.finish()
+            self._ended = ProcessEnd(found, self._clock.now_ms())
+            self.log.close()
+
+    def _taking(self, stream: OutputName) -> Callable[[bytes], None]:
+        return lambda data: self.log.add(stream, data, self._clock.now_ms())
+
+
+def signal_name(found: Exit) -> str | None:
+    if found.signal is None:
+        return None
+    try:
+        return signal.Signals(found.signal).name
+    except ValueError:  # a real-time signal other than the first and the last
+        return f"SIG{found.signal}"
+
+
+# A command that is run to its end, or to the end of its time, and what it wrote.
+#
+# INV-P7  However it ends, also when its caller has gone, nothing of its process tree is left.
+
+Gone = Callable[[], Awaitable[None]]
+"""Returns when nobody waits for the result any more."""
+
+
+class FirstBytes:
+    """The first bytes of a stream; the rest is taken and let go."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._data = bytearray()
+        self.truncated = False
+
+    def take(self, data: bytes) -> None:
+        room = self._most - len(self._data)
+        self._data += data[:room]
+        self.truncated = self.truncated or len(data) > room
+
+    def text(self) -> str:
+        if not self.truncated:
+            return self._data.decode(errors="replace")
+        # Cut in the middle of a character, its beginning says nothing.
+        for cut in range(4):
+            with suppress(UnicodeDecodeError):
+                return self._data[: len(self._data) - cut].decode()
+        return self._data.decode(errors="replace")
+
+
+async def run_once(
+    launcher: Launcher, order: ProcessSpec, *, seconds: float, most: int, gone: Gone, clock: Clock
+) -> ProcessRunResult:
+    began = clock.monotonic()
+    leaving = asyncio.ensure_future(gone())
+    try:
+        begun = await start_child(launcher, order)
+        begun.child.close_stdin()
+        out, err = FirstBytes(most), FirstBytes(most)
+        readers = [
+            OutputReader(each, (out if stream == "stdout" else err).take) for stream, each in begun.outputs
+        ]
+        ending = asyncio.ensure_future(begun.child.wait())
+        try:
+            await asyncio.wait({ending, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            timed_out = not ending.done()
+        finally:
+            await begun.child.stop(grace=0.0)
+            found: Exit = await ending
+            for reader in readers:
+                reader.finish()
+    finally:
+        leaving.cancel()
+        with suppress(asyncio.CancelledError):
+            await leaving
+    return ProcessRunResult(
+        exit_code=None if timed_out else found.code,
+        exit_signal=None if timed_out else signal_name(found),
+        timed_out=timed_out,
+        stdout=out.text(),
+        stderr=err.text(),
+        stdout_truncated=out.truncated,
+        stderr_truncated=err.truncated,
+        duration_ms=round((clock.monotonic() - began) * 1000),
+    )
+
+
+# The processes of one workspace, running and ended, and its limits.
+
+KEPT_ENDED: Final = 64  # whose logs can still be read; the oldest goes first
+
+
+class WorkspaceProcesses:
+    def __init__(self) -> None:
+        self.config = ProcessConfig()
+        self._things: dict[str, OperatorProcess] = {}
+        self._promised = 0  # places of those that are starting, and of one-off runs
+
+    def __iter__(self) -> Iterator[OperatorProcess]:
+        """Those that were started first come first."""
+        return iter([self._things[key] for key in sorted(self._things)])
+
+    @property
+    def busy(self) -> int:
+        return self._promised + sum(each.running for each in self._things.values())
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        most = self.config.max_concurrent_processes
+        if self.busy >= most:
+            raise Conflict(f"cannot start another process: {most} run already; stop one", {"limit": most})
+        self._promised += 1
+        try:
+            yield
+        finally:
+            self._promised -= 1
+
+    def add(self, process: OperatorProcess) -> None:
+        self._things[process.id] = process
+        ended = [each for each in self if each.ended is not None]
+        for each in ended[: max(0, len(ended) - KEPT_ENDED)]:
+            del self._things[each.id]
+
+    def find(self, process_id: str) -> OperatorProcess:
+        found = self._things.get(process_id)
+        if found is None:
+            raise NotFound("cannot find this process; list them with GET /v1/processes")
+        return found
+
+    def remove(self, process_id: str) -> None:
+        if self.find(process_id).running:
+            raise Conflict("cannot delete this process: it still runs; stop or kill it first")
+        del self._things[process_id]
+
+
+# The processes that operators start on the server's machine, by workspace. Off unless the owner turned them on.
+#
+# INV-P8  Nobody sees, or can act on, a process of another workspace.
+# INV-P9  Every start is recorded before it happens: what cannot be recorded is not started.
+# INV-P10 At the end of `async with` no process is left; after a kill -9 of the server the next start ends them all,
+#         because the launcher registers each.
+# INV-P11 All logs together take no more than `LOGS_BYTES`: the more there are, the smaller the share of each.
+
 LOGS_BYTES: Final = 256 << 20
 MOST_RUNNING: Final = 256  # of all workspaces together
 CLOSING_LIMIT: Final = 10.0  # seconds: the time of what is starting, or run once, when the server stops
@@ -45,7 +310,7 @@ _FIRST_FOLDER: Final = "."  # a relative path begins at the first folder that is
 NewOrder = NewProcess | NewProcessRun
 
 
-class Record(Protocol):
+class RecordStart(Protocol):
     async def __call__(self, principal: Principal, process_id: str, program: str, *, tty: bool) -> None:
         """Into the audit log: who starts which program. Its arguments are not for it."""
 
@@ -57,7 +322,7 @@ class Means:
     launcher: Launcher
     folder: FolderOf
     homes: Path
-    record: Record
+    record: RecordStart
     clock: Clock
 
 
@@ -67,7 +332,7 @@ class Processes:
     def __init__(self, means: Means, *, enabled: bool) -> None:
         self._means = means
         self._enabled = enabled
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, WorkspaceProcesses] = {}
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -98,9 +363,9 @@ class Processes:
         with self._moves(), shelf.place():
             order = await self._order(principal.workspace, asked, process_id, tty=asked.tty)
             await self._record(principal, process_id, asked)
-            begun = await begin(self._means.launcher, order)
+            begun = await start_child(self._means.launcher, order)
             log = ProcessLog(shelf.config.max_log_bytes_per_process)
-            process = Process(process_id, asked, str(order.cwd), begun, log, self._means.clock)
+            process = OperatorProcess(process_id, asked, str(order.cwd), begun, log, self._means.clock)
             if self._closed:  # meanwhile
                 await process.close()
                 raise _stopping()
@@ -129,7 +394,7 @@ class Processes:
         shelf = self._shelf(principal)
         return [each.info() for each in shelf] if owner in (None, "user") else []
 
-    def find(self, principal: Principal, process_id: str) -> Process:
+    def find(self, principal: Principal, process_id: str) -> OperatorProcess:
         return self._shelf(principal).find(process_id)
 
     def remove(self, principal: Principal, process_id: str) -> None:
@@ -161,7 +426,7 @@ class Processes:
             if not self._moving:
                 self._idle.set()
 
-    def _shelf(self, principal: Principal) -> Shelf:
+    def _shelf(self, principal: Principal) -> WorkspaceProcesses:
         if not self._enabled:
             raise Forbidden(
                 "cannot use processes: they are off on this server, because they run any command as its user; the owner "
@@ -169,15 +434,15 @@ class Processes:
             )
         if principal.agent is not None:
             raise Forbidden("cannot use processes as an agent: they run outside its jail; use its own tools")
-        return self._shelves.setdefault(principal.workspace, Shelf())
+        return self._shelves.setdefault(principal.workspace, WorkspaceProcesses())
 
-    async def _order(self, workspace: str, asked: NewOrder, process_id: str, *, tty: bool) -> Order:
+    async def _order(self, workspace: str, asked: NewOrder, process_id: str, *, tty: bool) -> ProcessSpec:
         words = (asked.command, *asked.args)
         check_words(words)
         home, tmp = await asyncio.to_thread(make_home, self._means.homes, workspace)
         env = environment(asked.env, home, tmp, tty=tty)
         cwd = await self._means.folder(asked.cwd or _FIRST_FOLDER)
-        return Order(process_id, words, cwd, env, tty)
+        return ProcessSpec(process_id, words, cwd, env, tty)
 
     async def _record(self, principal: Principal, process_id: str, asked: NewOrder) -> None:
         program = PurePosixPath(asked.command).name
@@ -192,3 +457,19 @@ class Processes:
 
 def _stopping() -> Unavailable:
     return Unavailable("cannot start processes any more: the server stops; try again when it is back")
+
+
+# Starts of processes, in the audit log.
+
+# A name that stands in a table unsealed; whatever else somebody may call a program is left out.
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,31}", re.ASCII)
+
+
+def record_starts(database: Database, clock: Clock) -> RecordStart:
+    async def record(principal: Principal, process_id: str, program: str, *, tty: bool) -> None:
+        details = {"program": program if _PLAIN_NAME.fullmatch(program) else None, "tty": tty}
+        await database.transact(
+            audit.record, principal, "process.started", process_id, details, clock.now_ms()
+        )
+
+    return record

@@ -21,14 +21,20 @@ from msgspec.structs import replace
 
 from legation.clock import Clock
 from legation.errors import InvalidParams, LegationError, NotFound, RateLimited, TimedOut
-from legation.proc.kernel import Process, process
-from legation.server.sessions.details import Details, Exit, foreign
+from legation.proc.tree import Process, process
 from legation.server.sessions.hosts import WorkspaceHosts
-from legation.server.sessions.record import SessionRecord, SessionRecords, must_be_open
+from legation.server.sessions.record import (
+    Details,
+    Exit,
+    SessionRecord,
+    SessionRecords,
+    foreign,
+    must_be_open,
+)
 from legation.server.sessions.secrets import SealedServers
-from legation.wire.acp.mcp import McpServer
+from legation.wire.acp.methods import McpServer
 from legation.wire.api.agents import Liveness
-from legation.wire.hoststream import AgentUpdated
+from legation.wire.event_types import AgentUpdated
 
 if TYPE_CHECKING:
     from legation.host.host import AcpHost

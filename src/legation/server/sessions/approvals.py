@@ -11,16 +11,22 @@ from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
-from legation.approvals.always import allow_always
-from legation.approvals.approval import Answer, Approval, label
-from legation.approvals.approval_endings import get
-from legation.approvals.grants import ALL_TOOLS, Grants, exactly, live, must_be_person, new_grant_id
-from legation.approvals.inbox import Inbox
+from legation.approvals.approval import Approval, ApprovalAnswer, label
+from legation.approvals.grants import (
+    ALL_TOOLS,
+    GrantService,
+    allow_always,
+    exactly,
+    live,
+    must_be_person,
+    new_grant_id,
+)
+from legation.approvals.queue import ApprovalQueue
+from legation.approvals.transitions import get
 from legation.clock import Clock
 from legation.errors import InvalidParams, NotFound
-from legation.server.sessions.details import Details
-from legation.server.sessions.record import SessionRecord, SessionRecords, must_be_open
-from legation.wire.acp.elicitation import (
+from legation.server.sessions.record import Details, SessionRecord, SessionRecords, must_be_open
+from legation.wire.acp.methods import (
     CreateElicitationRequest,
     CreateElicitationResponse,
     ElicitationValue,
@@ -28,8 +34,8 @@ from legation.wire.acp.elicitation import (
 from legation.wire.api.approvals import NewGrant
 from legation.wire.api.sessions import ALWAYS, PermissionMode, PermissionReplyWord
 from legation.wire.principal import Principal
-from legation.wire.universal.asks import Field, fields_of
-from legation.wire.universal.outbox import json_text
+from legation.wire.universal.asks import FormField, fields_of
+from legation.wire.universal.output import json_text
 
 # What each of these modes lets pass without asking, as kinds of calls; None: all. The other modes ask.
 GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}
@@ -40,7 +46,9 @@ ASKED_PAUSE: Final = 0.02
 
 
 class SessionApprovals:
-    def __init__(self, inbox: Inbox, grants: Grants, records: SessionRecords, clock: Clock) -> None:
+    def __init__(
+        self, inbox: ApprovalQueue, grants: GrantService, records: SessionRecords, clock: Clock
+    ) -> None:
         self._inbox = inbox
         self._database = inbox.ledger.database
         self._grants = grants
@@ -58,10 +66,10 @@ class SessionApprovals:
             must_be_person(by, "give")
         approval = await self._approval(record, permission_id)
         if word == "always":
-            answer = Answer(approve=True, message=ALWAYS)
+            answer = ApprovalAnswer(approve=True, message=ALWAYS)
             await allow_always(self._inbox, self._grants, by, approval, record.id, answer)
         else:
-            await self._inbox.resolve(by, approval.id, Answer(approve=word == "once"))
+            await self._inbox.resolve(by, approval.id, ApprovalAnswer(approve=word == "once"))
 
     async def _approval(self, record: SessionRecord, permission_id: str) -> Approval:
         """The session says that it asks before the door has written it down: who is that fast waits."""
@@ -183,7 +191,7 @@ def answer_to(asked: CreateElicitationRequest, answers: Sequence[Sequence[str]])
     return CreateElicitationResponse(action="accept", content=content)
 
 
-def _value(field: Field, given: Sequence[str]) -> ElicitationValue:
+def _value(field: FormField, given: Sequence[str]) -> ElicitationValue:
     if field.many:
         return tuple(str(_one(field, text)) for text in given)
     if len(given) > 1:
@@ -191,7 +199,7 @@ def _value(field: Field, given: Sequence[str]) -> ElicitationValue:
     return _one(field, given[0])
 
 
-def _one(field: Field, text: str) -> ElicitationValue:
+def _one(field: FormField, text: str) -> ElicitationValue:
     if field.choices:
         for choice in field.choices:
             if text in (choice.label, json_text(choice.value), choice.value):

@@ -14,10 +14,11 @@ import msgspec
 
 from legation.agents.rpc import RpcFault
 from legation.errors import TransportClosed
-from legation.host.services import DefaultFs
+from legation.host.requests.services import DefaultFs
 from legation.server.sessions.clients import Answered, SessionClient, SessionClients
-from legation.wire.acp.elicitation import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.acp.reverse import (
+from legation.wire.acp.methods import (
+    CreateElicitationRequest,
+    CreateElicitationResponse,
     CreateTerminalRequest,
     CreateTerminalResponse,
     ReadTextFileRequest,
@@ -27,9 +28,8 @@ from legation.wire.acp.reverse import (
     TerminalRequest,
     WriteTextFileRequest,
 )
-from legation.wire.acp.rpc import ClientMethod, ErrorCode
-from legation.wire.acp.shape import Shape
-from legation.wire.members import one_line, renamed
+from legation.wire.acp.rpc import ClientMethod, ErrorCode, Shape
+from legation.wire.jsontext import one_line, renamed
 
 ANSWER_LIMIT: Final = 60.0  # seconds for a file, or a word of a terminal: the client's time
 

@@ -124,10 +124,10 @@ class WorkspaceHosts:
         return TrustedFolders(self._settings.data_dir, workspace)
 
     async def _open(self, workspace: str) -> AcpHost:
-        from legation.host.door_approver import DoorApprover
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
-        from legation.host.services import create_default_fs_handler
+        from legation.host.requests.door_approver import DoorApprover
+        from legation.host.requests.services import create_default_fs_handler
         from legation.server.sessions.client_handlers import (
             ClientExtensions,
             ClientFiles,

@@ -26,17 +26,24 @@ from legation.clock import Clock
 from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, PromptInFlight, RateLimited
 from legation.ids import new_id
 from legation.server.sessions.agents import SessionAgents
-from legation.server.sessions.details import Begun, Cut, Details, Message
-from legation.server.sessions.record import SessionRecord, SessionRecords, must_be_open
+from legation.server.sessions.record import (
+    Begun,
+    Cut,
+    Details,
+    Message,
+    SessionRecord,
+    SessionRecords,
+    must_be_open,
+)
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire import codec
-from legation.wire.acp.content import ContentBlock, ResourceLink, Text
 from legation.wire.acp.rpc import ErrorCode, RpcError
+from legation.wire.acp.updates import ContentBlock, ResourceLink, Text
 from legation.wire.action import MAX_PATH
 from legation.wire.api.sessions import Attachment
-from legation.wire.lifecycle import PromptFinished, PromptStarted, SessionStatus
+from legation.wire.event_types import PromptFinished, PromptStarted, SessionStatus
 
 if TYPE_CHECKING:
     from legation.host.session import Session
@@ -274,7 +281,7 @@ class MessageQueue:
                 await self._recover(record, await self._log.stream(record.id, record.workspace))
 
     async def _recover(self, record: SessionRecord, stream: Stream) -> None:
-        from legation.host.resume import left_open
+        from legation.host.resume import unfinished_events
         from legation.host.turn import CutWords
 
         details, queue = record.details, record.details.queue
@@ -283,7 +290,7 @@ class MessageQueue:
             queue = (begun.message, *queue)
         heads = (begun.after if begun is not None else None, details.prompted)
         after = min(number for number in heads if number is not None)
-        if ends := await left_open(stream, after, CutWords(*cut_words("restarted"))):
+        if ends := await unfinished_events(stream, after, CutWords(*cut_words("restarted"))):
             status = SessionStatus(status="disconnected", reason=WHY_STOPPED)
             await stream.append([codec.draft(payload) for payload in (*ends, status)])
         record.note_head(stream.head)

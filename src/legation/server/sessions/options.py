@@ -24,14 +24,14 @@ from legation.host.modes import (
     must_ask,
     offered_modes,
 )
-from legation.wire.acp.config import VARIANT_CATEGORIES, SelectOption
-from legation.wire.acp.sessions import NewSessionResponse
+from legation.wire.acp.methods import NewSessionResponse
+from legation.wire.acp.updates import VARIANT_CATEGORIES, SelectOption
 
 if TYPE_CHECKING:
     from legation.agents.driver import Driver
     from legation.host.host import AcpHost
     from legation.host.session import Session
-    from legation.server.sessions.details import Details
+    from legation.server.sessions.record import Details
 
 PLAN: Final = "plan"
 BUILD: Final = "build"

@@ -1,35 +1,169 @@
 """Sessions as the server knows them, whether or not an agent has them: small, for there may be many.
 
-INV-S1  A session is seen in its own workspace alone.
-"""
+What is kept of one beside its events (how it was asked for, how it is set, what waits for it) stands in the stream's
+metadata, in the clear, so nothing of it is a secret: MCP servers are in the vault.
+
+INV-S1  A session is seen in its own workspace alone."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast, dataclass_transform
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from legation.errors import Conflict, InvalidParams, NotFound, PromptInFlight, SessionClosed
-from legation.server.sessions.details import Details, foreign, read_details
 from legation.store.backend import StreamInfo
 from legation.store.log import EventLog
-from legation.wire.api.sessions import SessionInfo
-from legation.wire.lifecycle import Status
-from legation.wire.universal.shapes import SessionFacts
+from legation.wire.acp.updates import ResourceLink
+from legation.wire.api.approvals import Value
+from legation.wire.api.sessions import PermissionMode, SessionInfo
+from legation.wire.event_types import Status
+from legation.wire.universal.shapes import Metadata, SessionFacts
 
 if TYPE_CHECKING:
-    from legation.host.meta import SessionMeta
+    from legation.host.options import SessionMeta
     from legation.host.session import Session
     from legation.server.sessions.agents import AgentSlot
+
+
+# What the server keeps of a session beside its events: how it was asked for, how it is set, what waits for it.
+#
+# It stands in the stream's metadata, in the clear, so nothing of it is a secret: MCP servers are in the vault.
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A member that a later release adds is ignored by an older one."""
+
+
+class Message(Kept):
+    """One that was accepted. Those of releases that gave them no id have none."""
+
+    text: str
+    links: tuple[ResourceLink, ...] = ()
+    id: str = ""
+
+    @property
+    def size(self) -> int:
+        return len(self.text) + sum(len(link.uri) for link in self.links)
+
+
+class Begun(Kept):
+    """A message on its way to the agent: whatever the log has of its turn stands above `after`."""
+
+    message: Message
+    after: int
+
+
+class Exit(Kept):
+    """How the agent's process ended, where it was not we who ended it."""
+
+    reason: str
+    code: int | None = None
+    signal: int | None = None
+    stderr: str | None = None
+
+    @property
+    def words(self) -> str:
+        how = f"signal {self.signal}" if self.signal is not None else f"exit code {self.code}"
+        return f"{self.reason}: {how}"
+
+    def shown(self) -> dict[str, Value]:
+        return {"reason": self.reason, "code": self.code, "signal": self.signal, "stderr": self.stderr}
+
+
+class Cut(Kept):
+    """The last turn, where it ended without a word of its agent's: the server, or the agent's process, ended before."""
+
+    at: int  # when that was noticed
+    reason: str
+
+    def shown(self) -> dict[str, Value]:
+        return {"at": self.at, "reason": self.reason}
+
+
+class Sealed(Kept):
+    """Where in the vault the MCP servers are."""
+
+    owner: str
+    bundle: str
+
+
+class Deletion(Kept):
+    """Who deleted it, and when. It is gone for everybody once this is on the disk; what is left of it is removed then, or
+    at the next start of a server that was killed."""
+
+    kind: str
+    by: str
+    at: int
+    audit_id: str  # of the row that says so: one, however often the rest is tried
+    via: str | None = None
+
+
+class Details(Kept):
+    """`given` is as it was asked for; the others are as they are now. `first_mode` is the agent's own."""
+
+    agent: str
+    given: Metadata
+    created_at: int
+    updated_at: int
+    agent_mode: str = "build"
+    permission_mode: PermissionMode = "default"
+    model: str | None = None
+    variant: str | None = None
+    directory: str | None = None
+    mcp: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    sealed: Sealed | None = None
+    grant: str | None = None  # what the permission mode stands for
+    first_mode: str | None = None
+    exit: Exit | None = None
+    queue: tuple[Message, ...] = ()
+    begun: Begun | None = None
+    deletion: Deletion | None = None
+    prompted: int | None = (
+        None  # a client of ACP has the word: what the log has of its turn stands above that
+    )
+    cut: Cut | None = None  # until the next turn begins
+    continues: str | None = None
+    untold: bool = False  # its agent has not heard what was said in the session that it continues
+    continued_by: str | None = None
+
+    @property
+    def mode(self) -> str:
+        """The agent's, as it is to be."""
+        return "plan" if self.permission_mode == "plan" else self.agent_mode
+
+    def plain(self) -> dict[str, object]:
+        return cast(dict[str, object], msgspec.to_builtins(self))
+
+
+def foreign(agent: str, now: int) -> Details:
+    """Of a session that a client of ACP opens."""
+    given = Metadata(agent, "build", None, "default", None)
+    return Details(agent=agent, given=given, created_at=now, updated_at=now)
+
+
+def read_details(given: Mapping[str, object] | None) -> Details | None:
+    """None for a session that was not made here."""
+    try:
+        return None if given is None else msgspec.convert(given, Details)
+    except msgspec.ValidationError:
+        return None
+
+
+# Sessions as the server knows them, whether or not an agent has them: small, for there may be many.
+#
+# INV-S1  A session is seen in its own workspace alone.
 
 Key = tuple[str, str]
 CURSOR: Final = r"^[0-9]{1,15}\.[A-Za-z0-9_.-]{1,128}$"
@@ -262,7 +396,7 @@ class SessionRecords:
                     self._read(workspace, info)
 
     def _read(self, workspace: str, info: StreamInfo) -> None:
-        from legation.host.meta import read_meta
+        from legation.host.options import read_meta
 
         meta = read_meta(info.meta)
         if meta is not None:

@@ -18,10 +18,10 @@ import msgspec
 from legation.clock import Clock
 from legation.errors import StorageFailed
 from legation.ids import new_id
-from legation.server.sessions.details import Sealed
+from legation.server.sessions.record import Sealed
 from legation.store.datafolder import make_folder
-from legation.store.vault import Vault
-from legation.wire.acp.mcp import McpServer
+from legation.store.secrets.vault import Vault
+from legation.wire.acp.methods import McpServer
 
 
 class Owner(NamedTuple):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from legation.approvals.grants import Grants
-from legation.approvals.inbox import Inbox
+from legation.approvals.grants import GrantService
+from legation.approvals.queue import ApprovalQueue
 from legation.clock import Clock
 from legation.errors import InvalidParams, LegationError, StorageFailed
 from legation.ids import new_id
@@ -27,10 +27,12 @@ from legation.server.sessions.approvals import (
     must_be_allowed,
     until_granted,
 )
-from legation.server.sessions.details import Deletion, Details, Message
 from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.messages import MessageQueue, links_to
 from legation.server.sessions.record import (
+    Deletion,
+    Details,
+    Message,
     SessionRecord,
     SessionRecords,
     must_be_idle,
@@ -40,16 +42,14 @@ from legation.server.sessions.record import (
 )
 from legation.server.sessions.secrets import SealedServers
 from legation.store import audit
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Database, Transaction
+from legation.store.database.transaction import Database, Queries, Transaction
 from legation.store.datafolder import WORK, make_folder
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
-from legation.store.plain import is_plain
-from legation.store.vault import Vault
-from legation.wire.acp.config import ConfigOption
-from legation.wire.acp.content import ResourceLink
-from legation.wire.acp.mcp import McpServer
+from legation.store.secrets.sealing import is_plain
+from legation.store.secrets.vault import Vault
+from legation.wire.acp.methods import McpServer
+from legation.wire.acp.updates import ConfigOption, ResourceLink
 from legation.wire.api.sessions import NewMessage, NewSession, SessionChange, SessionInfo, Words
 from legation.wire.principal import Principal
 from legation.wire.universal.shapes import Metadata
@@ -78,8 +78,8 @@ class SessionService:
         log: EventLog,
         database: Database,
         vault: Vault,
-        inbox: Inbox,
-        grants: Grants,
+        inbox: ApprovalQueue,
+        grants: GrantService,
         clock: Clock,
         data_dir: Path,
         folder_of: FolderOf,
@@ -167,7 +167,7 @@ class SessionService:
     async def _create(
         self, workspace: str, session_id: str, new: NewSession, slot: AgentSlot | None, given: Place | None
     ) -> SessionRecord:
-        from legation.host.mcp import servers_of
+        from legation.host.launch import servers_of
         from legation.host.skills import put_in_place
 
         servers = given.servers if given else servers_of(new.mcp)

@@ -12,16 +12,196 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, NotFound
 from legation.server.streaming import sse
-from legation.server.streaming.channel import Cache, Channel, Farewell, Framing, Source
-from legation.server.streaming.projected_checkpoints import Checkpoints
-from legation.server.streaming.sse import CHUNK_BYTES
+from legation.server.streaming.checkpoints import Checkpoints
+from legation.server.streaming.sse import CHUNK_BYTES, NOTHING, Frames
 from legation.store.log import EventLog
-from legation.store.stream import Span, Stream
+from legation.store.stream import GenerationRange, Stream
+from legation.wire.events import Event
+
+# A stream that is being read: its frames, made once for all readers, and the task that rings them.
+
+WRITE_TIME: Final = 20e-6  # seconds of the loop that waking one reader and writing to it takes
+LEAST_REST: Final = 1e-3  # seconds: below that a timer costs more than it saves
+MOST_REST: Final = 10e-3  # seconds: what an event may wait because there was another just before it
+
+logger = logging.getLogger("legation.streams")
+
+Farewell = Literal["shutdown", "credential", "unavailable"]
+Framing = Callable[[Sequence[Event]], Frames]  # how the events of a source look
+
+
+class StreamSource(Protocol):
+    """A stream to read: `store.stream.Stream` is one."""
+
+    @property
+    def key(self) -> str:
+        """The one that no other has, in whatever workspace."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def head(self) -> int: ...
+    @property
+    def visible(self) -> int: ...
+    @property
+    def floor(self) -> int:
+        """It rises when the history is replaced: what was read before must not be shown again."""
+
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def deleted(self) -> bool: ...
+    @property
+    def finished(self) -> bool:
+        """It is there, but no more will come of it: an earlier generation."""
+
+    def since(self, seq: int) -> list[Event] | None:
+        """The visible events above `seq`, or None where they must be read with `read_older`."""
+
+    async def read_older(self, after: int) -> list[Event]: ...
+    @property
+    def news(self) -> asyncio.Event:
+        """Set when there may be something new; then another takes its place."""
+
+
+class ChannelReader(Protocol):
+    """A reader, as its channel sees it."""
+
+    bell: asyncio.Event
+
+    def dismiss(self, reason: Farewell) -> None: ...
+
+
+class StreamChannel:
+    """A stream that is being read: its frames, made once, and one task that rings its readers."""
+
+    def __init__(self, source: StreamSource, cache: FrameCache, framing: Framing = sse.frames) -> None:
+        self.source = source
+        self._framing = framing
+        self.readers: set[ChannelReader] = set()
+        self._cache = cache
+        self._floor = source.floor
+        self._reads: dict[int, asyncio.Task[Frames]] = {}
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        try:
+            while True:
+                news = self.source.news
+                for reader in self.readers:  # first of all: somebody may have missed what came before this
+                    reader.bell.set()
+                # In a flood, many readers get more at a time and less often: they leave half the loop to others.
+                rest = min(len(self.readers) * WRITE_TIME, MOST_REST)
+                if rest >= LEAST_REST:
+                    await asyncio.sleep(rest)
+                await news.wait()
+        except Exception:
+            logger.exception("cannot watch a stream any longer; its readers are asked to come again")
+            for reader in self.readers:
+                reader.dismiss("unavailable")
+
+    def close(self) -> None:
+        self._watcher.cancel()
+        for read in self._reads.values():
+            read.cancel()
+        self._cache.drop(self)
+
+    def frames(self, after: int) -> Frames | None:
+        """The next chunk above that number, empty at the end; None: it must be read from the store."""
+        source = self.source
+        if source.floor != self._floor:
+            self._floor = source.floor
+            self._cache.drop(self)
+        found = self._cache.get(self, after)
+        if found is None:
+            events = source.since(after)
+            if not events:
+                return None if events is None else NOTHING
+            return self._cache.put(self, after, self._framing(sse.first_chunk(events)))
+        if found.upto < source.visible and len(found.data) < CHUNK_BYTES // 2:
+            longer = self._lengthened(found)
+            return found if longer is found else self._cache.put(self, after, longer)
+        return found
+
+    def _lengthened(self, first: Frames) -> Frames:
+        """With those behind it, which are mostly made already: who is behind catches up in long strides."""
+        parts, room, upto = [first], CHUNK_BYTES - len(first.data), first.upto
+        while room > 0:
+            more = self._cache.get(self, upto)
+            if more is None:
+                events = self.source.since(upto)
+                if not events:
+                    break
+                more = self._framing(sse.first_chunk(events, room))
+            room -= len(more.data)
+            if room < 0:
+                break
+            parts.append(more)
+            upto = more.upto
+        if len(parts) == 1:
+            return first
+        return Frames(b"".join([part.data for part in parts]), upto, sum([part.events for part in parts]))
+
+    async def older(self, after: int) -> Frames:
+        """From the store; readers who want the same wait for one read."""
+        read = self._reads.get(after)
+        if read is None:
+            read = self._reads[after] = asyncio.create_task(self._read(after))
+            read.add_done_callback(lambda done: self._has_read(after, done))
+        return await asyncio.shield(read)
+
+    async def _read(self, after: int) -> Frames:
+        first = NOTHING
+        events = await self.source.read_older(after)
+        floor = self.source.floor
+        if events and len(events[-1].raw) > sse.LONG_CHUNK:
+            await asyncio.sleep(0)
+        for chunk in sse.chunks(events, self._framing):
+            if self.source.floor == floor:
+                self._cache.put(self, after, chunk)
+            first, after = first if first.events else chunk, chunk.upto
+            if len(chunk.data) > sse.LONG_CHUNK:
+                await asyncio.sleep(0)  # every copy of a long one takes a while
+        return first
+
+    def _has_read(self, after: int, done: asyncio.Task[Frames]) -> None:
+        self._reads.pop(after, None)
+        if not done.cancelled():
+            done.exception()  # those who waited have it; if all of them have left, nobody wants it
+
+
+class FrameCache:
+    """Frames of all channels by the number before them; the oldest give way."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._frames: dict[tuple[StreamChannel, int], Frames] = {}
+        self.size = 0
+
+    def get(self, channel: StreamChannel, after: int) -> Frames | None:
+        return self._frames.get((channel, after))
+
+    def put(self, channel: StreamChannel, after: int, frames: Frames) -> Frames:
+        if (channel, after) in self._frames:
+            self._pop((channel, after))
+        self._frames[channel, after] = frames
+        self.size += len(frames.data)
+        while self.size > self._limit:
+            self._pop(next(iter(self._frames)))
+        return frames
+
+    def drop(self, channel: StreamChannel) -> None:
+        for key in [key for key in self._frames if key[0] is channel]:
+            self._pop(key)
+
+    def _pop(self, key: tuple[StreamChannel, int]) -> None:
+        self.size -= len(self._frames.pop(key).data)
+
 
 KEEP_ALIVE: Final = 15.0  # seconds of silence before a comment: proxies give up on idle bodies after 30 to 60
 RECHECK: Final = 15.0  # seconds for which a body may outlive its credential, at most
@@ -31,17 +211,16 @@ MOST_AT_ONCE: Final = (
 CACHE_BYTES: Final = 8 * 1024 * 1024
 ALL: Final = "all"  # generations
 
-logger = logging.getLogger("legation.streams")
 
-Find = Callable[[str, str], Awaitable[Source | None]]  # name, workspace
+Find = Callable[[str, str], Awaitable[StreamSource | None]]  # name, workspace
 
 
 @runtime_checkable
-class Generations(Source, Protocol):
+class GenerationSource(StreamSource, Protocol):
     """A source that may have begun anew: a `Stream`, or what is made of one."""
 
-    def generation(self, number: int) -> Source: ...
-    def whole(self) -> Source: ...
+    def generation(self, number: int) -> StreamSource: ...
+    def whole(self) -> StreamSource: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +231,7 @@ class Credential:
     holds: Callable[[], Awaitable[bool]]
 
 
-class Reader:
+class LiveReader:
     """One open body: something to ring, and the reason why it is over. Subclasses say what it sends."""
 
     def __init__(self, hub: Hub, credential: Credential | None) -> None:
@@ -113,13 +292,13 @@ class Reader:
         self.bell.set()
 
 
-class StreamReader(Reader):
+class LiveStreamReader(LiveReader):
     """One stream from `after` on."""
 
     def __init__(
         self,
         hub: Hub,
-        source: Source,
+        source: StreamSource,
         after: int,
         credential: Credential | None = None,
         framing: Framing = sse.frames,
@@ -154,7 +333,7 @@ class StreamReader(Reader):
         return found.data
 
 
-def farewell(source: Source) -> bytes:
+def farewell(source: StreamSource) -> bytes:
     """Of one that has ended."""
     if source.deleted:
         return sse.end("deleted")
@@ -170,12 +349,12 @@ class Hub:
         self.delivered = 0
         self.checkpoints = Checkpoints()  # of the projections of sessions
         self.clock = clock
-        self.resting: dict[Reader, float] = {}  # since when; the longest first
+        self.resting: dict[LiveReader, float] = {}  # since when; the longest first
         self._log = log
         self._finders = (*finders, log.find)
-        self._cache = Cache(cache_bytes)
-        self._channels: dict[str, Channel] = {}
-        self._readers: set[Reader] = set()
+        self._cache = FrameCache(cache_bytes)
+        self._channels: dict[str, StreamChannel] = {}
+        self._readers: set[LiveReader] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._checking: asyncio.Task[None] | None = None
@@ -189,7 +368,7 @@ class Hub:
     def cached_bytes(self) -> int:
         return self._cache.size
 
-    async def source(self, name: str, workspace: str, generation: str | None = None) -> Source:
+    async def source(self, name: str, workspace: str, generation: str | None = None) -> StreamSource:
         """The stream of that name. An absent one, a deleted one and another workspace's look the same."""
         for find in self._finders:
             found = await find(name, workspace)
@@ -204,10 +383,10 @@ class Hub:
         after: int,
         credential: Credential | None = None,
         generation: str | None = None,
-    ) -> StreamReader:
+    ) -> LiveStreamReader:
         source = await self.source(name, workspace, generation)
         check_position(source, after)
-        return StreamReader(self, source, after, credential)
+        return LiveStreamReader(self, source, after, credential)
 
     def recheck(self) -> None:
         """Somebody was shut out, perhaps: bodies whose credential does not hold any more end. The same is done
@@ -224,27 +403,27 @@ class Hub:
 
     # For readers.
 
-    def join(self, source: Source, reader: Reader, framing: Framing = sse.frames) -> Channel:
+    def join(self, source: StreamSource, reader: LiveReader, framing: Framing = sse.frames) -> StreamChannel:
         channel = self._channels.get(source.key)
         if channel is None:
-            channel = self._channels[source.key] = Channel(source, self._cache, framing)
+            channel = self._channels[source.key] = StreamChannel(source, self._cache, framing)
         channel.readers.add(reader)
         return channel
 
-    def part(self, channel: Channel, reader: Reader) -> None:
+    def part(self, channel: StreamChannel, reader: LiveReader) -> None:
         channel.readers.discard(reader)
         if not channel.readers:
             channel.close()
             del self._channels[channel.source.key]
 
-    def enter(self, reader: Reader) -> None:
+    def enter(self, reader: LiveReader) -> None:
         self._readers.add(reader)
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep_alive())
         if self._closed:
             reader.dismiss("shutdown")
 
-    def exit(self, reader: Reader) -> None:
+    def exit(self, reader: LiveReader) -> None:
         self._readers.discard(reader)
         if not self._readers and self._keeper:
             self._keeper.cancel()
@@ -283,20 +462,20 @@ class Hub:
             self._checking = None
 
 
-def of_generation(stream: Stream, generation: str | None) -> Stream | Span:
+def of_generation(stream: Stream, generation: str | None) -> Stream | GenerationRange:
     """The one of that number, or `all`; without either the newest, and whatever takes its place."""
     if generation is None:
         return stream
     return stream.whole() if generation == ALL else stream.generation(int(generation))
 
 
-def _in_generation(source: Source, generation: str | None) -> Source:
-    if generation is None or not isinstance(source, Generations):
+def _in_generation(source: StreamSource, generation: str | None) -> StreamSource:
+    if generation is None or not isinstance(source, GenerationSource):
         return source
     return source.whole() if generation == ALL else source.generation(int(generation))
 
 
-def check_position(source: Source, after: int) -> None:
+def check_position(source: StreamSource, after: int) -> None:
     if after > source.head:
         raise Conflict(
             f"cannot go on after {after} in stream {source.name}: it ends at {source.head}, so it is not the log"

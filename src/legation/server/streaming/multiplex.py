@@ -18,8 +18,14 @@ import msgspec
 
 from legation.errors import InvalidParams, NotFound
 from legation.server.streaming import sse
-from legation.server.streaming.channel import Channel, Source
-from legation.server.streaming.hub import Credential, Hub, Reader, check_position
+from legation.server.streaming.hub import (
+    Credential,
+    Hub,
+    LiveReader,
+    StreamChannel,
+    StreamSource,
+    check_position,
+)
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 
 MOST_STREAMS: Final = 100
@@ -27,13 +33,13 @@ _NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedStream:
     name: str
     after: int
     given: str  # as it stood in the request
 
 
-def read_wanted(streams: str, last_event_id: str | None) -> list[Wanted]:
+def read_wanted(streams: str, last_event_id: str | None) -> list[WantedStream]:
     """`a@12,b`, with percent-encoded names. The positions of a `Last-Event-ID` win."""
     wanted = [_read_one(given) for given in streams.split(",") if given]
     if not 0 < len(wanted) <= MOST_STREAMS:
@@ -51,14 +57,14 @@ def read_wanted(streams: str, last_event_id: str | None) -> list[Wanted]:
             " name the same streams in the same order"
         )
     return [
-        Wanted(each.name, read_position(position, "Last-Event-ID"), each.given)
+        WantedStream(each.name, read_position(position, "Last-Event-ID"), each.given)
         for each, position in zip(wanted, positions, strict=True)
     ]
 
 
-def _read_one(given: str) -> Wanted:
+def _read_one(given: str) -> WantedStream:
     name, at, position = given.partition("@")
-    return Wanted(unquote(name), read_position(position, given[:80]) if at else 0, name)
+    return WantedStream(unquote(name), read_position(position, given[:80]) if at else 0, name)
 
 
 def read_position(text: str, where: str) -> int:
@@ -82,30 +88,30 @@ async def open_streams(
     return MultiplexReader(hub, members, credential)
 
 
-async def _open(hub: Hub, workspace: str, wanted: Wanted) -> Member:
+async def _open(hub: Hub, workspace: str, wanted: WantedStream) -> MultiplexedStream:
     try:
         source = await hub.source(wanted.name, workspace)
     except NotFound:
-        return Member(wanted.name, wanted.given, None, wanted.after)
+        return MultiplexedStream(wanted.name, wanted.given, None, wanted.after)
     check_position(source, wanted.after)
-    return Member(wanted.name, wanted.given, source, wanted.after)
+    return MultiplexedStream(wanted.name, wanted.given, source, wanted.after)
 
 
-class Member:
+class MultiplexedStream:
     """One stream of the body and the position in it."""
 
-    def __init__(self, name: str, given: str, source: Source | None, seq: int) -> None:
+    def __init__(self, name: str, given: str, source: StreamSource | None, seq: int) -> None:
         self.given = given
         self.name = name
         self.source = source
         self.seq = seq
-        self.channel: Channel | None = None
+        self.channel: StreamChannel | None = None
         self.ended = False
         self.opening = b'\ndata: {"stream":%b,"event":' % msgspec.json.encode(name)
 
 
-class MultiplexReader(Reader):
-    def __init__(self, hub: Hub, members: Sequence[Member], credential: Credential | None) -> None:
+class MultiplexReader(LiveReader):
+    def __init__(self, hub: Hub, members: Sequence[MultiplexedStream], credential: Credential | None) -> None:
         super().__init__(hub, credential)
         self._members = members
         self._turn = 0
@@ -158,7 +164,7 @@ class MultiplexReader(Reader):
         self.dismiss("shutdown")
         return b""
 
-    def _end(self, member: Member) -> bytes:
+    def _end(self, member: MultiplexedStream) -> bytes:
         member.ended = True
         return sse.end("deleted", member.name)
 

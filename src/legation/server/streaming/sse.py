@@ -116,10 +116,10 @@ def _notice(event: str, data: dict[str, str]) -> bytes:
     return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-class Body(Protocol):
+class SseBody(Protocol):
     """What is sent, a chunk at a time. It counts as a reader while it is entered."""
 
-    def __enter__(self) -> Body: ...
+    def __enter__(self) -> SseBody: ...
     def __exit__(self, *_: object) -> None: ...
     async def next(self) -> bytes:
         """The next whole frames, as soon as there are any; empty when the body is over."""
@@ -131,7 +131,7 @@ class Body(Protocol):
 class EventStream(Response):
     """Sends a body until it is over or its reader has gone. Bare ASGI: one task that listens, none per event."""
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: SseBody) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers(_HEADERS)
@@ -164,7 +164,7 @@ async def _send_in_pieces(chunk: bytes, send: Send) -> None:
         await asyncio.sleep(0)  # what is copied for it must hold up nobody
 
 
-async def _leave_with_the_reader(receive: Receive, body: Body) -> None:
+async def _leave_with_the_reader(receive: Receive, body: SseBody) -> None:
     """An idle reader's end is heard here, not at the next event."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,5 +1,5 @@
 """Private object storage: a folder, or an S3 bucket."""
 
-from legation.store.blobs.blobs import BlobInfo, Blobs, Content, Reading, open_blobs, workspace_key
+from legation.store.blobs.base import BlobInfo, BlobReader, Blobs, Content, open_blobs, workspace_key
 
 __all__ = ["BlobInfo", "Blobs", "Content", "Reading", "open_blobs", "workspace_key"]

@@ -23,8 +23,15 @@ from legation.errors import ConfigInvalid, Conflict, StorageFailed, Unavailable
 from legation.secret import Secret
 from legation.store.database import migrations
 from legation.store.database.migrations import Migration
-from legation.store.database.queries import Dialect
-from legation.store.database.transaction import Dangling, Duplicate, Rows, Statement, Transaction, step
+from legation.store.database.transaction import (
+    Dangling,
+    Dialect,
+    Duplicate,
+    Rows,
+    Statement,
+    Transaction,
+    step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

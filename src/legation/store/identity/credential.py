@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from legation.secret import Secret
-from legation.store.keys import derive, key_bytes
+from legation.store.secrets.keys import derive, key_bytes
 
 TOKEN_PREFIX: Final = "lgn_"  # noqa: S105 - so that scanners and people recognise one
 HINT_LENGTH: Final = 4

@@ -13,8 +13,7 @@ from typing import Final
 
 from legation.errors import Conflict, Forbidden, NotFound
 from legation.store.audit import record
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Transaction, only
+from legation.store.database.transaction import Queries, Transaction, only
 from legation.store.identity import tokens
 from legation.store.identity.standing import Standing, person_behind, standing
 from legation.wire.principal import SCOPES, Principal

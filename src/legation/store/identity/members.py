@@ -5,10 +5,8 @@ INV-I3  Somebody can always look after a workspace: its last owner is neither re
 
 from legation.errors import Conflict, Forbidden, NotFound
 from legation.store.audit import record
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Dangling, Row, Transaction, only
+from legation.store.database.transaction import Dangling, Queries, Row, Transaction, only, page_of
 from legation.store.identity import tokens
-from legation.store.identity.page import page_of
 from legation.wire.api.identity import Member
 from legation.wire.api.shape import Page
 from legation.wire.principal import ROLE_SCOPES, Principal, Role

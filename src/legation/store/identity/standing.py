@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from legation.errors import Forbidden
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Row, Transaction, only
+from legation.store.database.transaction import Queries, Row, Transaction, only
 from legation.wire.principal import ADMIN_SCOPES, ROLE_SCOPES, Level, Principal, Role, Scope
 
 SQL = Queries("users")

@@ -11,9 +11,7 @@ from typing import Final
 
 from legation.errors import Forbidden, InvalidParams, NotFound
 from legation.store.audit import record
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Row, Transaction, only
-from legation.store.identity.page import page_of
+from legation.store.database.transaction import Queries, Row, Transaction, only, page_of
 from legation.store.identity.standing import level_with, read_standing
 from legation.wire.api.identity import TOKEN_LEVELS, NewToken, Token
 from legation.wire.api.shape import Page

@@ -5,10 +5,8 @@ INV-I2  Somebody can always look after the installation: its last admin is neith
 
 from legation.errors import Conflict, Forbidden, NotFound
 from legation.store.audit import Change, record
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Duplicate, Row, Transaction, only
+from legation.store.database.transaction import Duplicate, Queries, Row, Transaction, only, page_of
 from legation.store.identity import links, members
-from legation.store.identity.page import page_of
 from legation.wire.api.identity import NewUser, User, UserChange
 from legation.wire.api.shape import Page
 from legation.wire.principal import SCOPES, Principal

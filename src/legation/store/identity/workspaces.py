@@ -1,16 +1,15 @@
 """Workspaces, as their members see them: of the others nobody learns even that they exist."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
-from legation.errors import NotFound
+from legation.errors import NotFound, StorageFailed
 from legation.store.audit import record
-from legation.store.database.queries import Queries
-from legation.store.database.transaction import Row, Transaction, only
-from legation.store.identity import members
-from legation.store.identity.page import page_of
-from legation.wire.api.identity import NewWorkspace, Workspace
+from legation.store.database.transaction import Queries, Row, Transaction, only, page_of
+from legation.store.identity import members, users
+from legation.wire.api.identity import NewUser, NewWorkspace, Workspace
 from legation.wire.api.shape import Page
-from legation.wire.principal import Principal
+from legation.wire.principal import SCOPES, Principal
 
 SQL = Queries("workspaces")
 
@@ -47,3 +46,35 @@ def _read(row: Row) -> Workspace:
         role=row["role"],
         created_at=row["created_at"],
     )
+
+
+# The first start: a workspace and its owner, made once however many servers start at the same moment.
+
+LOCAL: Final = "local"
+OWNER_NAME: Final = "owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """`user` owns `workspace`; in their name the server's own credentials act."""
+
+    workspace: str
+    user: str
+    created: bool  # by this call
+
+
+def bootstrap(user: str, *, now_ms: int) -> Transaction[Installation]:
+    """`user` is the id that the owner gets if there is none yet."""
+    if not (yield SQL.claim_workspace(id=LOCAL, name="Local", created_at=now_ms)):
+        owner = yield from members.first_owner(LOCAL)
+        if owner is None:
+            raise StorageFailed(
+                f"cannot start: workspace {LOCAL} has no owner; restore a backup of the database"
+            )
+        return Installation(LOCAL, owner, created=False)
+    yield from users.insert(NewUser(name=OWNER_NAME, instance_admin=True), user=user, now_ms=now_ms)
+    yield from members.insert(LOCAL, user, "owner", now_ms)
+    actor = Principal(kind="process", id="server", workspace=LOCAL, scopes=SCOPES, level=2, user=user)
+    yield from record(actor, "workspace.created", LOCAL, {"owner": user}, now_ms)
+    yield from record(actor, "user.created", user, {"admin": True}, now_ms)
+    return Installation(LOCAL, user, created=True)

@@ -19,7 +19,7 @@ class HungUp(Exception):
     """The client went away."""
 
 
-class Malformed(Exception):
+class MalformedRequest(Exception):
     """What came is no HTTP/1.1 request."""
 
 
@@ -44,7 +44,7 @@ class HttpAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Connection:
+class HttpConnection:
     """One client. While an answer is under way, `hung_up` is done as soon as the client is gone."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +66,7 @@ class Connection:
             return None
         words = first.decode("latin-1").split()
         if len(words) != 3:
-            raise Malformed("the request line is not `METHOD target HTTP/1.1`")
+            raise MalformedRequest("the request line is not `METHOD target HTTP/1.1`")
         headers = await self._headers()
         if "100-continue" in headers.get("expect", ""):
             await self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -128,7 +128,7 @@ class Connection:
         try:
             return await self._reader.readline()
         except ValueError:
-            raise Malformed(f"a line is longer than {MAX_LINE} bytes") from None
+            raise MalformedRequest(f"a line is longer than {MAX_LINE} bytes") from None
 
     async def _headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}
@@ -148,7 +148,7 @@ class Connection:
             body += chunk
             await self._line()
             if len(body) > MAX_BODY:
-                raise Malformed(f"the body is larger than {MAX_BODY} bytes")
+                raise MalformedRequest(f"the body is larger than {MAX_BODY} bytes")
         await self._line()
         return body
 
@@ -156,9 +156,9 @@ class Connection:
         try:
             wanted = int(size, base)
         except ValueError:
-            raise Malformed("the length of the body is no number") from None
+            raise MalformedRequest("the length of the body is no number") from None
         if not 0 <= wanted <= MAX_BODY:
-            raise Malformed(f"the body is larger than {MAX_BODY} bytes")
+            raise MalformedRequest(f"the body is larger than {MAX_BODY} bytes")
         return await self._reader.readexactly(wanted)
 
 
@@ -172,10 +172,10 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
 class HttpServer:
     """Listens on a free port of the loopback; hands every request of every connection to `answer`."""
 
-    def __init__(self, answer: Callable[[HttpRequest, Connection], Awaitable[None]]) -> None:
+    def __init__(self, answer: Callable[[HttpRequest, HttpConnection], Awaitable[None]]) -> None:
         self._answer = answer
         self._server: asyncio.Server | None = None
-        self._serving: dict[asyncio.Task[None], Connection] = {}
+        self._serving: dict[asyncio.Task[None], HttpConnection] = {}
         self._stopped = False
 
     async def start(self) -> int:
@@ -195,7 +195,7 @@ class HttpServer:
         await self._server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(reader, writer)
+        connection = HttpConnection(reader, writer)
         if self._stopped:  # it was on its way in when the door was shut
             connection.abort()
             return
@@ -203,7 +203,7 @@ class HttpServer:
         self._serving[task] = connection
         task.add_done_callback(lambda done: self._serving.pop(done, None))
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: HttpConnection) -> None:
         gone = (HungUp, ConnectionError, asyncio.IncompleteReadError)
         try:
             while request := await connection.read():
@@ -212,7 +212,7 @@ class HttpServer:
                     break
         except gone:
             pass
-        except Malformed as error:
+        except MalformedRequest as error:
             with suppress(*gone):
                 await connection.send(HttpAnswer(400, {"error": {"message": str(error)}}))
         finally:

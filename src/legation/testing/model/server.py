@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 
 from legation.testing.model.anthropic import AnthropicWire
 from legation.testing.model.gemini import GeminiWire
-from legation.testing.model.http import HOST, Connection, HttpAnswer, HttpRequest, HttpServer, HungUp
+from legation.testing.model.http import HOST, HttpAnswer, HttpConnection, HttpRequest, HttpServer, HungUp
 from legation.testing.model.openai_chat import OpenAiChatWire
 from legation.testing.model.openai_responses import OpenAiResponsesWire
 from legation.testing.model.request import ModelRequest, Wire
@@ -139,7 +139,7 @@ class ScriptedModel(Script):
             if len(each)
         ]
 
-    async def _answer(self, http: HttpRequest, connection: Connection) -> None:
+    async def _answer(self, http: HttpRequest, connection: HttpConnection) -> None:
         if http.method == "CONNECT" or not http.target.startswith("/"):
             self._refuse(_place(http.target))
             await connection.send(_plain(403, "the scripted model lets nothing out"))
@@ -159,7 +159,7 @@ class ScriptedModel(Script):
         if not self._may_knock:
             self.problems.append(f"the agent tried to reach {place}")
 
-    async def _answer_by_wire(self, http: HttpRequest, connection: Connection) -> None:
+    async def _answer_by_wire(self, http: HttpRequest, connection: HttpConnection) -> None:
         for wire in self._wires:
             fixed = wire.fixed(http)
             if fixed is not None:
@@ -199,7 +199,7 @@ class ScriptedModel(Script):
         self.problems.append(what)
         return Failure(DRY_STATUS, f"scripted model: {what}")
 
-    async def _play(self, wire: Wire, request: ModelRequest, step: Step, connection: Connection) -> None:
+    async def _play(self, wire: Wire, request: ModelRequest, step: Step, connection: HttpConnection) -> None:
         if not isinstance(step, Reply):
             await connection.send(wire.failure(step))
         elif request.stream:
@@ -217,7 +217,7 @@ class ScriptedModel(Script):
             await connection.send(wire.whole(request, step))
 
 
-async def _be_silent(silence: Pause | Stall | Cut, connection: Connection) -> None:
+async def _be_silent(silence: Pause | Stall | Cut, connection: HttpConnection) -> None:
     match silence:
         case Pause(seconds):
             await asyncio.wait({connection.hung_up}, timeout=seconds)

@@ -1,12 +1,35 @@
-"""JSON-RPC 2.0 as ACP uses it: the envelope, the error codes, the method names."""
+"""JSON-RPC 2.0 as ACP uses it: the envelope, the error codes, the method names; and what every shape of ACP has in common."""
 
+from collections.abc import Mapping
 from enum import IntEnum, StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, dataclass_transform
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from legation.wire.acp.shape import Json, Shape
+# What every ACP shape has in common.
+#
+# Shapes are read with unknown fields ignored (the log keeps the bytes) and written with absent optional
+# fields left out. Words that agents may extend (kinds, statuses, reasons) are plain strings, and the ones
+# the protocol names are listed beside them.
+
+Json = object
+"""Any JSON value, passed through without a look inside."""
+
+Meta = Mapping[str, object]
+
+PROTOCOL_VERSION = 1
+
+
+# Type checkers do not let options of a Struct pass to its children, as msgspec does.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of all ACP shapes: camelCase on the wire, `_meta` everywhere."""
+
+    meta: Meta | None = msgspec.field(default=None, name="_meta")
+
+
+# JSON-RPC 2.0 as ACP uses it: the envelope, the error codes, the method names.
 
 RequestId: TypeAlias = int | str | None
 

@@ -1,17 +1,347 @@
-"""The session updates of ACP v1, the fourteen stable ones and those of named plans; and the reader that never loses one."""
+"""Session updates of ACP v1 and what they are made of: content, tool calls, plans, options; and the reader that never loses one."""
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from legation.wire import jsontext
-from legation.wire.acp.config import AvailableCommand, ConfigOption
-from legation.wire.acp.content import ContentBlock
-from legation.wire.acp.plan import Plan, PlanRemoved, PlanUpdate
-from legation.wire.acp.salvage import salvaged
-from legation.wire.acp.shape import Json, Shape
-from legation.wire.acp.toolcall import ToolCall, ToolCallUpdate
+from legation.wire.acp.rpc import Json, Shape
+
+# Content blocks: what prompts, messages and tool results are made of.
+
+UNREAD_TAG = "_unread"
+
+
+class Annotations(Shape):
+    audience: tuple[str, ...] | None = None
+    last_modified: str | None = None
+    priority: float | None = None
+
+
+class Text(Shape, tag="text", tag_field="type"):
+    text: str
+    annotations: Annotations | None = None
+
+
+class Image(Shape, tag="image", tag_field="type"):
+    """Base64 data."""
+
+    data: str
+    mime_type: str
+    uri: str | None = None
+    annotations: Annotations | None = None
+
+
+class Audio(Shape, tag="audio", tag_field="type"):
+    """Base64 data."""
+
+    data: str
+    mime_type: str
+    annotations: Annotations | None = None
+
+
+class ResourceLink(Shape, tag="resource_link", tag_field="type"):
+    name: str
+    uri: str
+    mime_type: str | None = None
+    title: str | None = None
+    description: str | None = None
+    size: int | None = None
+    annotations: Annotations | None = None
+
+
+class ResourceContents(Shape):
+    """Either `text` or base64 `blob`."""
+
+    uri: str
+    text: str | None = None
+    blob: str | None = None
+    mime_type: str | None = None
+
+
+class EmbeddedResource(Shape, tag="resource", tag_field="type"):
+    resource: ResourceContents
+    annotations: Annotations | None = None
+
+
+class Unread(Shape, tag=UNREAD_TAG, tag_field="type"):
+    """A block of a type, or in a form, that this version does not know: kept as it came in `value`."""
+
+    value: Json
+
+
+ContentBlock: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource | Unread
+
+
+# Tool calls, as they are announced, changed and asked about.
+
+ToolKind: TypeAlias = str
+TOOL_KINDS = (
+    "read",
+    "edit",
+    "delete",
+    "move",
+    "search",
+    "execute",
+    "think",
+    "fetch",
+    "switch_mode",
+    "other",
+)
+
+ToolCallStatus: TypeAlias = str
+TOOL_CALL_STATUSES = ("pending", "in_progress", "completed", "failed")
+
+
+class Content(Shape, tag="content", tag_field="type"):
+    content: ContentBlock
+
+
+class Diff(Shape, tag="diff", tag_field="type"):
+    """A changed file; no `oldText` means a new one."""
+
+    path: str
+    new_text: str
+    old_text: str | None = None
+
+
+class Terminal(Shape, tag="terminal", tag_field="type"):
+    terminal_id: str
+
+
+ToolCallContent: TypeAlias = Content | Diff | Terminal | Unread
+
+
+class ToolCallLocation(Shape):
+    path: str
+    line: int | None = None
+
+
+class ToolCall(Shape, tag="tool_call", tag_field="sessionUpdate"):
+    """The agent starts a tool call."""
+
+    tool_call_id: str
+    title: str
+    name: str | None = None
+    kind: ToolKind | None = None
+    status: ToolCallStatus | None = None
+    content: tuple[ToolCallContent, ...] | None = None
+    locations: tuple[ToolCallLocation, ...] | None = None
+    raw_input: Json | UnsetType = UNSET
+    raw_output: Json | UnsetType = UNSET
+
+
+class ToolCallPatch(Shape):
+    """Part of a tool call: only the fields present count; lists replace the earlier ones whole."""
+
+    tool_call_id: str
+    title: str | None = None
+    name: str | None = None
+    kind: ToolKind | None = None
+    status: ToolCallStatus | None = None
+    content: tuple[ToolCallContent, ...] | None = None
+    locations: tuple[ToolCallLocation, ...] | None = None
+    raw_input: Json | UnsetType = UNSET
+    raw_output: Json | UnsetType = UNSET
+
+
+class ToolCallUpdate(ToolCallPatch, tag="tool_call_update", tag_field="sessionUpdate"):
+    """A tool call changes: only the fields present; lists replace the earlier ones whole."""
+
+
+AnyToolCall: TypeAlias = ToolCall | ToolCallPatch
+
+
+def merged(before: AnyToolCall, update: AnyToolCall) -> ToolCallPatch:
+    """What is known of a tool call after an update: permission requests often repeat only a part of it."""
+    known = {field: getattr(before, field) for field in ToolCallPatch.__struct_fields__}
+    for field in known:
+        value = getattr(update, field)
+        if value is not None and value is not UNSET:
+            known[field] = value
+    return ToolCallPatch(**known)
+
+
+# Plans: the one that a session has, and those that have names.
+
+PlanPriority: TypeAlias = str
+PLAN_PRIORITIES = ("high", "medium", "low")
+PlanStatus: TypeAlias = str
+PLAN_STATUSES = ("pending", "in_progress", "completed")
+
+
+class PlanEntry(Shape):
+    content: str
+    priority: PlanPriority
+    status: PlanStatus
+
+
+class Plan(Shape, tag="plan", tag_field="sessionUpdate"):
+    """The agent's whole plan, which replaces the earlier one."""
+
+    entries: tuple[PlanEntry, ...]
+
+
+class PlanItems(Shape, tag="items", tag_field="type"):
+    """A plan as entries, all of them."""
+
+    plan_id: str
+    entries: tuple[PlanEntry, ...]
+
+
+class PlanFile(Shape, tag="file", tag_field="type"):
+    """A plan that is in a file."""
+
+    plan_id: str
+    uri: str
+
+
+class PlanMarkdown(Shape, tag="markdown", tag_field="type"):
+    """A plan as text."""
+
+    plan_id: str
+    content: str
+
+
+PlanContent: TypeAlias = PlanItems | PlanFile | PlanMarkdown | Unread
+
+
+class PlanUpdate(Shape, tag="plan_update", tag_field="sessionUpdate"):
+    """One of several plans, whole: it replaces the earlier one of its `planId`."""
+
+    plan: PlanContent
+
+
+class PlanRemoved(Shape, tag="plan_removed", tag_field="sessionUpdate"):
+    """That plan is no longer followed."""
+
+    plan_id: str
+
+
+# What a session can be set to: modes, config options, slash commands.
+
+ConfigCategory: TypeAlias = str
+CONFIG_CATEGORIES = ("mode", "model", "model_config", "thought_level", "other")
+VARIANT_CATEGORIES: Final = (
+    "thought_level",
+    "model_config",
+    "variant",
+)  # of what makes variants of a model, the surest first
+
+
+class SessionMode(Shape):
+    id: str
+    name: str
+    description: str | None = None
+
+
+class SessionModeState(Shape):
+    current_mode_id: str
+    available_modes: tuple[SessionMode, ...]
+
+
+class SelectChoice(Shape):
+    """A value to choose, or a named group of them: a group has `group` and `options`, a value has `value`."""
+
+    name: str
+    value: str | None = None
+    description: str | None = None
+    group: str | None = None
+    options: tuple["SelectChoice", ...] = ()
+
+
+class SelectOption(Shape, tag="select", tag_field="type"):
+    id: str
+    name: str
+    current_value: str
+    options: tuple[SelectChoice, ...]
+    description: str | None = None
+    category: ConfigCategory | None = None
+
+
+class BooleanOption(Shape, tag="boolean", tag_field="type"):
+    id: str
+    name: str
+    current_value: bool
+    description: str | None = None
+    category: ConfigCategory | None = None
+
+
+ConfigOption: TypeAlias = SelectOption | BooleanOption | Unread
+
+
+class CommandInput(Shape):
+    hint: str
+
+
+class AvailableCommand(Shape):
+    name: str
+    description: str
+    input: CommandInput | None = None
+
+
+# Second reading of an update with an unknown part: the part is wrapped, so that the rest can be typed.
+
+Wrap = Callable[[object], object]
+
+
+def salvaged(update: object) -> object:
+    """The update with every part that cannot be typed replaced by an `Unread` that holds it."""
+    if not isinstance(update, dict):
+        return update
+    return {key: _WRAPS[key](value) if key in _WRAPS else value for key, value in update.items()}
+
+
+def _block(value: object) -> object:
+    return value if _reads_as(value, ContentBlock) else _unread(value)
+
+
+def _tool_content(value: object) -> object:
+    if isinstance(value, dict) and value.get("type") == "content":
+        value = {**value, "content": _block(value.get("content"))}
+    return value if _reads_as(value, ToolCallContent) else _unread(value)
+
+
+def _config_option(value: object) -> object:
+    return value if _reads_as(value, ConfigOption) else _unread(value)
+
+
+def _plan(value: object) -> object:
+    return value if _reads_as(value, PlanContent) else _unread(value)
+
+
+def _content(value: object) -> object:
+    # One block in a message chunk, a list of parts in a tool call.
+    return [_tool_content(item) for item in value] if isinstance(value, list) else _block(value)
+
+
+def _each(wrap: Wrap) -> Wrap:
+    return lambda value: [wrap(item) for item in value] if isinstance(value, list) else value
+
+
+def _unread(value: object) -> object:
+    return {"type": UNREAD_TAG, "value": value}
+
+
+def _reads_as(value: object, kind: object) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+_WRAPS: dict[str, Wrap] = {
+    "content": _content,
+    "summary": _each(_block),
+    "configOptions": _each(_config_option),
+    "plan": _plan,
+}
+
+
+# The session updates of ACP v1, the fourteen stable ones and those of named plans; and the reader that never loses one.
 
 NoticeSeverity: TypeAlias = str
 NOTICE_SEVERITIES = ("info", "warning", "error")

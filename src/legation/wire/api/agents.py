@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from legation.wire.api.approvals import Value
-from legation.wire.api.shape import Answer, Request
+from legation.wire.api.shape import RequestBody, ResponseBody
 
 AgentName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-class AgentAbilities(Answer):
+class AgentAbilities(ResponseBody):
     """What a session with it can show and do."""
 
     command_execution: bool = True
@@ -37,7 +37,7 @@ class AgentAbilities(Answer):
     tool_results: bool = True
 
 
-class Liveness(Answer):
+class Liveness(ResponseBody):
     """Of the agent's processes in this workspace; `uptimeMs` is that of the oldest."""
 
     status: Literal["running", "stopped", "error"]
@@ -47,7 +47,7 @@ class Liveness(Answer):
     processes: int = 0
 
 
-class AgentInfo(Answer):
+class AgentInfo(ResponseBody):
     """`problem` says why it cannot be started, and what to do; null: it can. `configOptions` is for whoever asks for it."""
 
     id: str
@@ -66,11 +66,11 @@ class AgentInfo(Answer):
     problem: str | None = None
 
 
-class AgentList(Answer):
+class AgentList(ResponseBody):
     agents: list[AgentInfo]
 
 
-class AgentInstall(Request):
+class AgentInstall(RequestBody):
     """`reinstall` fetches it again; what is there otherwise stays. Versions are those of the lock."""
 
     reinstall: bool | None = None
@@ -78,35 +78,35 @@ class AgentInstall(Request):
     agent_process_version: AgentName | None = None
 
 
-class InstalledArtifact(Answer):
+class InstalledArtifact(ResponseBody):
     kind: Literal["native_agent", "agent_process"]
     path: str
     source: Literal["registry", "fallback", "local_path", "builtin"]
     version: str | None = None
 
 
-class AgentInstalled(Answer):
+class AgentInstalled(ResponseBody):
     already_installed: bool = msgspec.field(name="already_installed")
     artifacts: list[InstalledArtifact]
 
 
-class ModeInfo(Answer):
+class ModeInfo(ResponseBody):
     id: str
     name: str
     description: str
 
 
-class ModeList(Answer):
+class ModeList(ResponseBody):
     modes: list[ModeInfo]
 
 
-class ModelInfo(Answer):
+class ModelInfo(ResponseBody):
     id: str
     name: str | None = None
     variants: list[str] | None = None
     default_variant: str | None = None
 
 
-class ModelList(Answer):
+class ModelList(ResponseBody):
     models: list[ModelInfo]
     default_model: str | None = None

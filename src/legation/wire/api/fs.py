@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from legation.wire.api.shape import Answer, Request
+from legation.wire.api.shape import RequestBody, ResponseBody
 
 EntryType = Literal["file", "directory"]
 # Longer than the longest that Linux takes: what is too long for a disk, the disk says.
@@ -21,7 +21,7 @@ FilePath = Annotated[
 ]
 
 
-class FsEntry(Answer):
+class FsEntry(ResponseBody):
     """What stands in a folder. Whatever is no folder is a `file`, a link too; `path` is absolute."""
 
     name: str
@@ -31,23 +31,23 @@ class FsEntry(Answer):
     modified: str | None
 
 
-class FsStat(Answer):
+class FsStat(ResponseBody):
     path: str
     entry_type: EntryType
     size: int
     modified: str | None
 
 
-class FsWritten(Answer):
+class FsWritten(ResponseBody):
     path: str
     bytes_written: int
 
 
-class FsDone(Answer):
+class FsDone(ResponseBody):
     path: str
 
 
-class FsMove(Request):
+class FsMove(RequestBody):
     """`overwrite` also replaces a folder, with all that is in it."""
 
     from_: FilePath = msgspec.field(name="from")
@@ -55,12 +55,12 @@ class FsMove(Request):
     overwrite: bool | None = None
 
 
-class FsMoved(Answer):
+class FsMoved(ResponseBody):
     from_: str = msgspec.field(name="from")
     to: str
 
 
-class FsUploaded(Answer):
+class FsUploaded(ResponseBody):
     """`paths` are the first 1,024 of what was written; `truncated`: there were more."""
 
     paths: list[str]

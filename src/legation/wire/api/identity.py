@@ -1,4 +1,4 @@
-"""Users, workspaces, members, tokens, sign-in links and the audit log, as the HTTP API shows them.
+"""Users, workspaces, members, tokens, sign-in links, the audit log and trusted folders, as the HTTP API shows them.
 
 Times are milliseconds since the epoch, as in events.
 """
@@ -7,8 +7,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from legation.wire.api.shape import Answer, Request
+from legation.wire.api.shape import RequestBody, ResponseBody
 from legation.wire.principal import Level, Role, Scope
+
+# Users, workspaces, members, tokens, sign-in links and the audit log, as the HTTP API shows them.
+#
+# Times are milliseconds since the epoch, as in events.
 
 # `$` alone would let a newline pass at the end.
 Name = Annotated[
@@ -41,7 +45,7 @@ WorkspaceStatus = Literal["active", "deleting"]
 TOKEN_LEVELS: dict[TokenKind, Level] = {"user": 2, "supervisor": 1, "agent": 0}
 
 
-class Me(Answer):
+class Me(ResponseBody):
     """Who the credential says you are."""
 
     kind: str
@@ -52,7 +56,7 @@ class Me(Answer):
     user: str | None  # who is signed in; null for a token, which acts for itself
 
 
-class User(Answer):
+class User(ResponseBody):
     id: str
     name: str
     email: str | None
@@ -61,14 +65,14 @@ class User(Answer):
     disabled_at: int | None
 
 
-class NewUser(Request):
+class NewUser(RequestBody):
     name: Name
     email: Email | None = None
     instance_admin: bool = False
     role: Role | None = None  # in the caller's workspace; null: no membership yet
 
 
-class UserChange(Request):
+class UserChange(RequestBody):
     """Only what is given changes.
 
     Disabling shuts out every session and token of the user at once. Enabling lets the tokens work again, and the
@@ -80,7 +84,7 @@ class UserChange(Request):
     sign_out: bool = False  # ends every signed-in session of the user
 
 
-class Workspace(Answer):
+class Workspace(ResponseBody):
     id: str
     name: str
     status: WorkspaceStatus
@@ -88,22 +92,22 @@ class Workspace(Answer):
     created_at: int
 
 
-class NewWorkspace(Request):
+class NewWorkspace(RequestBody):
     name: Name
 
 
-class Member(Answer):
+class Member(ResponseBody):
     user: str
     name: str
     role: Role
     since: int
 
 
-class NewRole(Request):
+class NewRole(RequestBody):
     role: Role
 
 
-class Token(Answer):
+class Token(ResponseBody):
     id: str
     label: str
     kind: TokenKind
@@ -116,7 +120,7 @@ class Token(Answer):
     revoked_at: int | None
 
 
-class NewToken(Request):
+class NewToken(RequestBody):
     """`scopes` are at most the caller's; null: all of the caller's but `instance`, which must be asked for.
 
     A token of kind `agent` is that agent: `label` is its name, of letters, digits, `_`, `.`, `@` and `-`. Without
@@ -130,21 +134,21 @@ class NewToken(Request):
     expires_in_days: Annotated[int, Meta(ge=1, le=3650)] | None = None
 
 
-class TokenCreated(Answer):
+class TokenCreated(ResponseBody):
     """`secret` is shown this once and kept nowhere."""
 
     token: Token
     secret: str
 
 
-class SignInLink(Answer):
+class SignInLink(ResponseBody):
     """Opens once, for a short time."""
 
     url: str
     expires_at: int
 
 
-class NewSignInLink(Request):
+class NewSignInLink(RequestBody):
     """For oneself it takes a credential with all scopes of one's role; for another user the scope "instance".
 
     A token makes one only for who can do no more than the token, in no other workspace, and if it does not expire."""
@@ -152,11 +156,11 @@ class NewSignInLink(Request):
     user: Id | None = None  # null: for the caller
 
 
-class SignIn(Request):
+class SignIn(RequestBody):
     code: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class AuditEntry(Answer):
+class AuditEntry(ResponseBody):
     """One change: who did what to what. Never holds a secret, a prompt or an argument."""
 
     id: str
@@ -167,3 +171,25 @@ class AuditEntry(Answer):
     target: str
     details: dict[str, str | int | bool | None]
     actor_name: str | None = None  # of a person
+
+
+# Trusted folders, as the HTTP API takes and shows them. Times are milliseconds since the epoch.
+
+FolderState = Literal["trusted", "replaced", "gone"]
+
+
+class NewTrust(RequestBody):
+    """`folder` is a folder of the server's machine."""
+
+    folder: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\u0000]*$")]
+
+
+class TrustView(ResponseBody):
+    """`folder` is its real path. `replaced`: another folder is in its place, and counts for nothing; `gone`: none is."""
+
+    id: str
+    folder: str
+    state: FolderState
+    trusted_by: str
+    created_at: int
+    trusted_by_name: str | None = None  # of a person

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
-from legation.wire.api.shape import Answer, Request
+from legation.wire.api.shape import RequestBody, ResponseBody
 
 ProcessOwner = Literal["user", "desktop", "system"]
 ProcessState = Literal["running", "exited"]
@@ -30,7 +30,7 @@ WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
 Cells = Annotated[int, Meta(ge=1, le=10_000)]  # of a terminal's side
 
 
-class NewProcess(Request):
+class NewProcess(RequestBody):
     """`tty` gives it a terminal. Its input is open in any case; `interactive` is only kept, as a note of its purpose."""
 
     command: Program
@@ -41,7 +41,7 @@ class NewProcess(Request):
     interactive: bool = False
 
 
-class ProcessInfo(Answer):
+class ProcessInfo(ResponseBody):
     """`exitCode` is null while it runs, and when a signal ended it: `exitSignal` names that one."""
 
     id: str
@@ -59,11 +59,11 @@ class ProcessInfo(Answer):
     exited_at_ms: int | None
 
 
-class ProcessList(Answer):
+class ProcessList(ResponseBody):
     processes: list[ProcessInfo]
 
 
-class NewProcessRun(Request):
+class NewProcessRun(RequestBody):
     command: Program
     args: Arguments = field(default_factory=list)
     cwd: Folder | None = None
@@ -72,7 +72,7 @@ class NewProcessRun(Request):
     max_output_bytes: Annotated[int, Meta(ge=0)] | None = None
 
 
-class ProcessRunResult(Answer):
+class ProcessRunResult(ResponseBody):
     """Bytes that are not UTF-8 become U+FFFD."""
 
     exit_code: int | None
@@ -85,7 +85,7 @@ class ProcessRunResult(Answer):
     duration_ms: int
 
 
-class ProcessLogEntry(Answer):
+class ProcessLogEntry(ResponseBody):
     sequence: int
     stream: LogStream
     timestamp_ms: int
@@ -93,7 +93,7 @@ class ProcessLogEntry(Answer):
     encoding: Literal["base64"]
 
 
-class ProcessLogs(Answer):
+class ProcessLogs(ResponseBody):
     """`firstSequence` is the oldest that is still kept; `droppedBytes` were written before it."""
 
     process_id: str
@@ -103,21 +103,21 @@ class ProcessLogs(Answer):
     dropped_bytes: int
 
 
-class ProcessInput(Request):
+class ProcessInput(RequestBody):
     data: str
     encoding: Literal["base64", "utf8", "text"] | None = None  # base64 unless said
 
 
-class ProcessInputTaken(Answer):
+class ProcessInputTaken(ResponseBody):
     bytes_written: int
 
 
-class TerminalSize(Request):
+class TerminalSize(RequestBody):
     cols: Cells
     rows: Cells
 
 
-class ProcessConfig(Request):
+class ProcessConfig(RequestBody):
     """The limits of a workspace: what the server allows, or less."""
 
     max_concurrent_processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)] = MAX_PROCESSES

@@ -1,29 +1,34 @@
-"""Health, readiness and the file by which the CLI finds its server."""
+"""The server over HTTP: health, readiness, the file by which the CLI finds it, its streams and its connections of ACP clients."""
+
+from __future__ import annotations
 
 from typing import Final, Literal
 
 import msgspec
 
-from legation.wire.api.shape import Answer
+from legation.wire.api.shape import ResponseBody
+from legation.wire.events import WHOLE, Span
+
+# Health, readiness and the file by which the CLI finds its server.
 
 
-class Health(Answer):
+class Health(ResponseBody):
     status: Literal["ok"] = "ok"
 
 
-class Check(Answer):
+class Check(ResponseBody):
     name: str
     ok: bool
 
 
-class Readiness(Answer):
+class Readiness(ResponseBody):
     """`ready` only if every check is ok. Open to everybody, so it says no more than that."""
 
     ready: bool
     checks: list[Check]
 
 
-class ServerInfo(Answer):
+class ServerInfo(ResponseBody):
     version: str
     mode: Literal["up", "server"]
     database: Literal["sqlite", "postgres"]
@@ -33,7 +38,7 @@ class ServerInfo(Answer):
     started_at: int
 
 
-class KeysRotated(Answer):
+class KeysRotated(ResponseBody):
     key_id: str
     rewrapped: int
 
@@ -51,3 +56,42 @@ class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started_at: int
     version: str
     certificate: str | None = None  # of a server with TLS: the one to trust, and no other
+
+
+# Streams of the event log, as the HTTP API shows them; docs/streams.md describes the SSE body.
+
+
+class StreamSummary(ResponseBody):
+    """`firstSeq` is where the newest of its generations begins."""
+
+    name: str
+    state: Literal["open", "closed"]
+    first_seq: int
+    head: int
+    generations: int = 1
+
+
+class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event; `raw` is what its agent sent, byte for byte. With `update`, it is the params of `session/update`, and
+    so many bytes of it stand before and behind the update; without, all of it is the payload."""
+
+    seq: int
+    at: int
+    type: str
+    raw: msgspec.Raw
+    native: str = ""
+    native64: str = ""  # where the agent's own line is not UTF-8, or is long
+    update: Span = WHOLE
+
+
+# Connections of ACP clients, as sandbox-agent 0.4 lists them.
+
+
+class AcpServer(ResponseBody, kw_only=True):
+    server_id: str
+    agent: str
+    created_at_ms: int
+
+
+class AcpServers(ResponseBody, kw_only=True):
+    servers: list[AcpServer]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from legation.wire.api.approvals import Value
-from legation.wire.api.shape import Answer, Request
+from legation.wire.api.shape import RequestBody, ResponseBody
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Where = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -20,7 +20,7 @@ PermissionReplyWord = Literal["once", "always", "reject"]
 ALWAYS: Final = "allowed for the rest of the session"  # what an agent hears whose call was answered so
 
 
-class LocalMcp(Request, tag_field="type", tag="local", kw_only=True):
+class LocalMcp(RequestBody, tag_field="type", tag="local", kw_only=True):
     """A program that speaks MCP on its standard streams."""
 
     command: str | list[str]
@@ -31,8 +31,8 @@ class LocalMcp(Request, tag_field="type", tag="local", kw_only=True):
     timeout_ms: int | None = None
 
 
-class RemoteMcp(Request, tag_field="type", tag="remote", kw_only=True):
-    """An MCP server at an address. The last three are sandbox-agent's: none may say anything, see `host/mcp.py`."""
+class RemoteMcp(RequestBody, tag_field="type", tag="remote", kw_only=True):
+    """An MCP server at an address. The last three are sandbox-agent's: none may say anything, see `host/launch.py`."""
 
     url: str
     transport: Literal["http", "sse"] | None = None
@@ -44,7 +44,7 @@ class RemoteMcp(Request, tag_field="type", tag="remote", kw_only=True):
     oauth: bool | Mapping[str, Value] | None = None
 
 
-class SkillSource(Request, kw_only=True):
+class SkillSource(RequestBody, kw_only=True):
     type: str
     source: str
     skills: list[str] | None = None
@@ -52,11 +52,11 @@ class SkillSource(Request, kw_only=True):
     subpath: str | None = None
 
 
-class Skills(Request, kw_only=True):
+class Skills(RequestBody, kw_only=True):
     sources: list[SkillSource]
 
 
-class NewSession(Request, kw_only=True):
+class NewSession(RequestBody, kw_only=True):
     """`directory`: where the agent works; without it a folder of the session's own, or that of the session it forks or
     continues.
 
@@ -77,7 +77,7 @@ class NewSession(Request, kw_only=True):
     continues: Name | None = None
 
 
-class AgentFailure(Answer, kw_only=True):
+class AgentFailure(ResponseBody, kw_only=True):
     type: str
     message: str
     agent: str | None = None
@@ -85,13 +85,13 @@ class AgentFailure(Answer, kw_only=True):
     details: Value = None
 
 
-class SessionCreated(Answer, kw_only=True):
+class SessionCreated(ResponseBody, kw_only=True):
     healthy: bool
     native_session_id: str | None = None
     error: AgentFailure | None = None
 
 
-class SessionInfo(Answer, kw_only=True):
+class SessionInfo(ResponseBody, kw_only=True):
     session_id: str
     agent: str
     agent_mode: str
@@ -118,20 +118,20 @@ class SessionInfo(Answer, kw_only=True):
     continued_by: str | None = None  # the one that goes on from here
 
 
-class SessionList(Answer, kw_only=True):
+class SessionList(ResponseBody, kw_only=True):
     """`next` is the cursor of the page behind, null at the end; only where pages were asked for."""
 
     sessions: list[SessionInfo]
     next: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class Attachment(Request, kw_only=True):
+class Attachment(RequestBody, kw_only=True):
     path: Where
     mime: str | None = None
     filename: str | None = None
 
 
-class Words(Request, kw_only=True):
+class Words(RequestBody, kw_only=True):
     message: Annotated[str, Meta(min_length=1)]
     attachments: tuple[Attachment, ...] = ()
 
@@ -142,17 +142,17 @@ class NewMessage(Words, kw_only=True):
     message_id: MessageId | None = None
 
 
-class QuestionAnswers(Request, kw_only=True):
+class QuestionAnswers(RequestBody, kw_only=True):
     """One list of chosen options, or of words, for each question that was asked at once."""
 
     answers: list[list[str]]
 
 
-class PermissionAnswer(Request, kw_only=True):
+class PermissionAnswer(RequestBody, kw_only=True):
     reply: PermissionReplyWord
 
 
-class SessionChange(Request, kw_only=True):
+class SessionChange(RequestBody, kw_only=True):
     """In mid-session; only what is given changes."""
 
     agent_mode: AgentMode | None = None
@@ -162,7 +162,7 @@ class SessionChange(Request, kw_only=True):
     title: Annotated[str, Meta(max_length=512)] | None = None
 
 
-class EventPage(Answer, kw_only=True):
+class EventPage(ResponseBody, kw_only=True):
     """Events as they were projected: bytes that are embedded, not written anew."""
 
     events: list[msgspec.Raw]

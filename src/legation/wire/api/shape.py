@@ -8,12 +8,12 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A member that we do not know is refused: a misspelt one would otherwise be silently ignored."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ResponseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Every member is always there; what has no value is null. Readers ignore members they do not know."""
 
 

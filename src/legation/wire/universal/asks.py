@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from legation.wire.api.sessions import ALWAYS
-from legation.wire.lifecycle import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
+from legation.wire.event_types import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
 from legation.wire.universal import shapes
-from legation.wire.universal.outbox import Outbox, embedded, json_text
+from legation.wire.universal.output import Outbox, embedded, json_text
 
 # A question's form as 0.1.11 can show it: one prompt, one list of options; and its answer as one text.
 #
@@ -19,23 +19,23 @@ from legation.wire.universal.outbox import Outbox, embedded, json_text
 _BOOLEAN = (("Yes", True), ("No", False))
 
 
-class Choice(msgspec.Struct, frozen=True):
+class FormChoice(msgspec.Struct, frozen=True):
     label: str
     value: object
 
 
-class Field(msgspec.Struct, frozen=True):
+class FormField(msgspec.Struct, frozen=True):
     """`type` is JSON Schema's. With `choices`, only their values are valid; `many` of them at once where it says so."""
 
     name: str
     title: str
     type: str
     description: str | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[FormChoice, ...] = ()
     many: bool = False
 
 
-def fields_of(schema: Mapping[str, object] | None) -> tuple[Field, ...]:
+def fields_of(schema: Mapping[str, object] | None) -> tuple[FormField, ...]:
     """What an agent's schema asks for, as far as it can be read."""
     properties = (schema or {}).get("properties")
     if not isinstance(properties, Mapping):
@@ -60,12 +60,12 @@ def answered_question(asked: shapes.Question | None, answer: QuestionAnswered) -
     )
 
 
-def _field(name: str, schema: Mapping[str, object]) -> Field:
+def _field(name: str, schema: Mapping[str, object]) -> FormField:
     type_ = str(schema.get("type", "string"))
     items = schema.get("items")
     many = type_ == "array"
     described = schema.get("description")
-    return Field(
+    return FormField(
         name=name,
         title=str(schema.get("title") or name),
         type=type_,
@@ -75,23 +75,23 @@ def _field(name: str, schema: Mapping[str, object]) -> Field:
     )
 
 
-def _choices(schema: Mapping[str, object]) -> tuple[Choice, ...]:
+def _choices(schema: Mapping[str, object]) -> tuple[FormChoice, ...]:
     for key in ("oneOf", "anyOf"):
         listed = schema.get(key)
         if isinstance(listed, Sequence) and not isinstance(listed, str):
             named = [each for each in listed if isinstance(each, Mapping) and "const" in each]
-            return tuple(Choice(str(each.get("title") or each["const"]), each["const"]) for each in named)
+            return tuple(FormChoice(str(each.get("title") or each["const"]), each["const"]) for each in named)
     values = schema.get("enum")
     if isinstance(values, Sequence) and not isinstance(values, str):
         names = schema.get("enumNames")
         labels = names if isinstance(names, Sequence) and len(names) == len(values) else values
-        return tuple(Choice(str(label), value) for label, value in zip(labels, values, strict=True))
+        return tuple(FormChoice(str(label), value) for label, value in zip(labels, values, strict=True))
     if schema.get("type") == "boolean":
-        return tuple(Choice(label, value) for label, value in _BOOLEAN)
+        return tuple(FormChoice(label, value) for label, value in _BOOLEAN)
     return ()
 
 
-def _prompt(question: QuestionAsked, fields: tuple[Field, ...]) -> str:
+def _prompt(question: QuestionAsked, fields: tuple[FormField, ...]) -> str:
     """The message; after it the page to visit, or what there is to fill in where that is more than one choice."""
     lines = [question.message]
     if question.url is not None:
@@ -101,13 +101,13 @@ def _prompt(question: QuestionAsked, fields: tuple[Field, ...]) -> str:
     return "\n".join(lines)
 
 
-def _described(field: Field) -> str:
+def _described(field: FormField) -> str:
     kind = " | ".join(choice.label for choice in field.choices) or field.type
     about = f": {field.description}" if field.description else ""
     return f"- {field.title} ({kind}){about}"
 
 
-def _options(fields: tuple[Field, ...]) -> tuple[str, ...]:
+def _options(fields: tuple[FormField, ...]) -> tuple[str, ...]:
     """Of the one field; beside it there may be room for words of one's own, as agents name it."""
     first, *others = fields or (None,)
     if first is None or any(other.name != f"{first.name}_custom" for other in others):
@@ -131,21 +131,21 @@ def _response(content: Mapping[str, object] | None) -> str | None:
 _GRANT: Final = "grant:"  # what a grant's own approvals are decided by
 
 
-class _Permission(msgspec.Struct, frozen=True):
+class _AskedPermission(msgspec.Struct, frozen=True):
     """What its answer must say again, and which options would allow it for ever."""
 
     tool: str
     for_ever: tuple[str, ...] = ()
 
 
-_UNSEEN: Final = _Permission("other")
+_UNSEEN: Final = _AskedPermission("other")
 
 
 class Asks:
     __slots__ = ("_permissions", "_questions")
 
     def __init__(self) -> None:
-        self._permissions: dict[str, _Permission] = {}
+        self._permissions: dict[str, _AskedPermission] = {}
         self._questions: dict[str, shapes.Question] = {}
 
     def copy(self) -> Asks:
@@ -155,7 +155,7 @@ class Asks:
 
     def permission_asked(self, out: Outbox, asked: PermissionAsked) -> None:
         for_ever = tuple(each.option_id for each in asked.options if each.kind == "allow_always")
-        self._permissions[asked.id] = _Permission(asked.action.tool, for_ever)
+        self._permissions[asked.id] = _AskedPermission(asked.action.tool, for_ever)
         data = shapes.Permission(asked.id, asked.action.tool, "requested", embedded(out.cause.payload))
         out.emit("permission.requested", data, raw=True)
 
@@ -173,7 +173,7 @@ class Asks:
         out.emit("question.resolved", data, synthetic=True, raw=True)
 
 
-def _status(answer: PermissionAnswered, asked: _Permission) -> shapes.PermissionStatus:
+def _status(answer: PermissionAnswered, asked: _AskedPermission) -> shapes.PermissionStatus:
     """A refusal is any end that is no yes: silence, a cancelled turn."""
     if answer.outcome != "approved":
         return "reject"

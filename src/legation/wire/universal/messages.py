@@ -6,20 +6,20 @@ There are no deltas: a message comes when it is complete. INV-U1, U3 to U5 hold 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from datetime import datetime
+from typing import Final, TypeAlias
 
 import msgspec
 
-from legation.wire import codec, lifecycle
-from legation.wire.acp.content import Audio, ContentBlock, EmbeddedResource, ResourceLink
+from legation.wire import codec, event_types
+from legation.wire.acp.updates import Audio, ContentBlock, EmbeddedResource, ResourceLink
 from legation.wire.events import Event
-from legation.wire.universal import message_shapes, shapes
-from legation.wire.universal.asks import Field, fields_of
-from legation.wire.universal.calls import KEPT
-from legation.wire.universal.outbox import (
+from legation.wire.universal import shapes
+from legation.wire.universal.asks import FormField, fields_of
+from legation.wire.universal.output import (
     LogRow,
-    Projected,
-    Row,
+    ProjectedEvent,
+    ProjectedRow,
     filled,
     has_long,
     is_long,
@@ -28,65 +28,229 @@ from legation.wire.universal.outbox import (
     time_of,
 )
 from legation.wire.universal.projector import Projector
-from legation.wire.universal.shapes import SessionFacts, floor
+from legation.wire.universal.shapes import Metadata, SessionFacts, floor
+from legation.wire.universal.tool_items import KEPT
+
+# The seed's own universal events. Every enum is an object whose `type` says which it is; keys are snake_case.
+
+
+class PathSource(msgspec.Struct, frozen=True, tag="path"):
+    path: str
+
+
+class UrlSource(msgspec.Struct, frozen=True, tag="url"):
+    url: str
+
+
+class DataSource(msgspec.Struct, frozen=True, tag="data", omit_defaults=True):
+    data: str
+    encoding: str | None = None
+
+
+AttachmentSource: TypeAlias = PathSource | UrlSource | DataSource
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    text: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+class ToolResult(msgspec.Struct, frozen=True, tag="tool_result", omit_defaults=True):
+    id: str
+    output: str
+    name: str | None = None
+    is_error: bool = False
+
+
+class FunctionCall(msgspec.Struct, frozen=True, tag="function_call"):
+    """A call of a tool that an MCP server has: its name is `server.tool`."""
+
+    id: str
+    name: str
+    arguments: msgspec.Raw
+
+
+class FunctionResult(msgspec.Struct, frozen=True, tag="function_result", omit_defaults=True):
+    id: str
+    name: str
+    result: str
+    is_error: bool = False
+
+
+class File(msgspec.Struct, frozen=True, tag="file", omit_defaults=True):
+    source: AttachmentSource
+    mime_type: str | None = None
+    filename: str | None = None
+    raw: msgspec.Raw | None = None
+
+
+class Image(msgspec.Struct, frozen=True, tag="image", omit_defaults=True):
+    source: AttachmentSource
+    mime_type: str | None = None
+
+
+class ErrorPart(msgspec.Struct, frozen=True, tag="error"):
+    message: str
+
+
+class UnknownPart(msgspec.Struct, frozen=True, tag="unknown"):
+    raw: msgspec.Raw
+
+
+MessagePart: TypeAlias = (
+    Text | ToolCall | ToolResult | FunctionCall | FunctionResult | File | Image | ErrorPart | UnknownPart
+)
+
+
+class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The item that the message is in the events of 0.1.11."""
+
+    item_id: str
+    status: str
+    native_item_id: str | None = None
+    parent_id: str | None = None
+
+
+class Parsed(msgspec.Struct, frozen=True, tag="parsed"):
+    role: str
+    parts: tuple[MessagePart, ...]
+    metadata: MessageMetadata
+
+
+class Unparsed(msgspec.Struct, frozen=True, tag="unparsed"):
+    raw: LogRow
+    error: str
+
+
+class Message(msgspec.Struct, frozen=True, tag="message"):
+    message: Parsed | Unparsed
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    details: Metadata
+
+
+class Error(msgspec.Struct, frozen=True, tag="error", omit_defaults=True):
+    message: str
+    kind: str | None = None
+    details: msgspec.Raw | None = None
+
+
+class Option(msgspec.Struct, frozen=True):
+    label: str
+
+
+class QuestionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`custom`: any text is an answer."""
+
+    question: str
+    options: tuple[Option, ...]
+    multi_select: bool
+    custom: bool
+    header: str | None = None
+
+
+class ToolRef(msgspec.Struct, frozen=True):
+    call_id: str
+
+
+class QuestionAsked(msgspec.Struct, frozen=True, tag="question_asked", omit_defaults=True):
+    id: str
+    questions: tuple[QuestionInfo, ...]
+    tool: ToolRef | None = None
+
+
+class PermissionAsked(msgspec.Struct, frozen=True, tag="permission_asked", omit_defaults=True):
+    """`patterns` are the paths, commands and addresses that it is about; `reply` is what can be answered."""
+
+    id: str
+    permission: str
+    patterns: tuple[str, ...]
+    reply: tuple[str, ...]
+    metadata: LogRow
+    tool: ToolRef | None = None
+
+
+class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+    """An event of the log that the schema has no word for."""
+
+    raw: LogRow
+
+
+EventData: TypeAlias = Message | Started | Error | QuestionAsked | PermissionAsked | Unknown
+
+
+class UniversalEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: int
+    timestamp: datetime
+    session_id: str
+    agent: str
+    data: EventData
+    agent_session_id: str | None = None
+
 
 # Parts of an item as parts of a message.
 
 _block_decoder: Final = msgspec.json.Decoder(ContentBlock)
 
 
-def message_part(part: shapes.Part, tool: str, *, failed: bool) -> message_shapes.MessagePart | None:
+def message_part(part: shapes.Part, tool: str, *, failed: bool) -> MessagePart | None:
     """`tool` is the name of the tool that the item is about. A status says nothing that a message could."""
     match part:
         case shapes.Text(text=text):
-            return message_shapes.Text(text)
+            return Text(text)
         case shapes.ToolCall(name=name, arguments=given, call_id=call_id):
             arguments = msgspec.Raw(given.encode())
-            kind = message_shapes.FunctionCall if _is_function(name) else message_shapes.ToolCall
+            kind = FunctionCall if _is_function(name) else ToolCall
             return kind(call_id, name, arguments)
         case shapes.ToolResult(call_id=call_id, output=output):
             if _is_function(tool):
-                return message_shapes.FunctionResult(call_id, tool, output, failed)
-            return message_shapes.ToolResult(call_id, output, tool or None, failed)
+                return FunctionResult(call_id, tool, output, failed)
+            return ToolResult(call_id, output, tool or None, failed)
         case shapes.FileRef(path=path):
-            return message_shapes.File(message_shapes.PathSource(path), raw=_raw(part))
+            return File(PathSource(path), raw=_raw(part))
         case shapes.Image(path=path, mime=mime):
-            return message_shapes.Image(_source(path), mime)
+            return Image(_source(path), mime)
         case shapes.Json(json=raw):
             return _resource(raw)
         case shapes.Status():
             return None
-    return message_shapes.UnknownPart(_raw(part))
+    return UnknownPart(_raw(part))
 
 
 def _is_function(name: str) -> bool:
     return "." in name
 
 
-def _source(path: str) -> message_shapes.AttachmentSource:
+def _source(path: str) -> AttachmentSource:
     if path.startswith("data:"):
-        return message_shapes.DataSource(path.partition(",")[2], "base64")
-    return message_shapes.UrlSource(path) if "://" in path else message_shapes.PathSource(path)
+        return DataSource(path.partition(",")[2], "base64")
+    return UrlSource(path) if "://" in path else PathSource(path)
 
 
-def _resource(raw: msgspec.Raw) -> message_shapes.MessagePart:
+def _resource(raw: msgspec.Raw) -> MessagePart:
     """Blocks that 0.1.11 has no part for, and which are files."""
     try:
         block = _block_decoder.decode(raw)
     except (ValueError, RecursionError):
-        return message_shapes.UnknownPart(raw)
+        return UnknownPart(raw)
     match block:
         case Audio():
-            return message_shapes.File(message_shapes.DataSource(block.data, "base64"), block.mime_type)
+            return File(DataSource(block.data, "base64"), block.mime_type)
         case ResourceLink():
-            source = message_shapes.UrlSource(block.uri)
-            return message_shapes.File(source, block.mime_type, block.name, raw)
+            source = UrlSource(block.uri)
+            return File(source, block.mime_type, block.name, raw)
         case EmbeddedResource(resource=found) if found.text is not None or found.blob is not None:
-            held = message_shapes.DataSource(found.text or "")
+            held = DataSource(found.text or "")
             if found.text is None:
-                held = message_shapes.DataSource(found.blob or "", "base64")
-            return message_shapes.File(held, found.mime_type, found.uri)
-    return message_shapes.UnknownPart(raw)
+                held = DataSource(found.blob or "", "base64")
+            return File(held, found.mime_type, found.uri)
+    return UnknownPart(raw)
 
 
 def _raw(part: shapes.Part) -> msgspec.Raw:
@@ -95,7 +259,7 @@ def _raw(part: shapes.Part) -> msgspec.Raw:
 
 REPLIES: Final = ("once", "always", "reject")
 _NO_END: Final = "the turn ended before the tool did"
-_RESET: Final = lifecycle.SessionReset.event_type()
+_RESET: Final = event_types.SessionReset.event_type()
 
 _encode = msgspec.json.Encoder().encode
 
@@ -105,7 +269,7 @@ _NAME_BYTES = 256  # of a call and its name, in a dictionary
 
 class ProjectedMessage(msgspec.Struct, frozen=True):
     sequence: int
-    data: message_shapes.EventData
+    data: EventData
     cause: Event
     session: SessionFacts
 
@@ -116,7 +280,7 @@ class ProjectedMessage(msgspec.Struct, frozen=True):
     def apart(self, include_raw: bool = False) -> Sequence[bytes]:  # noqa: ARG002 - as of `encode`
         if not is_long(self.cause):
             match self.data:
-                case message_shapes.Message(message=message_shapes.Parsed(parts=said)) if has_long(said):
+                case Message(message=Parsed(parts=said)) if has_long(said):
                     pass
                 case _:
                     return ()
@@ -126,8 +290,8 @@ class ProjectedMessage(msgspec.Struct, frozen=True):
     def encode(self, include_raw: bool = False) -> bytes:  # noqa: ARG002 - the schema has no place for it
         return self._encoded(self.data)
 
-    def _encoded(self, data: message_shapes.EventData) -> bytes:
-        event = message_shapes.UniversalEvent(
+    def _encoded(self, data: EventData) -> bytes:
+        event = UniversalEvent(
             self.sequence,
             time_of(self.cause),
             self.session.session_id,
@@ -170,7 +334,7 @@ class MessageProjector:
         """Bytes, about, of what it remembers of calls."""
         return self._items.held + _NAME_BYTES * len(self._tools)
 
-    def go_on(self, events: Sequence[Event], start: int) -> list[Row]:  # noqa: ARG002 - there are no deltas
+    def go_on(self, events: Sequence[Event], start: int) -> list[ProjectedRow]:  # noqa: ARG002 - there are no deltas
         return []
 
     def feed(self, event: Event) -> list[ProjectedMessage]:
@@ -184,50 +348,48 @@ class MessageProjector:
                 found.append(ProjectedMessage(self._sequence, data, event, self._session))
         return found
 
-    def _data(self, projected: Projected) -> message_shapes.EventData | None:
+    def _data(self, projected: ProjectedEvent) -> EventData | None:
         match projected.data:
             case shapes.ItemDelta():
                 return None
             case shapes.ItemEvent(item=item):
                 return self._item(projected, item)
             case shapes.SessionStarted(metadata=metadata):
-                return message_shapes.Started(metadata)
+                return Started(metadata)
             case shapes.Error(message=message, code=code, details=details):
-                return message_shapes.Error(message, code, details)
+                return Error(message, code, details)
             case shapes.SessionEnded(reason="error") as ended:
-                return message_shapes.Error(ended.message or "", "process_exit", json_value(ended))
+                return Error(ended.message or "", "process_exit", json_value(ended))
             case shapes.Unparsed(error=error):
-                return message_shapes.Message(message_shapes.Unparsed(LogRow.of(projected.cause), error))
+                return Message(Unparsed(LogRow.of(projected.cause), error))
         return self._asked(projected)
 
-    def _asked(self, projected: Projected) -> message_shapes.EventData | None:
+    def _asked(self, projected: ProjectedEvent) -> EventData | None:
         if projected.type == "turn.ended":
             self._tools = {}
         if projected.type in ("question.requested", "permission.requested"):
             payload = codec.decode(projected.cause)
-            if isinstance(payload, lifecycle.QuestionAsked):
+            if isinstance(payload, event_types.QuestionAsked):
                 return _question(payload)
-            if isinstance(payload, lifecycle.PermissionAsked):
+            if isinstance(payload, event_types.PermissionAsked):
                 return _permission(payload, projected.cause)
-        return message_shapes.Unknown(LogRow.of(projected.cause)) if projected.has_raw else None
+        return Unknown(LogRow.of(projected.cause)) if projected.has_raw else None
 
-    def _item(self, projected: Projected, item: shapes.Item) -> message_shapes.EventData | None:
+    def _item(self, projected: ProjectedEvent, item: shapes.Item) -> EventData | None:
         if projected.type == "item.started":
             return None
         if item.kind in ("status", "unknown"):
-            return message_shapes.Unknown(LogRow.of(projected.cause))
+            return Unknown(LogRow.of(projected.cause))
         failed = item.status == "failed"
         tool = self._tools.get(item.native_item_id or "", "")
         parts = [message_part(part, tool, failed=failed) for part in item.content]
         if item.kind == "tool_call":
             self._note_name(item)
         if failed and projected.synthetic:
-            parts.append(message_shapes.ErrorPart(_NO_END))
-        metadata = message_shapes.MessageMetadata(
-            item.item_id, item.status, item.native_item_id, item.parent_id
-        )
+            parts.append(ErrorPart(_NO_END))
+        metadata = MessageMetadata(item.item_id, item.status, item.native_item_id, item.parent_id)
         kept = tuple(part for part in parts if part is not None)
-        return message_shapes.Message(message_shapes.Parsed(item.role or "assistant", kept, metadata))
+        return Message(Parsed(item.role or "assistant", kept, metadata))
 
     def _note_name(self, item: shapes.Item) -> None:
         for part in item.content:
@@ -237,30 +399,30 @@ class MessageProjector:
                     del self._tools[next(iter(self._tools))]
 
 
-def _question(asked: lifecycle.QuestionAsked) -> message_shapes.QuestionAsked:
+def _question(asked: event_types.QuestionAsked) -> QuestionAsked:
     fields = fields_of(asked.requested_schema)
     about = [asked.message, *([asked.url] if asked.url else [])]
-    plain = message_shapes.QuestionInfo("\n".join(about), (), multi_select=False, custom=False)
-    return message_shapes.QuestionAsked(
+    plain = QuestionInfo("\n".join(about), (), multi_select=False, custom=False)
+    return QuestionAsked(
         asked.id,
         tuple(_info(asked.message, field) for field in fields) or (plain,),
         _tool(asked.tool_call_id),
     )
 
 
-def _info(message: str, field: Field) -> message_shapes.QuestionInfo:
-    return message_shapes.QuestionInfo(
+def _info(message: str, field: FormField) -> QuestionInfo:
+    return QuestionInfo(
         field.description or message,
-        tuple(message_shapes.Option(choice.label) for choice in field.choices),
+        tuple(Option(choice.label) for choice in field.choices),
         multi_select=field.many,
         custom=not field.choices,
         header=field.title,
     )
 
 
-def _permission(asked: lifecycle.PermissionAsked, cause: Event) -> message_shapes.PermissionAsked:
+def _permission(asked: event_types.PermissionAsked, cause: Event) -> PermissionAsked:
     action = asked.action
-    return message_shapes.PermissionAsked(
+    return PermissionAsked(
         asked.id,
         action.tool,
         (*action.commands, *action.paths, *action.urls),
@@ -270,5 +432,5 @@ def _permission(asked: lifecycle.PermissionAsked, cause: Event) -> message_shape
     )
 
 
-def _tool(call_id: str | None) -> message_shapes.ToolRef | None:
-    return None if call_id is None else message_shapes.ToolRef(call_id)
+def _tool(call_id: str | None) -> ToolRef | None:
+    return None if call_id is None else ToolRef(call_id)

@@ -16,27 +16,34 @@ import msgspec
 from msgspec import UNSET
 
 from legation.wire import codec
-from legation.wire.acp.config import BooleanOption, SelectOption
-from legation.wire.acp.plan import Plan, PlanFile, PlanItems, PlanMarkdown, PlanRemoved, PlanUpdate
-from legation.wire.acp.toolcall import ToolCall, ToolCallUpdate
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
     AvailableCommandsUpdate,
+    BooleanOption,
     CompactionSummaryChunk,
     CompactionUpdate,
     ConfigOptionUpdate,
     CurrentModeUpdate,
     Notice,
+    Plan,
+    PlanFile,
+    PlanItems,
+    PlanMarkdown,
+    PlanRemoved,
+    PlanUpdate,
+    SelectOption,
     SessionInfoUpdate,
+    ToolCall,
+    ToolCallUpdate,
     Unrecognized,
     UsageUpdate,
     UserMessageChunk,
 )
-from legation.wire.diagnostic import Diagnostic, DiagnosticCode
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
-from legation.wire.lifecycle import (
+from legation.wire.event_types import (
     AgentExited,
+    Diagnostic,
+    DiagnosticCode,
     ExtensionAnswered,
     ExtensionMessage,
     PermissionAnswered,
@@ -52,12 +59,20 @@ from legation.wire.lifecycle import (
     UnaskedEffect,
     UnaskingMode,
 )
-from legation.wire.universal import shapes, speech
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
+from legation.wire.universal import shapes, text_items
 from legation.wire.universal.asks import Asks
-from legation.wire.universal.calls import Calls
-from legation.wire.universal.outbox import Outbox, Projected, Row, embedded, json_value, nests_too_deep
+from legation.wire.universal.output import (
+    Outbox,
+    ProjectedEvent,
+    ProjectedRow,
+    embedded,
+    json_value,
+    nests_too_deep,
+)
 from legation.wire.universal.shapes import SessionFacts, Status
-from legation.wire.universal.speech import Speech, part_of
+from legation.wire.universal.text_items import TextItems, part_of
+from legation.wire.universal.tool_items import ToolItems
 
 # Updates that are no part of the conversation, in a few words; what they say whole stands beside them.
 
@@ -225,8 +240,8 @@ class Projector:
 
     def _forget(self) -> None:
         self._life = Life(self._session)
-        self._speech = Speech()
-        self._calls = Calls()
+        self._speech = TextItems()
+        self._calls = ToolItems()
         self._asks = Asks()
 
     def copy(self) -> Projector:
@@ -249,7 +264,7 @@ class Projector:
         """Bytes, about, of what it remembers of open calls."""
         return self._calls.held
 
-    def feed(self, event: Event) -> list[Projected]:
+    def feed(self, event: Event) -> list[ProjectedEvent]:
         """The events of one stream, in order, from its first readable one."""
         found = self._out.begin(event)
         if self._speech.goes_on(self._out, event):
@@ -261,7 +276,7 @@ class Projector:
         _TAKES.get(type(payload), Projector._state)(self, payload)
         return found
 
-    def go_on(self, events: Sequence[Event], start: int) -> list[Row]:
+    def go_on(self, events: Sequence[Event], start: int) -> list[ProjectedRow]:
         """The frames of the events from there on, one each, as far as they only go on with a message: of a hundred
         events ninety-nine do. Without `raw`. What comes next is for `feed`."""
         return self._speech.go_on(self._out, events, start)
@@ -269,16 +284,16 @@ class Projector:
     # The conversation.
 
     def _agent_says(self, chunk: AgentMessageChunk) -> None:
-        self._speech.say(self._out, speech.AGENT, chunk.message_id, chunk)
+        self._speech.say(self._out, text_items.AGENT, chunk.message_id, chunk)
 
     def _agent_thinks(self, chunk: AgentThoughtChunk) -> None:
-        self._speech.say(self._out, speech.THOUGHT, chunk.message_id, chunk)
+        self._speech.say(self._out, text_items.THOUGHT, chunk.message_id, chunk)
 
     def _user_says(self, chunk: UserMessageChunk) -> None:
-        self._speech.say(self._out, speech.USER, chunk.message_id, chunk)
+        self._speech.say(self._out, text_items.USER, chunk.message_id, chunk)
 
     def _summary(self, chunk: CompactionSummaryChunk) -> None:
-        self._speech.say(self._out, speech.SUMMARY, chunk.compaction_id, chunk)
+        self._speech.say(self._out, text_items.SUMMARY, chunk.compaction_id, chunk)
 
     def _tool_call(self, update: ToolCall | ToolCallUpdate) -> None:
         self._speech.end(self._out)

@@ -26,8 +26,8 @@ import msgspec
 
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.shell.nodes import Variables
-from legation.approvals.policy.shell.split import MAX_LINE, Line, Parts, split
-from legation.approvals.policy.shell.syntax import Tree
+from legation.approvals.policy.shell.split import MAX_LINE, Parts, ShellLine, split
+from legation.approvals.policy.shell.syntax import ShellTree
 from legation.approvals.policy.shell.words import Unreadable
 from legation.wire.action import Action
 
@@ -45,22 +45,22 @@ _MOST_PARSED: Final = 16  # lines of one action: an honest call has one
 _AT_ONCE: Final = 2  # parsers: more would take the processor from whoever else decides
 
 
-class Lines:
+class ShellLines:
     """Reads lines and remembers the last of them. It may be used from several threads."""
 
     def __init__(self, program: Callable[[], Path | None], *, kept: int = _KEPT, time: float = _TIME) -> None:
         self._program, self._most, self._time = program, kept, time
-        self._known: OrderedDict[str, Line] = OrderedDict()
+        self._known: OrderedDict[str, ShellLine] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, "shell-lines")  # none is started before it is needed
 
-    def read(self, text: str) -> Line:
+    def read(self, text: str) -> ShellLine:
         """It may take a while: not for the loop."""
         found = self._at_once(text)
         return self._parsed(text) if found is None else found
 
-    async def read_off_the_loop(self, text: str) -> Line:
+    async def read_off_the_loop(self, text: str) -> ShellLine:
         found = self._at_once(text)
         if found is not None:
             return found
@@ -69,7 +69,7 @@ class Lines:
     async def in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
-    def _at_once(self, text: str) -> Line | None:
+    def _at_once(self, text: str) -> ShellLine | None:
         """None: it must be parsed."""
         line = split(text)
         if not line.unreadable or len(text) > MAX_LINE or "\0" in text:
@@ -80,7 +80,7 @@ class Lines:
                 return self._known[text]
         return line if self._program() is None else None
 
-    def _parsed(self, text: str) -> Line:
+    def _parsed(self, text: str) -> ShellLine:
         program = self._program()
         if program is None:
             return split(text)
@@ -91,7 +91,7 @@ class Lines:
         self._keep(text, line)
         return line
 
-    def _keep(self, text: str, line: Line) -> None:
+    def _keep(self, text: str, line: ShellLine) -> None:
         with self._lock:
             if text in self._known:
                 return
@@ -108,14 +108,14 @@ class _Reading:
         self._program, self._time, self._left = program, time, _MAX_SCRIPTS
         self._variables = Variables()
 
-    def line(self, text: str) -> Line:
+    def line(self, text: str) -> ShellLine:
         parts = Parts(self._read)
         try:
             parts.read(text, 0)
         except Unreadable as error:
-            return Line(unreadable=str(error))
+            return ShellLine(unreadable=str(error))
         except RecursionError:
-            return Line(unreadable="too many commands within commands")
+            return ShellLine(unreadable="too many commands within commands")
         return parts.line
 
     def _read(self, parts: Parts, text: str, depth: int) -> None:
@@ -128,7 +128,7 @@ class _Reading:
         except (UnicodeEncodeError, msgspec.DecodeError):
             raise Unreadable("a text that is not known") from None
         try:
-            Tree(tree, source, parts, depth, self._variables).read()
+            ShellTree(tree, source, parts, depth, self._variables).read()
         except (
             AttributeError,
             IndexError,
@@ -179,7 +179,7 @@ def parse(program: Path, source: bytes, time: float = _TIME) -> bytes:
     return said
 
 
-def _size(text: str, line: Line) -> int:
+def _size(text: str, line: ShellLine) -> int:
     return len(text) + sum(len(piece or "") + 64 for part in line.parts for piece in part) + 256
 
 
@@ -194,7 +194,7 @@ def program() -> Path | None:
     return next((path.resolve() for path in found if path.is_file()), None)
 
 
-LINES: Final = Lines(program)
+LINES: Final = ShellLines(program)
 """The lines of this process: what one session's agent ran is often another's."""
 
 

@@ -1,4 +1,4 @@
-r"""A shell line, taken apart into the simple commands that it runs.
+"""A shell line, taken apart into the simple commands that it runs.
 
 INV-P2  Whatever the shell itself would start stands among the parts, or the line is unreadable. An unreadable line
         fits no allow and every deny that looks at commands. What a started program goes on to start is looked at
@@ -19,8 +19,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from legation.approvals.policy.shell.words import QUIET_NAME, Reader, Unreadable, Word
-from legation.approvals.policy.shell.wrappers import SPECIAL, Inner, Script, look_into, must_not_wrap
+from legation.approvals.policy.shell.words import (
+    QUIET_NAME,
+    SPECIAL,
+    Inner,
+    ShellScript,
+    Unreadable,
+    Word,
+    WordReader,
+    look_into,
+    must_not_wrap,
+)
 
 MAX_LINE: Final = 32 * 1024  # characters
 MAX_PARTS: Final = 100
@@ -42,31 +51,31 @@ _EASY: Final = re.compile(r"([A-Za-z0-9_.,:@%+-]+)(?: [A-Za-z0-9_./,:@%+=-]+)*",
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ShellLine:
     """`unreadable` says why there are no parts."""
 
     parts: tuple[Part, ...] = ()
     unreadable: str | None = None
 
 
-def split(text: str) -> Line:
+def split(text: str) -> ShellLine:
     easy = _EASY.fullmatch(text)  # most lines are, and then the text is its only part
     if easy and easy[1] not in SPECIAL and easy[1] not in _BEFORE and len(text) <= MAX_LINE:
-        return Line(((text,),))
+        return ShellLine(((text,),))
     return _split(text)
 
 
 @lru_cache(_KEPT_LINES)
-def _split(text: str) -> Line:
+def _split(text: str) -> ShellLine:
     if len(text) > MAX_LINE:
-        return Line(unreadable=f"longer than {MAX_LINE} characters")
+        return ShellLine(unreadable=f"longer than {MAX_LINE} characters")
     if "\0" in text:
-        return Line(unreadable="a NUL character")
+        return ShellLine(unreadable="a NUL character")
     parts = Parts(_read)
     try:
         parts.read(text, 0)
     except Unreadable as error:
-        return Line(unreadable=str(error))
+        return ShellLine(unreadable=str(error))
     return parts.line
 
 
@@ -82,8 +91,8 @@ class Parts:
         self._reader = reader
 
     @property
-    def line(self) -> Line:
-        return Line(tuple(dict.fromkeys(self.found)) or (("",),))
+    def line(self) -> ShellLine:
+        return ShellLine(tuple(dict.fromkeys(self.found)) or (("",),))
 
     def read(self, text: str, depth: int) -> None:
         self.must_be_shallow(depth)
@@ -135,7 +144,7 @@ class Parts:
             self._add_inner(inner, depth + 1)
 
     def _add_inner(self, inner: Inner, depth: int) -> None:
-        if isinstance(inner, Script):
+        if isinstance(inner, ShellScript):
             self.read(inner.text, depth)
         else:
             self.add_command(inner, depth)
@@ -146,7 +155,7 @@ class _Commands:
 
     def __init__(self, parts: Parts, text: str, at: int, depth: int) -> None:
         self._parts, self._depth = parts, depth
-        self._reader = Reader(text, self._substitution, lambda inner: parts.read(inner, depth + 1))
+        self._reader = WordReader(text, self._substitution, lambda inner: parts.read(inner, depth + 1))
         self._reader.at = at
         self._words: list[Word] = []
         self._loops_over = False  # after `for`: words, not a command

@@ -62,7 +62,7 @@ _READER_PAIRS: Final = frozenset(
 )
 
 
-class Tree:
+class ShellTree:
     """One parsed text; `parts` is given what it runs."""
 
     def __init__(self, root: Node, source: bytes, parts: Parts, depth: int, variables: Variables) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from legation.store.database.queries import Dialect
+from legation.store.database.transaction import Dialect
 
 _FILE: Final = re.compile(r"(\d{4})_(\w+)\.sql")
 _TYPES: Final[dict[Dialect, dict[str, str]]] = {

@@ -1,0 +1,176 @@
+"""Lists of approvals, and one approval as seed 001 shows it.
+
+Pending ones come oldest first, which are the most urgent; of any other status, and of all, newest first. Patterns on
+tools are Go's: they are matched against the names of the tools on record, and the database looks those up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final, get_args
+
+import msgspec
+
+from legation.approvals.approval import Approval, ApprovalState, Glob, read
+from legation.approvals.grants import active_for
+from legation.approvals.request import why_ended
+from legation.approvals.trace import entries
+from legation.approvals.trace.step import Seals, contents_of
+from legation.approvals.transitions import get
+from legation.errors import InvalidParams
+from legation.store.audit import names_of
+from legation.store.database.transaction import Database, Queries, Rows, Transaction, page_of
+from legation.store.secrets.sealing import Sealer
+from legation.wire.api.approvals import (
+    ActiveGrant,
+    ApprovalDetail,
+    ApprovalStatus,
+    ApprovalView,
+    RecentTrace,
+    go_duration,
+    rfc3339,
+)
+from legation.wire.api.shape import Page
+
+MOST: Final = 500  # in one page
+RECENT: Final = 10  # of the agent's other calls, as the context of an approval
+_LAST: Final = "~"  # after every id
+
+_SQL: Final = Queries("approvals")
+_TRACES: Final = Queries("traces")
+_OPEN: Final = (
+    ApprovalState.PENDING,
+    ApprovalState.APPROVED,
+    ApprovalState.DENIED,
+)  # or answered: nothing ended without a word
+_STATUSES: Final = frozenset(get_args(ApprovalStatus))
+
+
+class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """`status` None is every status. A word that is no status, and a malformed pattern, are refused."""
+
+    status: str | None = None
+    tool: str | None = None
+    agent: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status is not None and self.status not in _STATUSES:
+            raise InvalidParams(
+                f"cannot list approvals of that status: give one of {', '.join(ApprovalState)}"
+            )
+        if self.tool is not None:
+            Glob(self.tool)
+
+
+def page(
+    workspace: str, wanted: ApprovalFilter, now_ms: int, limit: int = 100, after: str | None = None
+) -> Transaction[Page[Approval]]:
+    """`after` is `next` of the page before."""
+    limit = max(1, min(limit, MOST))
+    tools = None
+    if wanted.tool is not None:
+        glob = Glob(wanted.tool)
+        found = yield _SQL.tools(workspace=workspace)
+        tools = msgspec.json.encode([row["tool"] for row in found if glob.matches(row["tool"])]).decode()
+    common = {"workspace": workspace, "agent": wanted.agent, "tools": tools, "limit": limit + 1}
+    if wanted.status == ApprovalState.PENDING:
+        rows = yield _SQL.pending_page(**common, after=after or "", now=now_ms)
+    elif wanted.status is not None:
+        rows = yield _SQL.status_page(**common, after=after or _LAST, status=wanted.status)
+    else:
+        rows = yield _SQL.page(**common, after=after or _LAST)
+    return page_of(rows, limit, read, lambda approval: approval.id)
+
+
+async def views(
+    database: Database, sealer: Sealer, workspace: str, approvals: Iterable[Approval], now_ms: int
+) -> list[ApprovalView]:
+    """With their arguments opened; whoever shows them to a supervisor hides content first where that is set."""
+    listed = list(approvals)
+    people = [person for approval in listed if (person := approval.person) is not None]
+    rows, names, reasons = await database.read(_said, workspace, listed, people)
+    seals = Seals(sealer, workspace)
+    params = {said.trace_id: said.value for said in map(seals.open, rows)}
+    return [
+        view(
+            msgspec.structs.replace(approval, reason=reasons.get((approval.id, approval.status))),
+            params.get(approval.trace_id),
+            now_ms,
+            names.get(approval.person or ""),
+        )
+        for approval in listed
+    ]
+
+
+async def detail(
+    database: Database, sealer: Sealer, workspace: str, approval_id: str, now_ms: int
+) -> ApprovalDetail:
+    """One, with what its agent did besides, and what was granted to it. Arguments are opened, as in `views`."""
+    approval, recent, active = await database.read(_context, workspace, approval_id, now_ms)
+    (shown,) = await views(database, sealer, workspace, [approval], now_ms)
+    members = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    return ApprovalDetail(**members, recent_traces=recent, active_grants=active)
+
+
+def view(approval: Approval, params: object, now_ms: int, by_name: str | None = None) -> ApprovalView:
+    status = approval.status_at(now_ms)
+    left = approval.expires_at - now_ms if status is ApprovalState.PENDING else 0
+    return ApprovalView(
+        id=approval.id,
+        agent_id=approval.agent,
+        tool=approval.tool,
+        params=_writable(params) if isinstance(params, dict) else None,
+        policy_rule=approval.policy_rule,
+        status=status.value,
+        created_at=rfc3339(approval.created_at),
+        remaining=go_duration(left),
+        injection_risk=approval.injection_risk,
+        needs=approval.needs,
+        expires_at=rfc3339(approval.expires_at),
+        group=approval.group_key,
+        editable=approval.editable,
+        session_id=approval.session_id,
+        claimed_by=approval.claimed_by if (approval.claimed_until or 0) > now_ms else None,
+        resolved_by=approval.resolved_by,
+        resolved_at=None if approval.resolved_at is None else rfc3339(approval.resolved_at),
+        replaced_by=approval.replaced_by,
+        reviewers=list(approval.reviewers),
+        resolved_by_name=by_name,
+        why=why_ended(status, approval.reason),
+    )
+
+
+def _context(
+    workspace: str, approval_id: str, now_ms: int
+) -> Transaction[tuple[Approval, list[RecentTrace], list[ActiveGrant]]]:
+    approval = yield from get(workspace, approval_id)
+    # Its own call is no history: of an agent that nobody knows the list is empty, and a supervisor can see that.
+    traces = yield from entries.recent(workspace, approval.agent, RECENT + 1)
+    others = [trace for trace in traces if trace.trace_id != approval.trace_id][:RECENT]
+    grants = yield from active_for(workspace, approval.agent, approval.session_id, now_ms)
+    return approval, others, [grant.shown(now_ms) for grant in grants]
+
+
+def _writable(params: Mapping[str, object]) -> Mapping[str, object]:
+    """An agent can send half of a character (a lone surrogate), and no list may fail for that: `?` stands for it."""
+    try:
+        msgspec.json.encode(params)
+    except UnicodeEncodeError:
+        text = json.dumps(params, ensure_ascii=False).encode("utf-8", "replace")
+        mended: dict[str, object] = json.loads(text)
+        return mended
+    return params
+
+
+def _said(
+    workspace: str, approvals: list[Approval], people: list[str]
+) -> Transaction[tuple[Rows, dict[str, str], dict[tuple[str, str], str | None]]]:
+    """The sealed arguments, the names of people, and why those that ended without an answer did."""
+    rows = yield from contents_of(workspace, [approval.trace_id for approval in approvals], ["params"])
+    names = yield from names_of(people)
+    ended = [approval.trace_id for approval in approvals if approval.status not in _OPEN]
+    if not ended:
+        return rows, names, {}
+    steps = yield _TRACES.endings(workspace=workspace, traces=msgspec.json.encode(ended).decode())
+    return rows, names, {(step["approval_id"], step["step"]): step["reason"] for step in steps}

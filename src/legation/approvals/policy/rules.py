@@ -1,0 +1,434 @@
+"""Names of agents and tools, as rules write them: one glob or several."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from legation.approvals.policy.automaton import Budget
+from legation.approvals.policy.conditions import PLACES, ActionView, Condition
+from legation.approvals.policy.facts import Facts
+from legation.approvals.policy.patterns import go_glob, is_literal, literal_prefix
+from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
+from legation.wire.action import Action
+
+EVERY: Final = "*"
+
+
+class NameSet(msgspec.Struct, frozen=True):
+    """Globs, of which any may fit."""
+
+    globs: tuple[str, ...]
+
+    def holds(self, name: str) -> bool:
+        return any(compiled(glob).fullmatch(name) for glob in self.globs)
+
+
+def compiled(glob: str) -> re.Pattern[str]:
+    found = _compiled.get(glob)
+    if found is None:
+        found = _compiled[glob] = go_glob(glob)
+        if len(_compiled) > _KEPT:
+            _compiled.pop(next(iter(_compiled)))
+    return found
+
+
+_KEPT: Final = 4096
+_compiled: Final[dict[str, re.Pattern[str]]] = {}
+
+
+def specificity(glob: str) -> tuple[int, int]:
+    """Sorts the most specific first: an exact name, then the longest beginning, `*` last."""
+    if is_literal(glob):
+        return (0, 0)
+    return (2, 0) if glob == EVERY else (1, -len(literal_prefix(glob)))
+
+
+# What policies say: verdicts, the limits that go with them, and the steps that led there.
+
+RuleAction = Literal["allow", "supervisor", "human_approval", "deny"]
+RULE_ACTIONS: Final[tuple[RuleAction, ...]] = get_args(RuleAction)  # from the mildest to the strictest
+STRICTNESS: Final = {ruling: rank for rank, ruling in enumerate(RULE_ACTIONS)}
+
+NO_MATCH: Final = "no rule matches: what no policy names is denied"
+
+
+class Loop(msgspec.Struct, frozen=True):
+    """The same call, `same` times `within` so many seconds, is a loop."""
+
+    same: int = 3
+    within: float = 10.0
+
+
+class Spend(msgspec.Struct, frozen=True):
+    """A sum over an argument. `tools` None: of every call that has it."""
+
+    field: str
+    per: Literal["day", "total"]
+    limit: float
+    tools: NameSet | None = None
+
+    def amount(self, action: Action) -> float | None:
+        """What the call adds to the sum; None where that cannot be told, and the call is to be refused."""
+        if self.tools is not None and not self.tools.holds(action.tool):
+            return 0.0
+        value: object = action.params
+        for key in self.field.removeprefix("params.").split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            return 0.0 if self.tools is None else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        # A negative amount would make room for another one.
+        return float(value) if 0 <= value <= _MOST and math.isfinite(value) else None
+
+
+_MOST: Final = 1e15  # beyond it a float no longer counts in single cents
+
+
+class PolicyLimits(msgspec.Struct, frozen=True):
+    max_per_minute: int | None = None
+    max_total: int | None = None
+    spend: tuple[Spend, ...] = ()
+    loop: Loop | None = Loop()
+
+
+UnaskedWord = Literal["stop", "warn"]
+"""What happens to a turn in which something was done that should have been asked about."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`reason` is for the trace and holds no argument; `message` is for the agent."""
+
+    action: RuleAction
+    policy: str
+    rule: str
+    reason: str
+    message: str | None = None
+    timeout: float | None = None
+    on_timeout: Literal["deny"] = "deny"
+    reviewers: tuple[str, ...] = ()
+    limits: PolicyLimits | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy}:{self.rule}"
+
+
+DEFAULT: Final = Verdict(action="deny", policy="default", rule="no-match", reason=NO_MATCH)
+
+
+def stricter(one: Verdict, other: Verdict) -> Verdict:
+    """The first where they are equally strict."""
+    return other if STRICTNESS[other.action] > STRICTNESS[one.action] else one
+
+
+RuleOutcome = Literal["matches", "may match", "no match"]
+
+
+class RuleStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy (`rule` None) or rule that was looked at. `why` may show arguments: for the one who asked."""
+
+    policy: str
+    rule: str | None
+    outcome: RuleOutcome
+    why: str
+    action: RuleAction | None = None
+    kind: str | None = None  # what the call was taken for
+    part: str | None = None  # the simple command that it was looked at for
+    place: str = ""  # file:line
+
+
+# Rules and policies, compiled.
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`kinds` empty: any. `verdict` is what it says where it matches."""
+
+    verdict: Verdict
+    tools: NameSet
+    kinds: frozenset[str]
+    when: Condition | None
+    place: str  # file:line
+    sees_command: bool = field(init=False)
+    sees_places: bool = field(init=False)  # whether it looks at what an unclear call may hide
+
+    def __post_init__(self) -> None:
+        seen = frozenset(() if self.when is None else self.when.fields)
+        object.__setattr__(self, "sees_command", "command" in seen)
+        object.__setattr__(self, "sees_places", not PLACES.isdisjoint(seen))
+
+    @property
+    def id(self) -> str:
+        return self.verdict.rule
+
+    def names(self, tool: str, kind: str) -> bool:
+        """Whether tool and kind fit, whatever the condition."""
+        return self.tools.holds(tool) and (not self.kinds or kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    name: str
+    agent: str
+    rules: tuple[Rule, ...]
+    limits: PolicyLimits
+    place: str
+    unasked: UnaskedWord | None = None
+
+    def covers(self, agent: str) -> bool:
+        return self.agent == EVERY or NameSet((self.agent,)).holds(agent)
+
+
+# The search for the rule that decides.
+
+_SHELL: Final = "execute"
+_RULE: Final = 5  # steps that a rule costs, whatever its condition
+UNCLEAR: Final = (
+    "the call has arguments that look like a path, a command or an address, and nobody said what they are"
+)
+
+
+def kinds_of(action: Action) -> tuple[str, ...]:
+    """A kind is the agent's word, and some call a shell command a "read" after what it does.
+
+    So a call that comes with a command is an `execute` too, is decided as both, and the stricter counts.
+    """
+    if action.command is None or action.kind == _SHELL:
+        return (action.kind,)
+    return (action.kind, _SHELL)
+
+
+def views(action: Action, facts: Facts, kind: str, budget: Budget) -> Iterator[ActionView]:
+    """One for each simple command; one for a line that cannot be read, or where there is none."""
+    whole = ActionView(action, facts, kind, budget=budget)
+    if action.command is None:
+        yield whole
+    for text in action.commands:
+        line = facts.line(text)
+        of_line = whole.with_line(line)
+        if not line.parts:
+            yield of_line
+        for part in line.parts:
+            yield of_line.with_part(part)
+
+
+def judge(
+    rules: Sequence[Rule], see_command: bool, action: Action, facts: Facts, kind: str, budget: Budget
+) -> Verdict:
+    """The strictest over the parts of a command, where any rule looks at them."""
+    if action.command is None or not see_command:
+        return first_match(rules, ActionView(action, facts, kind, budget=budget))
+    verdict: Verdict | None = None
+    for view in views(action, facts, kind, budget):
+        was_spent = budget.is_spent
+        found = first_match(rules, view)
+        verdict = found if verdict is None else stricter(verdict, found)
+        if verdict.action == "deny" or was_spent:  # without a budget all parts are alike
+            break
+    return verdict or DEFAULT
+
+
+def first_match(rules: Sequence[Rule], view: ActionView) -> Verdict:
+    """A rule that may match lets the search go on, but nothing milder than it comes out (INV-P1).
+
+    An unclear call is asked about where it would be allowed by rules that look at paths, commands or addresses.
+    """
+    floor: Verdict | None = None
+    looks = False
+    for rule in rules:
+        held = held_by(rule, view)
+        looks = looks or rule.sees_places
+        if held is NO:
+            continue
+        verdict = rule.verdict
+        if held is YES:
+            if looks and view.action.unclear:
+                verdict = asked_about(verdict)
+            return verdict if floor is None else stricter(verdict, floor)
+        if verdict.action == "allow":
+            continue
+        verdict = msgspec.structs.replace(verdict, reason=_uncertain(view, verdict))
+        if verdict.action == "deny":
+            return verdict
+        if floor is None or STRICTNESS[verdict.action] > STRICTNESS[floor.action]:
+            floor = verdict
+    if view.budget.is_spent:
+        return msgspec.structs.replace(DEFAULT, reason=f"no rule matches for certain: {view.budget.why}")
+    return DEFAULT
+
+
+def held_by(rule: Rule, view: ActionView) -> Truth:
+    """Whether the rule matches, as far as the budget reaches."""
+    budget = view.budget
+    budget.left -= _RULE
+    held = YES if rule.when is None else rule.when.holds(view)
+    if budget.left < 0 and budget.by is None:
+        budget.by = rule.verdict.name
+    return held
+
+
+def asked_about(verdict: Verdict) -> Verdict:
+    """By a person, where the rule would have allowed it."""
+    if verdict.action != "allow":
+        return verdict
+    reason = f"rule {verdict.rule} of policy {verdict.policy} would allow it, but {UNCLEAR}"
+    return msgspec.structs.replace(verdict, action="human_approval", reason=reason)
+
+
+def _uncertain(view: ActionView, verdict: Verdict) -> str:
+    why = "something that its condition needs is missing or of another type"
+    if view.budget.is_spent:
+        why = view.budget.why
+    elif view.line is not None and view.line.unreadable:
+        why = f"the command cannot be read with certainty: {view.line.unreadable}"
+    return f"rule {verdict.rule} may match, and that is enough: {why}"
+
+
+# Why a call is decided as it is, rule by rule.
+
+_OUTCOMES: Final[dict[Truth, RuleOutcome]] = {YES: "matches", UNKNOWN: "may match", NO: "no match"}
+_WORDS: Final[dict[Truth, str]] = {YES: "yes", UNKNOWN: "unknown", NO: "no"}
+
+
+def steps(policies: Iterable[Policy], action: Action, facts: Facts) -> Iterator[RuleStep]:
+    for policy in policies:
+        if not policy.covers(action.agent):
+            why = f"the agent {action.agent!r} does not fit {policy.agent!r}"
+            yield RuleStep(policy=policy.name, rule=None, outcome="no match", why=why, place=policy.place)
+    covering = [policy for policy in policies if policy.covers(action.agent)]
+    see_command = any(rule.sees_command for policy in covering for rule in policy.rules)
+    budget = Budget()
+    for kind in kinds_of(action):
+        whole = ActionView(action, facts, kind, budget=budget)
+        for view in views(action, facts, kind, budget) if see_command else [whole]:
+            was_spent = budget.is_spent
+            yield from _search(covering, view)
+            if was_spent:  # without a budget all parts are alike
+                break
+
+
+def _search(policies: list[Policy], view: ActionView) -> Iterator[RuleStep]:
+    """Up to the rule that ends the search."""
+    looks = False
+    for policy in policies:
+        for rule in policy.rules:
+            step = _step(policy, rule, view)
+            looks = looks or (rule.sees_places and rule.names(view.action.tool, view.kind))
+            if looks and view.action.unclear and step.outcome == "matches" and step.action == "allow":
+                step = _asked_about(step, view.action)
+            yield step
+            if step.outcome == "matches" or (step.outcome == "may match" and step.action == "deny"):
+                return
+
+
+def _asked_about(step: RuleStep, action: Action) -> RuleStep:
+    named = ", ".join(map(repr, action.unclear))
+    return msgspec.structs.replace(
+        step, action="human_approval", why=f"{step.why}; but {UNCLEAR}: {named} -> asked"
+    )
+
+
+def _step(policy: Policy, rule: Rule, view: ActionView) -> RuleStep:
+    held, why = _judge(rule, view)
+    return RuleStep(
+        policy=policy.name,
+        rule=rule.id,
+        outcome=_OUTCOMES[held],
+        why=why,
+        action=rule.verdict.action,
+        part=None if view.part is None else "".join("…" if piece is None else piece for piece in view.part),
+        kind=view.kind,
+        place=rule.place,
+    )
+
+
+def _judge(rule: Rule, view: ActionView) -> tuple[Truth, str]:
+    if not rule.tools.holds(view.action.tool):
+        return NO, f"the tool {view.action.tool!r} does not fit {', '.join(rule.tools.globs)}"
+    if not rule.names(view.action.tool, view.kind):
+        return NO, f"the kind {view.kind!r} is not {', '.join(sorted(rule.kinds))}"
+    if rule.when is None:
+        return YES, "tool and kind fit, and it has no condition"
+    held = held_by(rule, view)
+    if view.budget.is_spent:
+        return held, view.budget.why
+    # Said with steps of their own: the words must not change what comes of the rules that follow.
+    told = replace(view, budget=Budget())
+    words = [f"{found.words} -> {_WORDS[found.truth]}" for found in rule.when.findings(told)]
+    return held, "; ".join(words)
+
+
+# All policies at once, and the one function that decides.
+#
+# INV-P3  The policies are asked by how exactly they name the agent, their rules in the order they are written; the
+#         first that matches decides, and what none matches is denied.
+# INV-P4  A command line is decided part by part, and the strictest verdict counts.
+
+# Names come from agents, who can invent as many and as long ones as they like.
+_KEPT_CALLS: Final = 4096
+_KEPT_LENGTH: Final = 200
+
+
+class PolicySet:
+    def __init__(self, policies: Iterable[Policy] = (), content: object = None) -> None:
+        """`content` is what the version is made of: two sets that decide alike should have it alike."""
+        self.policies: tuple[Policy, ...] = tuple(sorted(policies, key=lambda each: specificity(each.agent)))
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        self.version = hashlib.sha256(canonical.encode()).hexdigest()
+        self._rules: dict[tuple[str, str, str], tuple[tuple[Rule, ...], bool]] = {}
+
+    def decide(self, action: Action, facts: Facts, budget: Budget | None = None) -> Verdict:
+        """Looks at nothing outside but, through `facts`, at where paths lead."""
+        budget = budget or Budget()
+        if action.command is None:
+            rules, _ = self._relevant(action.agent, action.tool, action.kind)
+            return first_match(rules, ActionView(action, facts, action.kind, budget=budget))
+        found = (
+            judge(*self._relevant(action.agent, action.tool, kind), action, facts, kind, budget)
+            for kind in kinds_of(action)
+        )
+        return reduce(stricter, found)
+
+    def explain(self, action: Action, facts: Facts | None = None) -> list[RuleStep]:
+        """Every policy and rule that was looked at, in order. It shows arguments: only for the one who asks."""
+        return list(steps(self.policies, action, facts or Facts()))
+
+    def limits(self, agent: str) -> tuple[tuple[str, PolicyLimits], ...]:
+        """Of every policy that covers the agent, by the policy's name."""
+        return tuple((policy.name, policy.limits) for policy in self.policies if policy.covers(agent))
+
+    def unasked(self, agent: str) -> UnaskedWord | None:
+        """The strictest word of the policies that cover the agent; None: none says anything."""
+        said = {policy.unasked for policy in self.policies if policy.covers(agent)}
+        return "stop" if "stop" in said else "warn" if "warn" in said else None
+
+    def _relevant(self, agent: str, tool: str, kind: str) -> tuple[tuple[Rule, ...], bool]:
+        """The rules that tool and kind leave, and whether any of them looks at commands."""
+        found = self._rules.get((agent, tool, kind))
+        if found is None:
+            rules = tuple(self._named(agent, tool, kind))
+            found = (rules, any(rule.sees_command for rule in rules))
+            if len(self._rules) >= _KEPT_CALLS:
+                self._rules.clear()
+            if len(agent) + len(tool) + len(kind) <= _KEPT_LENGTH:
+                self._rules[agent, tool, kind] = found
+        return found
+
+    def _named(self, agent: str, tool: str, kind: str) -> Iterator[Rule]:
+        for policy in self.policies:
+            if policy.covers(agent):
+                for rule in policy.rules:
+                    if rule.names(tool, kind):
+                        yield rule
+                        if rule.when is None:
+                            return  # nothing behind it is ever reached

@@ -1,0 +1,575 @@
+"""The trace as a chain: append-only, one for each workspace and server, each step linked to the one before.
+
+INV-C1  Numbers are dense from 1; a step's `prev_hash` is the hash of the step before it.
+INV-C2  A state change and its step are one transaction: `append` is part of the transaction that makes the change.
+INV-C3  One server writes a chain, and its writers take turns: on Postgres two at once would only undo each other.
+
+What a chain cannot show: somebody who may write the database and cut the end off together with the head, or who
+computes everything anew. Who must exclude that keeps the head of `verify` elsewhere, and gives it back to `verify`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, ParamSpec, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from legation.approvals import approval
+from legation.approvals.approval import Approval, ApprovalState
+from legation.approvals.trace.entries import joined, read_step
+from legation.approvals.trace.step import (
+    GENESIS,
+    ChainStep,
+    OpenedContent,
+    Seals,
+    StepDraft,
+    StepKind,
+    day_owner,
+)
+from legation.errors import Conflict, NotFound, StorageFailed, Unavailable
+from legation.store.database.transaction import Dangling, Database, Queries, Row, Rows, Transaction, only
+from legation.store.secrets.sealing import Sealer, must_be_plain
+
+MOST_AT_ONCE: Final = 128  # callers whose steps are one transaction; others may wait for that one
+TURN_LIMIT: Final = 30.0  # seconds in the line for one chain: the time of those before, and of Postgres
+
+_SQL: Final = Queries("traces")
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    seq: int
+    hash: str
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """One sealed value on its way into `trace_content`."""
+
+    seq: int
+    name: str
+    trace_id: str
+    owner: str
+    body: bytes
+
+
+class Chain:
+    """The chains of one server, one in each workspace.
+
+    `at_once` writes all steps of an append in one statement: on Postgres, where each is a way there and back, that
+    counts; on SQLite it would only be slower.
+    """
+
+    def __init__(self, server: str, sealer: Sealer, *, at_once: bool = False) -> None:
+        self.server = must_be_plain(server, "the name of a server")
+        self.sealer = sealer
+        self._at_once = at_once
+
+    def append(
+        self, workspace: str, drafts: Sequence[StepDraft], now_ms: int
+    ) -> Transaction[list[ChainStep]]:
+        """The drafts in their order, as one piece: several steps cost one move of the head."""
+        former = yield from head(workspace, self.server)
+        seals = Seals(self.sealer, workspace)
+        for draft in drafts:
+            if draft.contents:
+                at = draft.at or now_ms
+                yield from seals.ready(draft.owner or day_owner(at), at)
+        steps: list[ChainStep] = []
+        hashes: list[str] = [former.hash]
+        pieces: list[_Piece] = []
+        for seq, draft in enumerate(drafts, former.seq + 1):
+            at = draft.at or now_ms
+            sealed = self._sealed(seals, draft, seq, at)
+            steps.append(self._step(draft, workspace, seq, at, hashes[-1], sealed))
+            hashes.append(steps[-1].hash)
+            pieces += [piece for piece, _digest in sealed]
+        if steps:
+            yield from (self._write_at_once if self._at_once else self._write)(steps, hashes[1:], pieces)
+            yield from self._advance(workspace, former.seq, Head(steps[-1].seq, hashes[-1]))
+        return steps
+
+    def _sealed(self, seals: Seals, draft: StepDraft, seq: int, at: int) -> list[tuple[_Piece, str]]:
+        owner, trace = draft.owner or day_owner(at), draft.call.trace_id
+        sealed = []
+        for name, value in sorted(draft.contents.items()):
+            digest, body = seals.seal(owner, self.server, seq, name, value)
+            sealed.append((_Piece(seq, name, trace, owner, body), digest))
+        return sealed
+
+    def _step(
+        self, draft: StepDraft, workspace: str, seq: int, at: int, prev: str, sealed: list[tuple[_Piece, str]]
+    ) -> ChainStep:
+        call, by = draft.call, draft.by
+        digests = {piece.name: digest for piece, digest in sealed}
+        return ChainStep(
+            workspace_id=workspace,
+            server=self.server,
+            seq=seq,
+            at=at,
+            step=str(draft.step),
+            trace_id=call.trace_id,
+            agent=call.agent,
+            tool=call.tool,
+            prev_hash=prev,
+            approval_id=call.approval_id,
+            session_id=call.session_id,
+            turn_id=call.turn_id,
+            tool_call_id=call.tool_call_id,
+            kind=draft.kind,
+            action_digest=draft.action_digest,
+            policy=draft.policy,
+            policy_rule=draft.policy_rule,
+            policy_version=draft.policy_version,
+            status=draft.status,
+            reason=draft.reason,
+            actor_kind=by.kind if by else None,
+            actor=by.id if by else None,
+            actor_user=by.user if by else None,
+            actor_level=by.level if by else None,
+            confidence=draft.confidence,
+            status_code=draft.status_code,
+            latency_ms=draft.latency_ms,
+            replaces=draft.replaces,
+            content_owner=sealed[0][0].owner if sealed else None,
+            digests=msgspec.json.encode(digests, order="sorted").decode() if digests else None,
+        )
+
+    def _write(
+        self, steps: Sequence[ChainStep], hashes: Sequence[str], pieces: Sequence[_Piece]
+    ) -> Transaction[None]:
+        for step, hash_ in zip(steps, hashes, strict=True):
+            yield _SQL.append(**msgspec.structs.asdict(step), hash=hash_)
+        for piece in pieces:
+            yield _SQL.add_content(
+                workspace=steps[0].workspace_id, server=self.server, **msgspec.structs.asdict(piece)
+            )
+
+    def _write_at_once(
+        self, steps: Sequence[ChainStep], hashes: Sequence[str], pieces: Sequence[_Piece]
+    ) -> Transaction[None]:
+        rows = [
+            msgspec.structs.asdict(step) | {"hash": hash_} for step, hash_ in zip(steps, hashes, strict=True)
+        ]
+        yield _SQL.append_at_once(rows=msgspec.json.encode(rows).decode())
+        if not pieces:
+            return
+        places, start = [], 1  # SQL counts bytes from 1
+        for piece in pieces:
+            places.append(
+                {"seq": piece.seq, "name": piece.name, "trace_id": piece.trace_id, "owner": piece.owner,
+                 "start": start, "size": len(piece.body)}
+            )  # fmt: skip
+            start += len(piece.body)
+        yield _SQL.add_contents(
+            workspace=steps[0].workspace_id,
+            server=self.server,
+            rows=msgspec.json.encode(places).decode(),
+            bodies=b"".join(piece.body for piece in pieces),
+        )
+
+    def _advance(self, workspace: str, former: int, to: Head) -> Transaction[None]:
+        try:
+            moved = yield _SQL.advance(
+                workspace=workspace, server=self.server, seq=to.seq, hash=to.hash, former=former
+            )
+        except Dangling:
+            raise NotFound("cannot keep a trace there: there is no such workspace; create it first") from None
+        if not moved:
+            raise Conflict("cannot append to a trace that another server writes: give each server its name")
+
+
+def head(workspace: str, server: str) -> Transaction[Head]:
+    row = only((yield _SQL.head(workspace=workspace, server=server)))
+    return Head(0, GENESIS) if row is None else Head(row["seq"], row["hash"])
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    drafts: Sequence[StepDraft]
+    now_ms: int
+    done: asyncio.Future[list[ChainStep]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.done = asyncio.get_running_loop().create_future()
+
+
+class Ledger:
+    """Transactions that append to a server's chains. Belongs to one event loop.
+
+    On SQLite its one writer orders them and commits many at once. On Postgres they take turns here.
+    Mere appends go in groups on both.
+    """
+
+    def __init__(self, database: Database, chain: Chain) -> None:
+        self.database = database
+        self.chain = chain
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._waiting: dict[str, list[_Waiting]] = {}
+
+    async def transact(
+        self, workspace: str, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """`work` appends to the chain of `workspace` and of no other."""
+        if self.database.dialect == "sqlite":
+            return await self.database.transact(work, *args, **kwargs)
+        turn = await self._turn(workspace)
+        try:
+            return await self.database.transact(work, *args, **kwargs)
+        finally:
+            turn.release()
+
+    async def append(self, workspace: str, drafts: Sequence[StepDraft], now_ms: int) -> list[ChainStep]:
+        """Steps that change no state. Whatever comes while one is being written goes with the next, as one."""
+        mine = _Waiting(drafts, now_ms)
+        line = self._waiting.setdefault(workspace, [])
+        line.append(mine)
+        try:
+            turn = await self._turn(workspace)
+        except BaseException:
+            if mine in line:  # nobody took it along: then it is not to be written any more
+                line.remove(mine)
+            raise
+        try:
+            while not mine.done.done():  # once: the line and the turns are in the same order
+                await self._append_waiting(workspace)
+        finally:
+            turn.release()
+        return mine.done.result()
+
+    async def _append_waiting(self, workspace: str) -> None:
+        line = self._waiting[workspace]
+        group, line[:] = line[:MOST_AT_ONCE], line[MOST_AT_ONCE:]
+        commit = asyncio.create_task(self._commit(workspace, group))
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            await asyncio.wait({commit})  # bounded by the database; the others of the group must hear of it
+            raise
+
+    async def _commit(self, workspace: str, group: Sequence[_Waiting]) -> None:
+        try:
+            results = await self.database.transact(self._append_all, workspace, group)
+        except Exception as error:  # noqa: BLE001 - told to whoever it befell
+            # A database that is away is away for each of them, and may have taken the group before it went: what is
+            # tried again then would be on record twice.
+            if len(group) == 1 or isinstance(error, StorageFailed | Unavailable):
+                for waiting in group:
+                    waiting.done.set_exception(error)
+                    waiting.done.exception()  # whoever has gone meanwhile does not ask for it
+                return
+            for waiting in group:  # one of them spoilt it: not for the others
+                await self._commit(workspace, [waiting])
+            return
+        for waiting, steps in zip(group, results, strict=True):
+            waiting.done.set_result(steps)
+
+    def _append_all(self, workspace: str, group: Sequence[_Waiting]) -> Transaction[list[list[ChainStep]]]:
+        drafts = [
+            msgspec.structs.replace(draft, at=waiting.now_ms) for waiting in group for draft in waiting.drafts
+        ]
+        steps = iter((yield from self.chain.append(workspace, drafts, group[-1].now_ms)))
+        return [list(islice(steps, len(waiting.drafts))) for waiting in group]
+
+    async def _turn(self, workspace: str) -> asyncio.Lock:
+        turn = self._turns.setdefault(workspace, asyncio.Lock())
+        try:
+            async with asyncio.timeout(TURN_LIMIT):
+                await turn.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                "cannot write the trace: others wait for the database before; try again"
+            ) from None
+        return turn
+
+
+# `verify`: whether a chain is what was written, step by step, in the database or in an export.
+#
+# It finds a step that was changed, removed, put in, or put elsewhere, and content that was changed, removed or put in
+# while its key is there. Content that was purged with its key is counted and no fault.
+#
+# In the database it also holds the approvals against the trace: every approval that the trace tells of is there, as the
+# trace tells it (what was asked, how it ended, who answered, whether it was used), and there is none besides.
+
+VERIFY_BATCH: Final = 500  # steps in one read
+MOST_FAULTS: Final = 100  # that are told; the first one says enough
+
+
+Known: TypeAlias = Head | Sequence[Head] | None
+"""Heads that an earlier report named."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    seq: int
+    what: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """`head` is worth keeping elsewhere: given back to a later `verify`, it shows that no end was cut off."""
+
+    workspace: str
+    server: str
+    steps: int
+    checked: int  # contents that are there
+    purged: int  # contents whose key was destroyed
+    head: Head
+    faults: tuple[Fault, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One step as it is stored: with the hash that stands beside it."""
+
+    step: ChainStep
+    hash: str
+
+
+class Verifier:
+    """Takes the links of one chain in order, and holds each against the one before."""
+
+    def __init__(self) -> None:
+        self.last = Head(0, GENESIS)
+        self.steps = 0
+        self.checked = 0
+        self.purged = 0
+        self.faults: list[Fault] = []
+        self.otherwise: list[Fault] = []  # approvals that are not as the chain tells them
+
+    def link(self, link: Link) -> None:
+        step = link.step
+        self.steps += 1
+        if step.seq != self.last.seq + 1:
+            self.fault(step.seq, f"the steps before it, from {self.last.seq + 1} on, are missing")
+        elif step.prev_hash != self.last.hash:
+            self.fault(step.seq, "it does not follow the step before it")
+        if step.hash != link.hash and link.hash not in step.hashes_of_0_1:
+            self.fault(step.seq, "it was changed")
+        self.last = Head(step.seq, link.hash)  # so that one change is told once, where it is
+
+    def contents(
+        self, step: ChainStep, said: Sequence[OpenedContent], *, purged: bool, broken: Collection[str] = ()
+    ) -> None:
+        digests = {name: digest for name, digest in step.content_digests.items() if name not in broken}
+        if purged:
+            self.purged += len(digests)
+            return
+        self.checked += len(said) + len(broken)
+        for each in said:
+            if digests.pop(each.name, None) != each.digest:
+                self.fault(step.seq, f"its {each.name} was changed or put in")
+        for name in digests:
+            self.fault(step.seq, f"its {name} was removed, and its key is there")
+
+    def fault(self, seq: int, what: str) -> None:
+        if len(self.faults) < MOST_FAULTS:
+            self.faults.append(Fault(seq, what))
+
+    def contradicted(self, seq: int, what: str) -> None:
+        if len(self.otherwise) < MOST_FAULTS:
+            self.otherwise.append(Fault(seq, what))
+
+    def end(self, stored: Head, known: Known) -> None:
+        if stored != self.last:
+            self.fault(self.last.seq, f"the chain should end with step {stored.seq}, as its head says")
+        for each in _heads(known):
+            if each.seq > stored.seq:
+                self.fault(each.seq, "the chain was longer before: its end was cut off")
+
+    def known(self, link: Link, known: Known) -> None:
+        for each in _heads(known):
+            if link.step.seq == each.seq and link.hash != each.hash:
+                self.fault(each.seq, "it is another step than was there before")
+
+    def report(self, workspace: str, server: str) -> Report:
+        return Report(
+            workspace=workspace,
+            server=server,
+            steps=self.steps,
+            checked=self.checked,
+            purged=self.purged,
+            head=self.last,
+            # Only a good chain is a witness: what a broken one says of approvals is the same fault once more.
+            faults=tuple(self.faults or self.otherwise),
+        )
+
+
+async def verify(
+    database: Database, sealer: Sealer, workspace: str, server: str, known: Known = None
+) -> Report:
+    """In batches, so that it holds nobody up; what is appended meanwhile is left for the next time."""
+    verifier, seals = Verifier(), Seals(sealer, workspace)
+    stored, last = await database.read(_ends, workspace, server)
+    while verifier.last.seq < last:
+        stretch = await database.read(_stretch, workspace, server, verifier.last.seq, last)
+        if not stretch.steps:
+            break
+        for row in stretch.steps:
+            link = Link(read_step(row), row["hash"])
+            verifier.link(link)
+            verifier.known(link, known)
+            _check_contents(verifier, seals, link.step, stretch)
+            _check_approval(verifier, link.step, stretch)
+        for seq in stretch.contents:
+            verifier.fault(seq, "there is content of a step that is not there")
+    verifier.end(stored, known)
+    return verifier.report(workspace, server)
+
+
+def chains(workspace: str) -> Transaction[list[str]]:
+    """The servers that have a chain in the workspace."""
+    return [row["server"] for row in (yield _SQL.chains(workspace=workspace))]
+
+
+async def untraced(database: Database, workspace: str) -> list[str]:
+    """Approvals that no trace tells of; the first of them."""
+    return await database.read(_untraced, workspace)
+
+
+def _untraced(workspace: str) -> Transaction[list[str]]:
+    return [row["id"] for row in (yield _SQL.untraced(workspace=workspace, limit=MOST_FAULTS))]
+
+
+def _heads(known: Known) -> Sequence[Head]:
+    return (known,) if isinstance(known, Head) else known or ()
+
+
+@dataclass(slots=True)
+class _Stretch:
+    steps: Rows
+    contents: dict[int, list[Row]]  # by the step's number; taken out as they are checked
+    keys: dict[str, int]  # owner -> when its key was made
+    approvals: dict[str, Approval]  # that steps of the stretch asked for, by id
+    told: dict[str, list[ChainStep]]  # every step of their traces, whichever chain it is in
+
+
+def _check_contents(verifier: Verifier, seals: Seals, step: ChainStep, stretch: _Stretch) -> None:
+    rows = stretch.contents.pop(step.seq, [])
+    made = stretch.keys.get(step.content_owner or "")
+    purged = not rows and (made is None or made > step.at)  # a later key is another one
+    said, broken = [], set()
+    for row in rows:
+        try:
+            said.append(seals.open(row))
+        except StorageFailed:
+            verifier.fault(step.seq, f"its {row['name']} was changed")
+            broken.add(row["name"])
+    verifier.contents(step, said, purged=purged, broken=broken)
+
+
+def _asks(step: ChainStep) -> bool:
+    """Whether it made an approval, which it does once. With a reason it did not: a grant spoke, or another policy."""
+    asked = step.step == StepKind.DECIDED and step.policy in ("supervisor", "human_approval")
+    return asked and step.reason is None and step.approval_id is not None
+
+
+def _check_approval(verifier: Verifier, step: ChainStep, stretch: _Stretch) -> None:
+    if not _asks(step):
+        return
+    found = stretch.approvals.get(step.approval_id or "")
+    if found is None:
+        verifier.contradicted(step.seq, f"its approval {step.approval_id} was removed")
+        return
+    told = [each for each in stretch.told.get(step.trace_id, ()) if each.approval_id == found.id]
+    for what in _differences(found, told):
+        verifier.contradicted(step.seq, f"its approval {found.id} has {what} than the trace tells")
+
+
+def _differences(found: Approval, told: Sequence[ChainStep]) -> Iterator[str]:
+    last = {each.step: each for each in told}
+    first, resolved, consumed = (
+        last.get(kind) for kind in (StepKind.PROPOSED, StepKind.RESOLVED, StepKind.CONSUMED)
+    )
+    ended = next(
+        (last[kind] for kind in (StepKind.EXPIRED, StepKind.SUPERSEDED, StepKind.CANCELLED) if kind in last),
+        None,
+    )
+    outcome = ended or resolved
+    if first is not None and _asked_for(first, told) not in (None, _asks_for(found)):
+        yield "another action"
+    if found.status != (ApprovalState.PENDING if outcome is None else outcome.status):
+        yield "another outcome"
+    answered: tuple[object, ...] = (None,) * 6
+    if resolved is not None:
+        answered = (
+            resolved.actor_kind, resolved.actor, resolved.actor_user, resolved.actor_level, resolved.confidence,
+            resolved.at,
+        )  # fmt: skip
+    elif ended is not None:
+        answered = (*answered[:5], ended.at)
+    stored = (
+        found.resolver_kind, found.resolver, found.resolver_user, found.resolver_level, found.confidence,
+        found.resolved_at,
+    )  # fmt: skip
+    if stored != answered:
+        yield "another answer"
+    if found.consumed_at != (None if consumed is None else consumed.at):
+        yield "another use"
+
+
+_Asked: TypeAlias = tuple[str | None, ...]
+
+
+def _asked_for(first: ChainStep, told: Sequence[ChainStep]) -> _Asked | None:
+    """What the approval is bound to, under the last policy that bound it; None where 0.1 wrote no digest then."""
+    bound = [
+        each
+        for each in told
+        if each.step == StepKind.DECIDED and (_asks(each) or each.reason == "policy-changed")
+    ]
+    digest = first.action_digest if len(bound) == 1 else bound[-1].action_digest if bound else None
+    if digest is None:
+        return None
+    verdict = bound[-1]
+    return (
+        first.agent, first.tool, first.kind, first.session_id, first.turn_id, first.tool_call_id, digest,
+        verdict.policy, verdict.policy_rule, verdict.policy_version,
+    )  # fmt: skip
+
+
+def _asks_for(found: Approval) -> _Asked:
+    return (
+        found.agent, found.tool, found.kind, found.session_id, found.turn_id, found.tool_call_id,
+        found.action_digest, found.verdict, found.policy_rule, found.policy_version,
+    )  # fmt: skip
+
+
+def _ends(workspace: str, server: str) -> Transaction[tuple[Head, int]]:
+    stored = yield from head(workspace, server)
+    row = only((yield _SQL.beyond(workspace=workspace, server=server)))
+    return stored, 0 if row is None else row["seq"]
+
+
+def _stretch(workspace: str, server: str, after: int, last: int) -> Transaction[_Stretch]:
+    place = {"workspace": workspace, "server": server, "after": after}
+    steps = yield _SQL.steps_between(**place, last=last, limit=VERIFY_BATCH)
+    if not steps:
+        return _Stretch([], {}, {}, {}, {})
+    end = steps[-1]["seq"]
+    contents: dict[int, list[Row]] = {}
+    for row in (yield _SQL.contents_between(**place, last=end)):
+        contents.setdefault(row["seq"], []).append(row)
+    keys = yield _SQL.keys_between(**place, last=end)
+    asking = [row for row in steps if _asks(read_step(row))]
+    approvals = yield _SQL.approvals_of(workspace=workspace, ids=_json(row["approval_id"] for row in asking))
+    told = yield _SQL.steps_of(workspace=workspace, traces=_json(row["trace_id"] for row in asking))
+    return _Stretch(
+        steps=steps,
+        contents=contents,
+        keys={row["owner"]: row["created_at"] for row in keys},
+        approvals={row["id"]: approval.read(row) for row in approvals},
+        told=joined(told),
+    )
+
+
+def _json(words: Iterator[str]) -> str:
+    return msgspec.json.encode(list(words)).decode()

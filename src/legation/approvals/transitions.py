@@ -1,0 +1,632 @@
+"""How an approval ends: used once, or without an effect.
+
+INV-E1  `consume` checks again what was decided: the action, the policy, the waiter, the time. It succeeds once.
+INV-E2  What was consumed does not end any other way: whether its effect happened is for the trace to say.
+INV-E3  After a restart whatever a dead process waited for is superseded, and says so.
+INV-E4  Whoever is revoked takes the waiting calls along: what a token, a user or a browser asked for is superseded when
+        it could no longer ask, and is not consumed from that moment on, for `consume` looks in its own transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from legation.approvals.approval import (
+    MIN_USE_MS,
+    Approval,
+    ApprovalAnswer,
+    ApprovalChange,
+    ApprovalState,
+    Asked,
+    Proposal,
+    held,
+    is_held_by_another,
+    label,
+    may_decide,
+    may_judge,
+    moved,
+    must_be_free,
+    must_be_words,
+    must_review,
+    read,
+    written_reviewers,
+)
+from legation.approvals.trace.chain import Chain, Ledger
+from legation.approvals.trace.step import (
+    ContentName,
+    StepDraft,
+    StepKind,
+    argument_names,
+    day_owner,
+    decided,
+    encode_content,
+    proposed,
+)
+from legation.errors import AlreadyAnswered, Conflict, InvalidParams, LegationError, NotFound
+from legation.store.database.transaction import (
+    Dangling,
+    Database,
+    Duplicate,
+    Queries,
+    Row,
+    Rows,
+    Transaction,
+    only,
+)
+from legation.store.identity import tokens
+from legation.store.identity.standing import standing
+from legation.wire import jsontext
+from legation.wire.action import Action
+from legation.wire.principal import Principal
+
+MOST_OF_SESSION: Final = 10_000  # open approvals that a session has at once: more than any agent asks for
+BATCH: Final = 100  # approvals that end in one transaction: some milliseconds of work
+
+Reason: TypeAlias = Literal[
+    "unanswered",  # expired while pending
+    "unused",  # expired after it was approved
+    "waiter-dead",  # superseded: the process that waited is gone
+    "edited",  # superseded: by an approval of changed arguments
+    "revoked",  # superseded: whoever asked is revoked, expired, disabled, signed out, or has another role
+    "caller-gone",
+    "turn-cancelled",
+    "session-closed",  # superseded: the session that it was asked in has ended
+    "policy-changed",
+    "paths-changed",  # cancelled: its paths lead elsewhere than when it was asked
+    "limit-reached",  # cancelled: the money is spent meanwhile
+    "only-always",  # cancelled: the agent offers nothing else, and there is no grant for that
+    "stopping",
+    "no-supervisor",  # escalated: nobody of level 1 was there
+    "granted",  # resolved: a grant was given meanwhile
+    "undecided",  # escalated: supervisors were there and left it
+]
+
+_SQL: Final = Queries("approvals")
+_OPEN: Final = (ApprovalState.PENDING, ApprovalState.APPROVED)
+
+
+def get(workspace: str, approval_id: str) -> Transaction[Approval]:
+    """By the whole id."""
+    row = only((yield _SQL.get(workspace=workspace, id=approval_id)))
+    if row is None:
+        raise NotFound("cannot find the approval; list those of the workspace, and give the whole id")
+    return read(row)
+
+
+class Revoked(Conflict):
+    """Whoever asked could not ask any more. It never leaves the door."""
+
+
+def may_still_ask(
+    workspace: str, kind: str, requester: str, version: int | None, agent: str, now_ms: int
+) -> Transaction[bool]:
+    """Whether a credential that asked for an agent could ask the same now. The server's own cannot be revoked: what asks
+    by them, a session, ends by itself."""
+    row = only((yield _SQL.workspace_status(workspace=workspace)))
+    if row is None or row["status"] != "active":
+        return False
+    if kind == "token":
+        token = yield from tokens.principal_by_id(workspace, requester, now_ms)
+        return token is not None and "call" in token.scopes and _is_for(token, agent)
+    if kind == "user":
+        found = yield from standing(requester, workspace)
+        return (
+            found is not None
+            and {"call", "operate"} <= found.scopes
+            and version in (None, found.token_version)
+        )
+    return True
+
+
+def must_still_ask(asked: Approval, now_ms: int) -> Transaction[None]:
+    """A part of the transaction in which it passes."""
+    requester = asked.requester_kind, asked.requester, asked.requester_version
+    if not (yield from may_still_ask(asked.workspace_id, *requester, asked.agent, now_ms)):
+        raise Revoked(f"cannot use approval {asked.id}: whoever asked for it may ask no more")
+
+
+def _is_for(token: Principal, agent: str) -> bool:
+    return token.agent == agent if token.agent is not None else "operate" in token.scopes
+
+
+class Endings:
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+
+    def consume(
+        self, workspace: str, approval_id: str, waiter: str, digest: str, policy_version: str, now_ms: int
+    ) -> Transaction[Approval]:
+        """Right before acting. A second time, and for another action, policy or waiter, it is refused, and so it is for
+        whoever was revoked meanwhile."""
+        yield from must_still_ask((yield from get(workspace, approval_id)), now_ms)
+        rows = yield _SQL.consume(
+            workspace=workspace,
+            id=approval_id,
+            waiter=waiter,
+            action_digest=digest,
+            policy_version=policy_version,
+            now=now_ms,
+        )
+        former = yield from get(workspace, approval_id)
+        if not rows:
+            raise _unusable(former, waiter, policy_version, now_ms)
+        return (yield from self.changed(rows, former, StepKind.CONSUMED, None, now_ms))
+
+    def end_all(
+        self,
+        workspace: str,
+        ids: Iterable[str],
+        change: ApprovalChange,
+        now_ms: int,
+        reason: Reason | None = None,
+    ) -> Transaction[list[Approval]]:
+        """Those of them that are still open; for `expire` those whose time is over. The others stay as they are."""
+        ended = []
+        for approval_id in ids:
+            row = only((yield _SQL.get(workspace=workspace, id=approval_id)))
+            if row is None:
+                continue
+            former = read(row)
+            is_open = former.status in _OPEN and former.consumed_at is None
+            if is_open and (change is not ApprovalChange.EXPIRE or former.expires_at <= now_ms):
+                ended.append((yield from self.end(former, change, now_ms, reason)))
+        return ended
+
+    def cancel(
+        self, workspace: str, ids: Iterable[str], reason: Reason, now_ms: int
+    ) -> Transaction[list[Approval]]:
+        return (yield from self.end_all(workspace, ids, ApprovalChange.CANCEL, now_ms, reason))
+
+    def cancel_session(
+        self, workspace: str, session: str, turn: str | None, reason: Reason, now_ms: int
+    ) -> Transaction[list[Approval]]:
+        """All open ones of a session, or of one of its turns."""
+        ids = yield from _open_in(workspace, session, turn)
+        return (yield from self.cancel(workspace, ids, reason, now_ms))
+
+    def supersede_session(self, workspace: str, session: str, now_ms: int) -> Transaction[list[Approval]]:
+        """All open ones that name a session which has ended, whoever asked for them."""
+        ids = yield from _open_in(workspace, session, None)
+        return (yield from self.end_all(workspace, ids, ApprovalChange.SUPERSEDE, now_ms, "session-closed"))
+
+    def end(
+        self,
+        former: Approval,
+        change: ApprovalChange,
+        now_ms: int,
+        reason: Reason | None = None,
+        *,
+        by: Principal | None = None,
+        to: str | None = None,
+    ) -> Transaction[Approval]:
+        """Expire, supersede or cancel one that was read in this transaction and is open."""
+        status = moved(former, change, now_ms)
+        rows = yield _SQL.end_open(
+            workspace=former.workspace_id,
+            id=former.id,
+            status=status,
+            former=former.status,
+            replaced_by=to,
+            now=now_ms,
+        )
+        word = reason or ("unused" if former.status is ApprovalState.APPROVED else "unanswered")
+        return (yield from self.changed(rows, former, StepKind(status), by, now_ms, reason=word))
+
+    def changed(
+        self,
+        rows: Rows,
+        former: Approval,
+        step: StepKind,
+        by: Principal | None,
+        now_ms: int,
+        said: Mapping[ContentName, str | None] = {},
+        *,
+        reason: Reason | None = None,
+    ) -> Transaction[Approval]:
+        """The step of the trace that belongs to a conditional update; without a row somebody was faster."""
+        if not rows:
+            raise AlreadyAnswered(f"cannot change approval {former.id}: somebody was faster; read it again")
+        approval = msgspec.structs.replace(read(rows[0]), reason=reason)
+        draft = StepDraft(
+            step=step,
+            call=approval.call,
+            contents={name: words for name, words in said.items() if words is not None},
+            owner=approval.content_owner,
+            status=str(approval.status),
+            reason=reason,
+            by=by,
+            confidence=approval.confidence if step is StepKind.RESOLVED else None,
+            replaces=approval.replaced_by,
+        )
+        yield from self.chain.append(approval.workspace_id, [draft], now_ms)
+        return approval
+
+
+def _unusable(former: Approval, waiter: str, policy_version: str, now_ms: int) -> LegationError:
+    why = f"cannot use approval {former.id}: "
+    if former.waiter != waiter:
+        return Conflict(why + "another waits for it; ask for one of your own", {"reason": "waiter"})
+    try:
+        moved(former, ApprovalChange.CONSUME, now_ms)
+    except AlreadyAnswered as error:
+        return Conflict(why + f"it is {(error.data or {})['status']}; ask again", error.data)
+    if former.policy_version != policy_version:
+        return Conflict(
+            why + "the policy changed since; ask again under the new one", {"reason": "policy-changed"}
+        )
+    return Conflict(why + "it was given for another action; ask again", {"reason": "action"})
+
+
+# Sweeps over all workspaces. Each batch is a transaction of its own, in the turn of its chain.
+
+
+async def expire_due(ledger: Ledger, endings: Endings, now_ms: int) -> list[Approval]:
+    """Whatever ran out of time. Call it often; it costs one look at an index when nothing did."""
+    ended: list[Approval] = []
+    while due := await ledger.database.read(_due, now_ms):
+        batch = await _end_batch(ledger, endings, due, ApprovalChange.EXPIRE, now_ms, None)
+        ended += batch
+        if not batch:
+            break  # others ended them meanwhile
+    return ended
+
+
+async def supersede(ledger: Ledger, endings: Endings, dead: Iterable[str], now_ms: int) -> list[Approval]:
+    """Whatever these waiters waited for: at a start, those of processes that are gone."""
+    waiters = msgspec.json.encode(sorted(set(dead))).decode()
+    ended: list[Approval] = []
+    while left := await ledger.database.read(_open_of, waiters):
+        batch = await _end_batch(ledger, endings, left, ApprovalChange.SUPERSEDE, now_ms, "waiter-dead")
+        ended += batch
+        if not batch:
+            break
+    return ended
+
+
+async def supersede_revoked(ledger: Ledger, endings: Endings, now_ms: int) -> list[Approval]:
+    """Whatever was asked for by somebody who could not ask it now. It costs one look at each who asked."""
+    ended: list[Approval] = []
+    for asker in await ledger.database.read(_askers):
+        if await ledger.database.read(_stands, asker, now_ms):
+            continue
+        while left := await ledger.database.read(_open_of_asker, asker):
+            batch = await _end_batch(ledger, endings, left, ApprovalChange.SUPERSEDE, now_ms, "revoked")
+            ended += batch
+            if not batch:
+                break
+    return ended
+
+
+async def open_waiters(database: Database) -> list[str]:
+    """Whoever anything open waits for: the caller knows which of them live."""
+    return await database.read(_waiters)
+
+
+async def _end_batch(
+    ledger: Ledger, endings: Endings, rows: Rows, change: ApprovalChange, now_ms: int, reason: Reason | None
+) -> list[Approval]:
+    ids: dict[str, list[str]] = {}
+    for row in rows:
+        ids.setdefault(row["workspace_id"], []).append(row["id"])
+    ended = []
+    for workspace, some in ids.items():
+        ended += await ledger.transact(workspace, endings.end_all, workspace, some, change, now_ms, reason)
+    return ended
+
+
+def _due(now_ms: int) -> Transaction[Rows]:
+    return (yield _SQL.due(now=now_ms, limit=BATCH))
+
+
+def _open_of(waiters: str) -> Transaction[Rows]:
+    return (yield _SQL.open_of_waiters(waiters=waiters, limit=BATCH))
+
+
+def _waiters() -> Transaction[list[str]]:
+    return [row["waiter"] for row in (yield _SQL.waiters())]
+
+
+def _open_in(workspace: str, session: str, turn: str | None) -> Transaction[list[str]]:
+    rows = yield _SQL.open_of_session(workspace=workspace, session=session, turn=turn, limit=MOST_OF_SESSION)
+    return [row["id"] for row in rows]
+
+
+def _askers() -> Transaction[Rows]:
+    return (yield _SQL.askers())
+
+
+def _stands(asker: Row, now_ms: int) -> Transaction[bool]:
+    requester = asker["requester_kind"], asker["requester"], asker["requester_version"]
+    return (yield from may_still_ask(asker["workspace_id"], *requester, asker["agent"], now_ms))
+
+
+def _open_of_asker(asker: Row) -> Transaction[Rows]:
+    return (
+        yield _SQL.open_of_asker(
+            workspace=asker["workspace_id"],
+            kind=asker["requester_kind"],
+            requester=asker["requester"],
+            version=asker["requester_version"],
+            agent=asker["agent"],
+            limit=BATCH,
+        )
+    )
+
+
+# The life of an approval, as parts of transactions: ask, claim, escalate, answer, edit, use, end.
+#
+# INV-L1  Every change writes its step of the trace in the same transaction.
+# INV-L2  Every change is one conditional update: whoever comes second is told so, and changes nothing.
+# INV-L3  Another workspace's approval and none at all are the same `NotFound`. An id counts whole or not at all.
+#
+# These append to the chain of the approval's workspace: run them with `Ledger.transact(workspace, ...)`.
+
+SHORTEST_LEASE_MS = 1_000
+LONGEST_LEASE_MS = 600_000  # the other supervisors' time: as long as one may keep them waiting
+MOST_AT_ONCE = 500  # approvals of a group that one transaction answers
+
+
+class GroupAnswer(msgspec.Struct, frozen=True):
+    """`refused` are those that the caller may not answer: they need a person, or another holds them."""
+
+    answered: tuple[Approval, ...]
+    refused: tuple[str, ...]
+
+
+class Transitions(Endings):
+    """All that can happen to an approval; the way out of it is in `approval_endings.py`."""
+
+    def propose(
+        self, proposal: Proposal, now_ms: int, *, replaces: Approval | None = None
+    ) -> Transaction[Approval]:
+        """Pending from now on. The trace has the proposal, with its arguments sealed, and the verdict."""
+        proposal.check(now_ms)
+        action, call = proposal.action, proposal.call
+        digest = action.digest(proposal.policy_version)
+        owner = proposal.content_owner or day_owner(now_ms)
+        former = replaces and replaces.id
+        for_person = proposal.verdict == "human_approval" or (replaces and replaces.needs == "person")
+        steps = [
+            msgspec.structs.replace(
+                proposed(call, action, digest, owner=owner, context=proposal.context), replaces=former
+            ),
+            decided(call, proposal.verdict, proposal.policy_rule, proposal.policy_version),
+        ]
+        yield from self.chain.append(proposal.workspace, steps, now_ms)
+        try:
+            rows = yield _SQL.propose(
+                id=proposal.id,
+                workspace=proposal.workspace,
+                trace_id=proposal.trace_id,
+                waiter=proposal.waiter,
+                session_id=proposal.session_id,
+                turn_id=proposal.turn_id,
+                tool_call_id=proposal.tool_call_id,
+                requester_kind=proposal.requester_kind,
+                requester=proposal.requester,
+                requester_version=proposal.requester_version,
+                agent=action.agent,
+                tool=action.tool,
+                kind=action.kind,
+                action_digest=digest,
+                policy_version=proposal.policy_version,
+                policy_rule=proposal.policy_rule,
+                verdict=proposal.verdict,
+                needs="person" if for_person else "supervisor",
+                injection_risk=int(proposal.injection_risk),
+                editable=int(proposal.editable),
+                reviewers=written_reviewers(proposal.reviewers),
+                argument_bytes=len(encode_content(action.params)),
+                argument_names=argument_names(action.params),
+                content_owner=owner,
+                group_key=group_key(action, digest),
+                now=now_ms,
+                expires_at=proposal.expires_at,
+                replaces=former,
+            )
+        except Duplicate:
+            raise Conflict(
+                f"cannot ask for approval {proposal.id} twice; wait for the one there is"
+            ) from None
+        except Dangling:
+            raise NotFound(
+                "cannot ask for an approval there: there is no such workspace; create it first"
+            ) from None
+        return read(rows[0])
+
+    def claim(
+        self, principal: Principal, approval_id: str, lease_ms: int, now_ms: int
+    ) -> Transaction[Approval]:
+        """Hold it for a while; again, to hold it longer."""
+        if not SHORTEST_LEASE_MS <= lease_ms <= LONGEST_LEASE_MS:
+            raise InvalidParams(
+                f"cannot claim for {lease_ms} ms: give {SHORTEST_LEASE_MS} to {LONGEST_LEASE_MS}"
+            )
+        former = yield from self._decidable(principal, approval_id, ApprovalChange.APPROVE, now_ms)
+        lower = (former.claimed_level or 0) < principal.level
+        if is_held_by_another(former, principal, now_ms) and not lower:
+            raise held(former)
+        rows = yield _SQL.claim(
+            workspace=principal.workspace,
+            id=former.id,
+            by=label(principal),
+            level=principal.level,
+            until=now_ms + lease_ms,
+            now=now_ms,
+        )
+        return (yield from self.changed(rows, former, StepKind.CLAIMED, principal, now_ms))
+
+    def escalate(
+        self,
+        principal: Principal,
+        approval_id: str,
+        words: str | None,
+        now_ms: int,
+        *,
+        reason: Reason | None = None,
+    ) -> Transaction[Approval]:
+        """To a person. One that is with a person already stays as it is. `reason` is a fixed word of the door's."""
+        must_be_words(words)
+        former = yield from get(principal.workspace, approval_id)
+        may_judge(former, principal)
+        if former.needs == "person" and former.status_at(now_ms) is ApprovalState.PENDING:
+            return former
+        may_decide(former, principal)
+        moved(former, ApprovalChange.APPROVE, now_ms)
+        must_be_free(former, principal, now_ms)
+        rows = yield _SQL.escalate(
+            workspace=principal.workspace, id=former.id, by=label(principal), now=now_ms
+        )
+        return (
+            yield from self.changed(
+                rows, former, StepKind.ESCALATED, principal, now_ms, {"reasoning": words}, reason=reason
+            )
+        )
+
+    def resolve(
+        self, principal: Principal, approval_id: str, answer: ApprovalAnswer, now_ms: int
+    ) -> Transaction[Approval]:
+        """The first answer stands; every other one is `AlreadyAnswered`."""
+        change = ApprovalChange.APPROVE if answer.approve else ApprovalChange.DENY
+        former = yield from self._decidable(principal, approval_id, change, now_ms)
+        must_be_free(former, principal, now_ms)
+        usable = max(former.expires_at, now_ms + MIN_USE_MS) if answer.approve else former.expires_at
+        confidence = None if answer.confidence is None else float(answer.confidence)
+        rows = yield _SQL.resolve(
+            workspace=principal.workspace,
+            id=former.id,
+            status=moved(former, change, now_ms),
+            now=now_ms,
+            expires_at=usable,
+            confidence=confidence,
+            resolver_kind=principal.kind,
+            resolver=principal.id,
+            resolver_user=principal.user,
+            level=principal.level,
+        )
+        said: dict[ContentName, str | None] = {
+            "reasoning": answer.reasoning,
+            "message": answer.message,
+            "claim": answer.claim,
+        }
+        return (yield from self.changed(rows, former, StepKind.RESOLVED, principal, now_ms, said))
+
+    def lift(self, former: Approval, grant: Principal, now_ms: int) -> Transaction[Approval]:
+        """By a grant, which is a person's word: it needs nobody else's."""
+        rows = yield _SQL.lift(
+            workspace=former.workspace_id,
+            id=former.id,
+            now=now_ms,
+            expires_at=max(former.expires_at, now_ms + MIN_USE_MS),
+            resolver_kind=grant.kind,
+            resolver=grant.id,
+            level=grant.level,
+        )
+        return (yield from self.changed(rows, former, StepKind.RESOLVED, grant, now_ms, reason="granted"))
+
+    def answer_group(
+        self, principal: Principal, group_key: str, answer: ApprovalAnswer, now_ms: int
+    ) -> Transaction[GroupAnswer]:
+        """All pending ones that ask for the very same, at most `MOST_AT_ONCE`; the rest by calling again."""
+        rows = yield _SQL.group(workspace=principal.workspace, group_key=group_key, limit=MOST_AT_ONCE)
+        answered, refused, first = [], [], None
+        for approval in map(read, rows):
+            try:
+                answered.append((yield from self.resolve(principal, approval.id, answer, now_ms)))
+            except LegationError as error:  # raised before anything was changed
+                refused.append(approval.id)
+                first = first or error
+        if not answered:
+            raise first or NotFound(
+                "cannot answer that group: nothing in it is pending; list what is pending"
+            )
+        return GroupAnswer(tuple(answered), tuple(refused))
+
+    def rebind(
+        self,
+        former: Approval,
+        action: Action,
+        verdict: Asked,
+        rule: str,
+        version: str,
+        reviewers: tuple[str, ...],
+        now_ms: int,
+    ) -> Transaction[Approval]:
+        """To another policy, under which it is asked about all the same. It needs as much as before, or more."""
+        digest = action.digest(version)
+        needs = "person" if former.needs == "person" or verdict == "human_approval" else "supervisor"
+        rows = yield _SQL.rebind(
+            workspace=former.workspace_id,
+            id=former.id,
+            action_digest=digest,
+            policy_version=version,
+            policy_rule=rule,
+            verdict=verdict,
+            needs=needs,
+            reviewers=written_reviewers(reviewers),
+            group_key=group_key(action, digest),
+            now=now_ms,
+        )
+        if not rows:
+            raise AlreadyAnswered(f"cannot change approval {former.id}: somebody was faster; read it again")
+        step = msgspec.structs.replace(
+            decided(former.call, verdict, rule, version, reason="policy-changed"), action_digest=digest
+        )
+        yield from self.chain.append(former.workspace_id, [step], now_ms)
+        return read(rows[0])
+
+    def edit(
+        self, principal: Principal, approval_id: str, proposal: Proposal, now_ms: int
+    ) -> Transaction[Approval]:
+        """A new approval, of the changed action, in place of the old one, which is superseded and names it.
+
+        It needs as much as the old one did, or more. Whoever may decide the old one may edit it; answering the new
+        one is `resolve`, in the same transaction or later.
+        """
+        former = yield from self._decidable(principal, approval_id, ApprovalChange.APPROVE, now_ms)
+        must_be_free(former, principal, now_ms)
+        _must_stand_in(former, proposal)
+        ended = yield from self.end(
+            former, ApprovalChange.SUPERSEDE, now_ms, "edited", by=principal, to=proposal.id
+        )
+        return (yield from self.propose(proposal, now_ms, replaces=ended))
+
+    def _decidable(
+        self, principal: Principal, approval_id: str, change: ApprovalChange, now_ms: int
+    ) -> Transaction[Approval]:
+        approval = yield from get(principal.workspace, approval_id)
+        may_decide(approval, principal)
+        moved(approval, change, now_ms)
+        if approval.reviewers and principal.level == 2:
+            people = yield _SQL.person(user=principal.user or principal.id)
+            must_review(
+                approval,
+                principal,
+                [row[name] for row in people for name in ("id", "name", "email") if row[name]],
+            )
+        return approval
+
+
+def group_key(action: Action, digest: str) -> str:
+    """Agent, tool, arguments and policy are the same, and so is what the driver read besides the arguments, as the
+    paths of a diff: whoever answers all of them has seen one."""
+    seen = (digest, action.kind, action.paths, action.command, action.urls)
+    return hashlib.sha256(jsontext.write(seen)).hexdigest()[:32]
+
+
+def _must_stand_in(former: Approval, proposal: Proposal) -> None:
+    """Only what the agent would do may differ, not who asks, who waits, or which tool it is."""
+    was = (former.workspace_id, former.waiter, former.agent, former.tool, former.session_id, former.turn_id)
+    action = proposal.action
+    becomes = (
+        proposal.workspace, proposal.waiter, action.agent, action.tool, proposal.session_id, proposal.turn_id
+    )  # fmt: skip
+    asks = (proposal.requester_kind, proposal.requester)
+    if was != becomes or asks != (former.requester_kind, former.requester) or proposal.id == former.id:
+        raise InvalidParams(
+            f"cannot edit approval {former.id} into that: it is another's call; change the arguments alone"
+        )

@@ -1,0 +1,233 @@
+"""Tools behind the door: what carries out a call after it was decided, and which trace id the call gets."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias, get_args
+
+from legation.approvals.policy.facts import Facts
+from legation.approvals.request import EffectToken, ToolReturn
+from legation.approvals.trace.entries import steps_of
+from legation.approvals.trace.step import new_trace_id
+from legation.errors import Conflict, InvalidParams, NotFound
+from legation.redact import Redactor
+from legation.secret import Secret
+from legation.store.database.transaction import Database
+from legation.wire.acp.updates import ToolCall, ToolKind
+from legation.wire.action import Action, Sort
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+# A tool behind the door: what carries out a call after it was decided, whatever it speaks to its other side.
+
+
+class Tool(Protocol):
+    @property
+    def name(self) -> str:
+        """Exact; of a server with several tools it is `server.tool`."""
+
+    @property
+    def kind(self) -> ToolKind:
+        """ACP's, for policies."""
+
+    @property
+    def folder(self) -> str | None:
+        """Where its relative paths begin."""
+
+    @property
+    def arguments(self) -> Mapping[str, Sort]:
+        """What its owner says that they are, by name."""
+
+    async def call(self, action: Action, token: EffectToken) -> ToolReturn:
+        """The effect, once. A failure is a `Returned` too; words of the tool are in it without our secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(ToolReturn):
+    """`tool_status` is what the tool itself answered with, where it did."""
+
+    tool_status: int | None = None
+
+
+def action_for(agent: str, tool: str, kind: ToolKind, params: Mapping[str, object], facts: Facts) -> Action:
+    """The same reading of paths, commands and addresses as of any agent's tool call. Without a folder they begin at `/`."""
+    call = ToolCall(tool_call_id="", title="", name=tool, kind=kind, raw_input=params)
+    return Action.from_tool_call(agent, call, cwd=facts.cwd or "/", home=facts.home, declared=facts.declared)
+
+
+def facts_of(tool: Tool | None, folder: str | None = None) -> Facts:
+    """Of a call of the tool; `folder` in place of its own. None: nobody knows it here."""
+    place = folder or (tool.folder if tool else None)
+    return Facts(workspace=place, cwd=place, declared=tool.arguments if tool else {})
+
+
+# A tool that is an HTTP address, as its owner wrote it down.
+
+Method: TypeAlias = Literal["POST", "GET", "PUT", "PATCH", "DELETE"]
+METHODS: Final[tuple[str, ...]] = get_args(Method)
+BODYLESS: Final = frozenset({"GET", "DELETE"})
+
+TIMEOUT: Final = 30.0  # seconds: the tool's time, from the first byte sent to the last one read
+MOST_TIMEOUT: Final = 86400.0
+MAX_ANSWER: Final = 1 << 20  # bytes
+MOST_ANSWER: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSpec:
+    name: str
+    url: str
+    method: Method = "POST"
+    kind: str = "other"
+    timeout: float = TIMEOUT
+    headers: Mapping[str, str | Secret] = field(default_factory=dict)
+    max_answer: int = MAX_ANSWER
+    folder: str | None = None
+    arguments: Mapping[str, Sort] = field(default_factory=dict)
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        return tuple(value for value in self.headers.values() if isinstance(value, Secret))
+
+
+# W3C Trace Context: which distributed trace a request belongs to, told from one program to the next.
+
+TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}", re.ASCII)
+
+_HEADER: Final = re.compile(
+    r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<parent>[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?",
+    re.ASCII,
+)
+_SAMPLED: Final = "01"  # the call is on record here, so that a record of it further on can be found from it
+
+
+def trace_id_of(header: str | None) -> str | None:
+    """None without one, and of a malformed one: the standard says to go on as if there were none."""
+    found = _HEADER.fullmatch(header or "")
+    if found is None or (found["version"] == "00" and found["more"]):
+        return None
+    if found["parent"] == "0" * 16 or not TRACE_ID.fullmatch(found["trace"]):
+        return None
+    return found["trace"]
+
+
+def traceparent(trace_id: str) -> str:
+    """For whom we call: a span of its own in the trace."""
+    return f"00-{trace_id}-{secrets.token_hex(8)}-{_SAMPLED}"
+
+
+# Which trace id a call gets, where its caller proposes one.
+#
+# INV-T1  A trace id names one call: the steps and the sealed arguments of two calls are never joined.
+#
+# A W3C trace spans many calls, so an id that is taken is no mistake of whoever sends `Traceparent`: its next call gets
+# a new one. `X-Trace-Id` names this very call: a second one with it is refused, which is how a caller that does not
+# know whether its request arrived can send it again.
+
+REMEMBERED: Final = 10_000  # more than begin in the time that it takes to put a call on record
+
+
+class TraceIds:
+    """Of one server. The newest are remembered: a call that begins is not on record yet, nor is it if its caller left."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, str], None] = {}
+
+    async def take(self, database: Database, workspace: str, own: str | None, parent: str | None) -> str:
+        """`own` and `parent` are the headers `X-Trace-Id` and `Traceparent`."""
+        if own is not None and not TRACE_ID.fullmatch(own):
+            raise InvalidParams(
+                "cannot use X-Trace-Id: it is not 32 hexadecimal digits in lower case, or all zero; correct it, or "
+                "leave it out",
+                {"path": "header.X-Trace-Id"},
+            )
+        wanted = own or (trace_id_of(parent) if parent else None)
+        if wanted is None:
+            return new_trace_id()
+        is_new = self._remember(
+            (workspace, wanted)
+        )  # before anything is awaited: two of the same may come at once
+        if is_new and not await database.read(steps_of, workspace, wanted):
+            return wanted
+        if own is None:
+            return new_trace_id()
+        raise Conflict(
+            "cannot call the tool: a call with this X-Trace-Id was made; look at /traces for what became of it, or give "
+            "a new id to ask again",
+            {"trace_id": own},
+        )
+
+    def _remember(self, key: tuple[str, str]) -> bool:
+        """Whether it is new."""
+        if key in self._newest:
+            return False
+        self._newest[key] = None
+        if len(self._newest) > REMEMBERED:
+            del self._newest[next(iter(self._newest))]
+        return True
+
+
+# The tools that agents can call through this server.
+
+
+class Toolbox:
+    """`async with` it, for as long as tools are called; at its end the connections to them are closed."""
+
+    def __init__(self, specs: list[HttpSpec], redactor: Redactor) -> None:
+        self._specs = specs
+        self._redactor = redactor
+        self._tools: dict[str, Tool] = {}
+        self._transport: httpx2.AsyncBaseTransport | None = None
+        self.trace_ids = TraceIds()
+
+    @classmethod
+    def load(cls, path: Path | None, environ: Mapping[str, str]) -> Toolbox:
+        """Raises ConfigInvalid with every problem. Without a file there are no tools, and every call is 404."""
+        redactor = Redactor()
+        if path is None:
+            return cls([], redactor)
+        from legation.gateway.toolfile import read_tools  # only who has tools reads YAML
+
+        return cls(read_tools(path, environ, redactor), redactor)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self._specs)
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """Of all headers: what no log may show."""
+        return tuple({secret for spec in self._specs for secret in spec.secrets})
+
+    async def __aenter__(self) -> Self:
+        if self._specs:
+            from legation.gateway.http_tool import HttpTool, new_transport  # importing httpx2 is slow
+
+            self._transport = transport = new_transport()
+            self._tools = {spec.name: HttpTool(spec, transport, self._redactor) for spec in self._specs}
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._tools = {}
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    def get(self, name: str) -> Tool | None:
+        """By its exact name."""
+        return self._tools.get(name)
+
+    def find(self, name: str) -> Tool:
+        if (tool := self._tools.get(name)) is None:
+            raise NotFound(
+                "cannot find the tool; check its name, or add it to the file of the setting `tools`"
+            )
+        return tool

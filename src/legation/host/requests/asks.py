@@ -1,0 +1,466 @@
+"""What one session's agent has asked and waits for: permissions and questions, whoever answers them.
+
+INV-8  Each is answered exactly once, by whoever comes first: the one who was asked, the clock, the end of the
+       turn, the agent itself. The answer is on the disk before the agent hears it.
+
+The protocol knows three answers to a question (an elicitation). `decline` is a person's no, so nothing else is
+told as one: a question that nobody answered in time, that its handler failed at, or whose turn is over, is
+answered `cancel`, which says that nobody chose. The log says which of these it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, get_args
+
+from msgspec.structs import replace
+
+from legation.agents.rpc import UNWRITABLE, RpcFault
+from legation.clock import Clock
+from legation.errors import AlreadyAnswered, InvalidParams, NotFound
+from legation.host.requests.handlers import QuestionHandler, question_modes
+from legation.ids import new_id
+from legation.store.stream import Receipt
+from legation.wire import jsontext
+from legation.wire.acp.methods import (
+    CancelledOutcome,
+    CreateElicitationRequest,
+    CreateElicitationResponse,
+    ElicitationValue,
+    PermissionOption,
+    PermissionOutcome,
+    RequestPermissionResponse,
+    SelectedOutcome,
+)
+from legation.wire.acp.rpc import ErrorCode, Meta
+from legation.wire.ask import (
+    Approver,
+    Ask,
+    Decision,
+    Outcome,
+    Timekeeper,
+    choose_option,
+    offers_only_always,
+    permission_outcome,
+)
+from legation.wire.event_types import (
+    DiagnosticCode,
+    Payload,
+    PermissionAnswered,
+    PermissionAsked,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionOutcome,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Verdict(Protocol):
+    @property
+    def outcome(self) -> str: ...
+
+
+A = TypeVar("A")  # what is asked
+V = TypeVar("V", bound=Verdict)
+R = TypeVar("R")  # what the agent is told
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingQuestion(Generic[A, R]):
+    id: str
+    asked: A
+    answer: asyncio.Future[R]
+    deciding: asyncio.Task[object]
+    timer: asyncio.Task[None]
+
+
+@dataclass(kw_only=True, eq=False)
+class PendingQuestions(ABC, Generic[A, V, R]):
+    """`record` appends events to the session, or returns None where it takes no more; `limit` is how many
+    seconds there are to answer; `changed` is called when one was answered."""
+
+    record: Callable[[Payload], Receipt | None]
+    clock: Clock
+    limit: float
+    changed: Callable[[], None]
+    _open: dict[str, PendingQuestion[A, R]] = field(default_factory=dict, init=False)
+    _telling: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+
+    @abstractmethod
+    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> V:
+        """Nobody who was asked decided it."""
+
+    @abstractmethod
+    def _failed(self, how: str) -> V:
+        """Whoever was asked gave no answer; `how` goes after their name."""
+
+    @abstractmethod
+    def _verdict(self, asked: A, decided: object) -> V:
+        """What was decided by whoever was asked, which may be anything."""
+
+    @abstractmethod
+    def _told(self, inquiry_id: str, asked: A, verdict: V) -> tuple[Payload, R]:
+        """What is recorded, and what the agent hears."""
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._open)
+
+    def settle(self, inquiry_id: str, verdict: V) -> bool:
+        """Answered by somebody who was not asked by us; False: nobody waits for it."""
+        inquiry = self._open.get(inquiry_id)
+        if inquiry is None:
+            return False
+        self._close(inquiry, verdict)
+        return True
+
+    def asked(self, inquiry_id: str) -> A | None:
+        """What waits under that id."""
+        inquiry = self._open.get(inquiry_id)
+        return None if inquiry is None else inquiry.asked
+
+    def cancel_all(self, why: str | None = None) -> None:
+        """The turn is over: whoever was asked need not answer any more. `why`: it was cut off."""
+        if why is None:
+            over = self._ended("cancelled", "client", "the turn was cancelled or is over")
+        else:
+            over = self._ended("superseded", "legation", why)
+        for inquiry in list(self._open.values()):
+            self._close(inquiry, self._cancelled_by(inquiry) or over)
+
+    def _begin(
+        self, inquiry_id: str, asked: A, decide: Coroutine[object, object, object]
+    ) -> asyncio.Future[R]:
+        """It was recorded, in its place among the updates; the answer comes when somebody has decided.
+        Cancelling it takes the question back."""
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        deciding, timer = asyncio.create_task(decide), asyncio.create_task(self.clock.sleep(self.limit))
+        inquiry = PendingQuestion(inquiry_id, asked, answer, deciding, timer)
+        self._open[inquiry_id] = inquiry
+        for ending in (deciding, timer, answer):
+            ending.add_done_callback(partial(self._on_end, inquiry))
+        return answer
+
+    def _on_end(self, inquiry: PendingQuestion[A, R], _ended: asyncio.Future[Any]) -> None:
+        """It was withdrawn, decided, or its time is over: the first closes it, and cancels the others."""
+        if inquiry.id not in self._open:
+            return
+        if inquiry.answer.cancelled():
+            self._close(inquiry, self._withdrawn())
+        elif inquiry.deciding.done():
+            self._close(inquiry, self._decided(inquiry))
+        else:
+            late = f"nobody answered within {self.limit:g} s"
+            self._close(inquiry, self._ended("expired", "timeout", late))
+
+    def _withdrawn(self) -> V:
+        return self._ended("superseded", "agent", "the agent no longer waits for the answer")
+
+    def _cancelled_by(self, inquiry: PendingQuestion[A, R]) -> V | None:
+        """Whoever was asked and cancelled the turn instead of answering."""
+        verdict = self._decided(inquiry) if inquiry.deciding.done() else None
+        return verdict if verdict and verdict.outcome == "cancelled" else None
+
+    def _decided(self, inquiry: PendingQuestion[A, R]) -> V:
+        if inquiry.deciding.cancelled():
+            return self._failed("gave up")
+        if error := inquiry.deciding.exception():
+            _log.error("cannot answer the agent: whoever was asked failed", exc_info=error)
+            return self._failed(f"failed ({type(error).__name__})")
+        return self._verdict(inquiry.asked, inquiry.deciding.result())
+
+    def _close(self, inquiry: PendingQuestion[A, R], verdict: V) -> None:
+        if self._open.pop(inquiry.id, None) is None:
+            return  # another was first
+        inquiry.deciding.cancel()
+        inquiry.timer.cancel()
+        verdict = self._withdrawn() if inquiry.answer.cancelled() else verdict
+        recorded, response = self._told(inquiry.id, inquiry.asked, verdict)
+        receipt = self.record(recorded)
+        self.changed()
+        if not inquiry.answer.done():
+            telling = asyncio.create_task(_tell(inquiry.answer, receipt, response))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+
+async def _tell(answer: asyncio.Future[R], receipt: Receipt | None, response: R) -> None:
+    """The agent hears it once it is on the disk; with a disk that fails for good it hears nothing."""
+    if receipt is None:
+        answer.cancel()
+        return
+    try:
+        await receipt
+    except Exception:  # noqa: BLE001 - a task boundary: what could not be recorded is not told
+        _log.exception("cannot answer the agent: the answer could not be recorded")
+        answer.cancel()
+    if not answer.done():
+        answer.set_result(response)
+
+
+META = "legation"  # whose member of `_meta` it is
+
+PREPARE_LIMIT = 15.0  # seconds to find out what rule an action meets: the disk's time and the shell parser's
+
+_OUTCOMES = frozenset(get_args(Outcome))
+
+
+@dataclass(kw_only=True, eq=False)
+class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
+    approver: Approver
+    reserve: Callable[[PermissionAsked], Callable[[PermissionAsked], None]]
+    tell_decided: Callable[[Ask, Decision], None]
+    # Whose end is being found out.
+    _untold: dict[str, Callable[[PermissionAsked], None]] = field(default_factory=dict, init=False)
+
+    def ask(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
+        if not isinstance(self.approver, Timekeeper):
+            ask = self._timed(ask, None)
+            self.record(PermissionAsked.from_ask(ask))
+            return self._begin(ask.id, ask, self._decide(ask))
+        self._untold[ask.id] = self.reserve(PermissionAsked.from_ask(ask))
+        return self._begin(ask.id, ask, self._decide_in_time(self.approver, ask))
+
+    def _timed(self, ask: Ask, told: int | None) -> Ask:
+        """With the end that it really has: that of whoever decides, unless the host's own time is over before."""
+        own = ask.asked_at + int(self.limit * 1000)
+        return replace(ask, expires_at=own if told is None else min(own, told))
+
+    async def _decide(self, ask: Ask) -> object:
+        return await self.approver.decide(ask)
+
+    async def _decide_in_time(self, timekeeper: Timekeeper, ask: Ask) -> object:
+        """What finds out when it ends also decides it, by the same facts: nothing else would be sure to be true."""
+        preparing = asyncio.ensure_future(timekeeper.prepare(ask))
+        try:
+            await asyncio.wait({preparing}, timeout=PREPARE_LIMIT)
+            if not preparing.done():
+                # What stands behind it has waited enough; to say no time is better than a false one.
+                self._tell_asked(ask)
+            prepared = await preparing
+        finally:
+            preparing.cancel()
+        if ask.id in self._untold:
+            ask = self._timed(ask, prepared.expires_at)
+            self._tell_asked(ask)
+        return await prepared.decide(ask)
+
+    def _tell_asked(self, ask: Ask) -> None:
+        if (tell := self._untold.pop(ask.id, None)) is not None:
+            tell(PermissionAsked.from_ask(ask))
+
+    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> Decision:
+        return Decision(how, by, why)
+
+    def _failed(self, how: str) -> Decision:
+        return Decision("denied", "legation", f"the approver {how}")
+
+    def _verdict(self, _asked: Ask, decided: object) -> Decision:
+        if isinstance(decided, Decision) and decided.outcome in _OUTCOMES:
+            return decided
+        return self._failed("gave no decision")
+
+    def _told(
+        self, inquiry_id: str, asked: Ask, verdict: Decision
+    ) -> tuple[Payload, RequestPermissionResponse]:
+        self._tell_asked(asked)  # it ended before anybody knew when it would
+        decision = _possible(asked, verdict)
+        self.tell_decided(asked, decision)
+        outcome = permission_outcome(asked.options, decision)
+        told = outcome.option_id if isinstance(outcome, SelectedOutcome) else None
+        recorded = PermissionAnswered.from_decision(inquiry_id, decision, told)
+        return recorded, RequestPermissionResponse(outcome=outcome, meta=_words(decision))
+
+
+def _words(decision: Decision) -> Meta | None:
+    """ACP has no member for what an agent is told besides the option, so it goes where extensions go."""
+    words = {"message": decision.message, "params": decision.params}
+    said = {name: value for name, value in words.items() if value is not None}
+    return {META: said} if said else None
+
+
+def _possible(ask: Ask, decision: Decision) -> Decision:
+    granted = decision.grant is not None
+    if decision.outcome == "approved" and choose_option(ask.options, "approved", granted=granted) is None:
+        reason = f"{decision.by} approved it, but the agent offers no way to allow it once"
+        if offers_only_always(ask.options):
+            reason += ": only always, which takes a grant for the tool; see `legation grants`"
+        return Decision("denied", "legation", reason)
+    if decision.params is not None and not ask.editable:
+        reason = f"{decision.by} approved other arguments, and the agent acts on its own"
+        return Decision("denied", "legation", reason)
+    return decision
+
+
+HANDLER = "handler"
+
+_ANSWERS: Mapping[str, QuestionOutcome] = {
+    "accept": "accepted",
+    "decline": "declined",
+    "cancel": "cancelled",
+}
+_ACTIONS: Mapping[str, str] = {outcome: action for action, outcome in _ANSWERS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    outcome: QuestionOutcome
+    by: str
+    reason: str | None = None
+    content: Mapping[str, ElicitationValue] | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class Questions(PendingQuestions[CreateElicitationRequest, Reply, CreateElicitationResponse]):
+    handler: QuestionHandler
+
+    def ask(
+        self, request: CreateElicitationRequest, turn: str | None = None
+    ) -> asyncio.Future[CreateElicitationResponse]:
+        """Recorded at once, in its place among the updates. Cancelling the answer takes the question back."""
+        if request.mode not in question_modes(self.handler):
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "this mode of elicitation is not offered")
+        now = self.clock.now_ms()
+        asked = QuestionAsked(
+            id=new_id("qst", now_ms=now),
+            message=request.message,
+            mode=request.mode,
+            requested_schema=request.requested_schema,
+            url=request.url,
+            elicitation_id=request.elicitation_id,
+            tool_call_id=request.tool_call_id,
+            turn=turn,
+            expires_at=now + int(self.limit * 1000),
+        )
+        self.record(asked)
+        return self._begin(asked.id, request, self._ask(request))
+
+    def respond(self, question_id: str, answer: CreateElicitationResponse, by: str) -> bool:
+        """False where nobody waits for it. What is no answer to it is refused, and it goes on waiting."""
+        asked = self.asked(question_id)
+        if asked is None:
+            return False
+        verdict = self._verdict(asked, answer)
+        if verdict.by != HANDLER:
+            raise InvalidParams(f"cannot answer question {question_id}: {verdict.reason}; correct the answer")
+        return self.settle(question_id, dataclasses.replace(verdict, by=by))
+
+    async def _ask(self, request: CreateElicitationRequest) -> object:
+        return await self.handler.ask(request)  # here it may fail as it likes
+
+    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> Reply:
+        return Reply(how, by, why)
+
+    def _failed(self, how: str) -> Reply:
+        return Reply("cancelled", "legation", f"the handler {how}")
+
+    def _verdict(self, asked: CreateElicitationRequest, decided: object) -> Reply:
+        if not isinstance(decided, CreateElicitationResponse) or decided.action not in _ANSWERS:
+            return self._failed("gave no answer")
+        if decided.action != "accept" or asked.mode != "form" or decided.content is None:
+            return Reply(_ANSWERS[decided.action], HANDLER)
+        content = _plain_content(decided.content)
+        if content is None:
+            return self._failed("filled in the form with what is no JSON object")
+        return Reply("accepted", HANDLER, content=content)
+
+    def _told(
+        self, inquiry_id: str, _asked: CreateElicitationRequest, verdict: Reply
+    ) -> tuple[Payload, CreateElicitationResponse]:
+        recorded = QuestionAnswered(
+            id=inquiry_id,
+            outcome=verdict.outcome,
+            by=verdict.by,
+            content=verdict.content,
+            reason=verdict.reason,
+        )
+        action = _ACTIONS.get(verdict.outcome, "cancel")
+        return recorded, CreateElicitationResponse(action=action, content=verdict.content)
+
+
+def answer_without_session(trouble: Callable[[DiagnosticCode, str], None]) -> CreateElicitationResponse:
+    """For a question about a request instead of a session: there is no log for it and nobody to show it to."""
+    what = "a question of the agent that belongs to no session was answered with cancel"
+    trouble(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
+    return CreateElicitationResponse(action="cancel")
+
+
+def _plain_content(content: object) -> dict[str, ElicitationValue] | None:
+    """A copy that nobody changes any more; None for what is no object, or cannot be written."""
+    if not isinstance(content, Mapping):
+        return None
+    try:
+        copied: object = jsontext.read(jsontext.write(dict(content)))
+    except UNWRITABLE:
+        return None
+    return cast(dict[str, ElicitationValue], copied)
+
+
+REMEMBERED = 10_000  # answered ids, so that a second answer is told from an unknown id
+
+Options = tuple[PermissionOption, ...]
+
+
+class Pending:
+    """Permissions that wait for `respond_permission`: the approver of a host that was given none.
+
+    One can be answered from the moment that anybody may have seen it, so it waits here from `asked` on, and not only when
+    somebody gets round to call `decide`."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[Options, asyncio.Future[Decision]]] = {}
+        self._answered: dict[str, None] = {}
+
+    def asked(self, ask: PermissionAsked | Ask) -> asyncio.Future[Decision]:
+        if ask.id not in self._waiting:
+            answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+            self._waiting[ask.id] = ask.options, answer
+        return self._waiting[ask.id][1]
+
+    async def decide(self, ask: Ask) -> Decision:
+        try:
+            return await self.asked(ask)
+        finally:
+            self.answered(ask.id)
+
+    def answered(self, ask_id: str) -> None:
+        """By whomever: it waits no longer."""
+        waiting = self._waiting.pop(ask_id, None)
+        if waiting is None:
+            return
+        waiting[1].cancel()
+        self._answered[ask_id] = None
+        while len(self._answered) > REMEMBERED:
+            del self._answered[next(iter(self._answered))]
+
+    def respond(self, request_id: str, outcome: PermissionOutcome, by: str) -> None:
+        """INV-8: the first answer counts, a second one is refused."""
+        waiting = self._waiting.get(request_id)
+        if waiting is None or waiting[1].done():
+            if waiting is not None or request_id in self._answered:
+                raise AlreadyAnswered(
+                    f"cannot answer permission {request_id}: it was answered or withdrawn before"
+                )
+            raise NotFound(f"cannot find permission {request_id}; check its id")
+        options, answer = waiting
+        answer.set_result(_decision(options, outcome, by))
+
+
+def _decision(options: Options, outcome: PermissionOutcome, by: str) -> Decision:
+    match outcome:
+        case CancelledOutcome():
+            return Decision("cancelled", by, "answered: cancelled")
+        case SelectedOutcome(option_id=chosen):
+            kinds = {option.option_id: option.kind for option in options}
+            if chosen not in kinds:
+                raise InvalidParams(f"cannot choose {chosen!r}: the agent offers {', '.join(kinds)}")
+            # "Always" is a grant of Legation's, never the agent's: only this once is said to it.
+            allowed = kinds[chosen].startswith("allow")
+            return Decision("approved" if allowed else "denied", by, f"answered: {kinds[chosen]}", chosen)

@@ -1,0 +1,141 @@
+"""The permissions of a host's sessions, decided at the door.
+
+INV-A1  A permission's id is its approval's id.
+INV-A2  Whoever asks does not answer: the requester of a session has no say in its approvals.
+INV-A3  When nobody waits for the decision any more (the turn was cancelled, the agent is gone, the host's own time is
+        over) the approval is cancelled: an answer that comes later is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from legation.approvals.admit import Evaluated
+from legation.approvals.door import Door
+from legation.approvals.policy.facts import Facts
+from legation.approvals.policy.rules import UnaskedWord
+from legation.approvals.request import DoorRequest, DoorResult
+from legation.errors import Forbidden, InvalidParams, LegationError, NotFound
+from legation.host.agent import Where
+from legation.wire.ask import Ask, Decision, Prepared, Unasked, offers_only_always
+from legation.wire.principal import Principal
+
+KEPT: Final = 1_000  # sessions whose folders are remembered as they were when it first asked
+
+_ASKED: Final = ("supervisor", "human_approval")
+
+logger = logging.getLogger("legation.host")
+
+
+class Decide(Protocol):
+    async def __call__(self, ask: Ask, judged: Evaluated | None = None) -> Decision: ...
+
+
+class DoorApprover:
+    """`where` and `requester_of` are asked by the session's id; None: there is no such session.
+
+    `timeout` is the host's own bound on waiting, in seconds, where it has one. `unasked` is what happens to a turn in
+    which something was done that should have been asked about, where no policy says so: `warn` where somebody watches. With
+    `approves` whoever would be asked has said yes beforehand.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        *,
+        where: Callable[[str], Where | None],
+        requester_of: Callable[[str], Principal],
+        timeout: float | None = None,
+        unasked: UnaskedWord = "stop",
+        approves: bool = False,
+    ) -> None:
+        self._approves = approves
+        self._unasked: UnaskedWord = unasked
+        self._door = door
+        self._where = where
+        self._requester_of = requester_of
+        self._timeout = timeout
+        self._facts: dict[str, tuple[Where, Facts]] = {}
+
+    async def decide(self, ask: Ask, judged: Evaluated | None = None) -> Decision:
+        try:
+            ruling = await self.rule(ask, judged)
+        except LegationError as error:
+            return refusal(error)
+        if not ruling.passed or ruling.action.params == ask.action.params:
+            return ruling.decision
+        return replace(ruling.decision, params=ruling.action.params)  # somebody changed them
+
+    async def prepare(self, ask: Ask, decide: Decide | None = None) -> Prepared:
+        """Judge it as it is decided right after, by `decide` or here, with the time of the approval that the door would
+        make of it: the rule's own, not the host's."""
+        judged, ends = None, None
+        with suppress(LegationError):  # what cannot be judged has no time; deciding it says so
+            judged = await self._door.judge(self._request(ask))
+            ends = self._door.expires_at(judged, ask.asked_at)
+        return Prepared(ends, partial(decide or self.decide, judged=judged))
+
+    async def rule(self, ask: Ask, judged: Evaluated | None = None) -> DoorResult:
+        """Cancelling it takes the question back (INV-A3)."""
+        return await self._door.decide(self._request(ask), judged)
+
+    async def unasked(self, ask: Ask) -> Unasked:
+        """What cannot be judged was not allowed."""
+        try:
+            request = dataclasses.replace(self._request(ask), approval_id=None)
+            if self._approves and (await self._door.consider(request)).policy in _ASKED:
+                return Unasked("allow", "legation", "approved beforehand")
+            found, ends = await self._door.witness(request, self._unasked)
+        except LegationError as error:
+            logger.error("what was done unasked could not be judged: %s", error)
+            return Unasked(
+                "deny", "legation", f"it could not be judged ({error.code})", self._unasked == "stop"
+            )
+        if found.grant is not None:
+            return Unasked("allow", found.rule, "a grant lets it pass")
+        return Unasked(found.policy, found.rule, found.reason, ends)
+
+    def _request(self, ask: Ask) -> DoorRequest:
+        return DoorRequest(
+            principal=self._requester_of(ask.session_id),
+            action=ask.action,
+            facts=self._facts_of(ask.session_id),
+            approval_id=ask.id,
+            session_id=ask.session_id,
+            in_session=True,
+            turn_id=ask.turn,
+            tool_call_id=ask.tool_call_id,
+            editable=ask.editable,
+            timeout=self._timeout,
+            expires_at=ask.expires_at,
+            only_always=offers_only_always(ask.options),
+        )
+
+    def _facts_of(self, session_id: str) -> Facts:
+        """One for each session: its folders stay what they were, whatever link an agent puts there later."""
+        where = self._where(session_id)
+        if where is None:
+            raise NotFound(f"cannot decide for session {session_id}: there is none; ask in one that is open")
+        known = self._facts.pop(session_id, None)
+        facts = known[1] if known and known[0] == where else Facts(where.cwd, where.cwd, where.home)
+        self._facts[session_id] = where, facts  # the last one again
+        if len(self._facts) > KEPT:
+            del self._facts[next(iter(self._facts))]
+        return facts
+
+
+def refusal(error: LegationError) -> Decision:
+    """What cannot be judged does not pass. The agent hears why, unless the fault is ours."""
+    if isinstance(error, InvalidParams | NotFound | Forbidden):
+        return Decision("denied", "legation", error.message, message=error.message)
+    logger.error("a permission was refused, for it could not be decided: %s", error)
+    return Decision(
+        "denied", "legation", f"it could not be decided ({error.code})", message="not decided: try later"
+    )

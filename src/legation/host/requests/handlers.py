@@ -1,0 +1,307 @@
+"""What agents may ask of their client, as seams: anybody's object may serve files, terminals and questions.
+
+INV-6   The agent is told of exactly those methods that the handlers implement, and is served through the same look
+        at them: `read_method`, `write_method`, `is_complete_terminal`, `question_modes`.
+INV-T1  A terminal is reached only by the session that created it, from its creation to its release, whatever the
+        handler behind it checks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
+
+import msgspec
+
+from legation.agents.rpc import RpcFault
+from legation.wire import jsontext
+from legation.wire.acp.methods import (
+    ELICITATION_MODES,
+    ClientCapabilities,
+    ClientSessionCapabilities,
+    ConfigOptionsCapabilities,
+    CreateElicitationRequest,
+    CreateElicitationResponse,
+    CreateTerminalRequest,
+    CreateTerminalResponse,
+    ElicitationCapabilities,
+    FileSystemCapabilities,
+    ReadTextFileRequest,
+    ReadTextFileResponse,
+    Supported,
+    TerminalExitStatus,
+    TerminalOutputResponse,
+    TerminalRequest,
+    WriteTextFileRequest,
+)
+from legation.wire.acp.rpc import ClientMethod, ErrorCode
+from legation.wire.acp.updates import Diff, ToolKind
+
+Read: TypeAlias = Callable[[ReadTextFileRequest], Awaitable[ReadTextFileResponse]]
+Write: TypeAlias = Callable[[WriteTextFileRequest], Awaitable[None]]
+
+
+class FileReader(Protocol):
+    async def read_text_file(self, request: ReadTextFileRequest) -> ReadTextFileResponse: ...
+
+
+class FileWriter(Protocol):
+    async def write_text_file(self, request: WriteTextFileRequest) -> None: ...
+
+
+FsHandler: TypeAlias = FileReader | FileWriter
+"""Either method may be missing, or None."""
+
+
+class ExtensionHandler(Protocol):
+    """Serves requests of agents that no protocol names (`_vendor/...`)."""
+
+    def request(self, session_ids: Sequence[str], method: str, params: bytes) -> Awaitable[object]:
+        """The result. `session_ids` are ours: the session that the agent named, else all that it has. Raise `RpcFault` for
+        an error of choice: METHOD_NOT_FOUND where nobody is there."""
+
+
+class TerminalHandler(Protocol):
+    """All of it or nothing. Any error of choice is raised as `RpcFault`."""
+
+    async def create(self, request: CreateTerminalRequest) -> str:
+        """The new terminal's id; its command has been started."""
+
+    async def output(self, session_id: str, terminal_id: str) -> TerminalOutputResponse: ...
+    async def wait_for_exit(self, session_id: str, terminal_id: str) -> TerminalExitStatus: ...
+
+    async def kill(self, session_id: str, terminal_id: str) -> None:
+        """End the command; output and exit status can still be read."""
+
+    async def release(self, session_id: str, terminal_id: str) -> None:
+        """End the command and forget the terminal."""
+
+    async def cleanup_session(self, session_id: str) -> None:
+        """Release all that the session has left."""
+
+
+class QuestionHandler(Protocol):
+    @property
+    def modes(self) -> frozenset[str]:
+        """Which of "form" and "url" it can show."""
+
+    async def ask(self, request: CreateElicitationRequest) -> CreateElicitationResponse: ...
+
+
+_TERMINAL_METHODS: Final = ("create", "output", "wait_for_exit", "kill", "release", "cleanup_session")
+# A handler that derives from a seam inherits its empty methods, which implement nothing.
+_EMPTY: Final = frozenset(
+    member
+    for seam in (FileReader, FileWriter, TerminalHandler, QuestionHandler)
+    for member in vars(seam).values()
+    if callable(member)
+)
+
+
+def derive_client_capabilities(
+    fs: object | None, terminal: object | None, questions: object | None = None
+) -> ClientCapabilities:
+    modes = {mode: Supported() for mode in question_modes(questions)}
+    return ClientCapabilities(
+        fs=FileSystemCapabilities(
+            read_text_file=read_method(fs) is not None, write_text_file=write_method(fs) is not None
+        ),
+        # A handler that serves only some agents says so, and whoever starts one of those offers it.
+        terminal=is_complete_terminal(terminal) and getattr(terminal, "offered", True),
+        elicitation=ElicitationCapabilities(form=modes.get("form"), url=modes.get("url")) if modes else None,
+        # The log keeps whatever an agent says, so we can always take these.
+        session=ClientSessionCapabilities(
+            compaction=Supported(),
+            config_options=ConfigOptionsCapabilities(boolean=Supported()),
+            notices=Supported(),
+        ),
+    )
+
+
+def read_method(fs: object | None) -> Read | None:
+    return _method(fs, "read_text_file")
+
+
+def write_method(fs: object | None) -> Write | None:
+    return _method(fs, "write_text_file")
+
+
+def is_complete_terminal(handler: object | None) -> TypeGuard[TerminalHandler]:
+    return all(_method(handler, name) is not None for name in _TERMINAL_METHODS)
+
+
+def question_modes(questions: object | None) -> frozenset[str]:
+    """Those of the protocol that the handler can show; a mode of another name is of no use to an agent."""
+    if _method(questions, "ask") is None:
+        return frozenset()
+    return frozenset(ELICITATION_MODES).intersection(getattr(questions, "modes", None) or ())
+
+
+def _method(handler: object | None, name: str) -> Callable[..., Any] | None:
+    method: Callable[..., Any] | None = getattr(handler, name, None)
+    if not callable(method) or getattr(method, "__func__", None) in _EMPTY:
+        return None
+    return method
+
+
+class OwnedTerminals:
+    """A `TerminalHandler` around another; a terminal of nobody's or another's never gets as far as that one."""
+
+    def __init__(self, handler: TerminalHandler) -> None:
+        self._handler = handler
+        self._owned: dict[str, set[str]] = {}  # by session
+
+    async def create(self, request: CreateTerminalRequest) -> str:
+        session_id = request.session_id
+        owned = self._owned.setdefault(session_id, set())
+        terminal_id = await self._handler.create(request)
+        if self._owned.get(session_id) is not owned:  # the session was cleaned up meanwhile, without this one
+            await self._handler.release(session_id, terminal_id)
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "the session was closed")
+        owned.add(terminal_id)
+        return terminal_id
+
+    async def output(self, session_id: str, terminal_id: str) -> TerminalOutputResponse:
+        return await self._handler_of(session_id, terminal_id).output(session_id, terminal_id)
+
+    async def wait_for_exit(self, session_id: str, terminal_id: str) -> TerminalExitStatus:
+        return await self._handler_of(session_id, terminal_id).wait_for_exit(session_id, terminal_id)
+
+    async def kill(self, session_id: str, terminal_id: str) -> None:
+        await self._handler_of(session_id, terminal_id).kill(session_id, terminal_id)
+
+    async def release(self, session_id: str, terminal_id: str) -> None:
+        handler = self._handler_of(session_id, terminal_id)
+        self._owned[session_id].remove(terminal_id)
+        await handler.release(session_id, terminal_id)
+
+    async def cleanup_session(self, session_id: str) -> None:
+        self._owned.pop(session_id, None)
+        await self._handler.cleanup_session(session_id)
+
+    def _handler_of(self, session_id: str, terminal_id: str) -> TerminalHandler:
+        # The same words for another's and for none: its existence is nobody else's business.
+        if terminal_id not in self._owned.get(session_id, ()):
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "the session has no such terminal")
+        return self._handler
+
+
+SHOWN_TEXT = 64 * 1024  # characters of a file that whoever is asked about it is shown
+
+Serve = Callable[[str, bytes], Awaitable[object]]
+"""Given Legation's id of the session and the raw parameters."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What an agent wants its client to do for it: an action of the agent's like any other. `verb` is for people."""
+
+    tool: str
+    kind: ToolKind
+    verb: str
+    params: Mapping[str, object]
+    path: str | None = None
+    command: str | None = None
+    diff: Diff | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.verb.capitalize()} {self.path or self.command}"
+
+
+class Reverse:
+    def __init__(self, fs: object | None, terminal: object | None, questions: QuestionHandler | None) -> None:
+        self.capabilities = derive_client_capabilities(fs, terminal, questions)
+        self.questions = questions if self.capabilities.elicitation else None
+        self.terminal = OwnedTerminals(terminal) if is_complete_terminal(terminal) else None
+        self._methods: dict[str, Serve] = {}
+        if (read := read_method(fs)) is not None:
+            self._methods[ClientMethod.READ_TEXT_FILE] = _with(ReadTextFileRequest, read)
+        if (write := write_method(fs)) is not None:
+            self._methods[ClientMethod.WRITE_TEXT_FILE] = _with(WriteTextFileRequest, write)
+        if self.terminal is not None:
+            self._offer_terminals(self.terminal)
+
+    def method(self, name: str) -> Serve | None:
+        return self._methods.get(name)
+
+    def service(self, method: str, params: bytes) -> Service | None:
+        """What is to be decided before it is done; None for what only follows from that."""
+        read = _SERVICES.get(method)
+        return None if read is None else read(params)
+
+    def _offer_terminals(self, terminal: OwnedTerminals) -> None:
+        async def create(request: CreateTerminalRequest) -> CreateTerminalResponse:
+            return CreateTerminalResponse(terminal_id=await terminal.create(request))
+
+        def named(call: Callable[[str, str], Awaitable[object]]) -> Serve:
+            return _with(TerminalRequest, lambda request: call(request.session_id, request.terminal_id))
+
+        self._methods |= {
+            ClientMethod.TERMINAL_CREATE: _with(CreateTerminalRequest, create),
+            ClientMethod.TERMINAL_OUTPUT: named(terminal.output),
+            ClientMethod.TERMINAL_WAIT_FOR_EXIT: named(terminal.wait_for_exit),
+            ClientMethod.TERMINAL_KILL: named(terminal.kill),
+            ClientMethod.TERMINAL_RELEASE: named(terminal.release),
+        }
+
+
+def _with(shape: type[Any], call: Callable[[Any], Awaitable[object]]) -> Serve:
+    async def serve(session_id: str, params: bytes) -> object:
+        request = msgspec.structs.replace(decode(params, shape), session_id=session_id)
+        result = await call(request)
+        return {} if result is None else result
+
+    return serve
+
+
+def _writing(params: bytes) -> Service:
+    request = decode(params, WriteTextFileRequest)
+    path, text, diff = request.path, request.content, None
+    if len(text) <= SHOWN_TEXT:
+        told: dict[str, object] = {"path": path, "content": text}
+        diff = Diff(path=path, new_text=text)
+    else:  # the digest stands in: an approval is bound to what is written all the same
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+        told = {"path": path, "characters": len(text), "sha256": digest}
+    return Service(tool="write_text_file", kind="edit", verb="write", params=told, path=path, diff=diff)
+
+
+def _reading(params: bytes) -> Service:
+    request = decode(params, ReadTextFileRequest)
+    told = {"path": request.path, "line": request.line, "limit": request.limit}
+    given = {name: value for name, value in told.items() if value is not None}
+    return Service(tool="read_text_file", kind="read", verb="read", params=given, path=request.path)
+
+
+def _running(params: bytes) -> Service:
+    request = decode(params, CreateTerminalRequest)
+    line = shlex.join((request.command, *request.args))
+    told: dict[str, object] = {"command": request.command, "args": list(request.args)}
+    if request.cwd is not None:
+        told["cwd"] = request.cwd
+    if request.env:
+        told["env"] = {each.name: each.value for each in request.env}
+    return Service(tool="create_terminal", kind="execute", verb="run", params=told, command=line)
+
+
+_SERVICES: Final[Mapping[str, Callable[[bytes], Service]]] = {
+    ClientMethod.READ_TEXT_FILE: _reading,
+    ClientMethod.WRITE_TEXT_FILE: _writing,
+    ClientMethod.TERMINAL_CREATE: _running,
+}
+
+
+def decode(params: bytes, shape: type[_T]) -> _T:
+    with suppress(ValueError, RecursionError):
+        return msgspec.json.decode(params, type=shape)  # what it does not ask for is skipped, not made
+    try:
+        return msgspec.convert(jsontext.read(params), shape)
+    except jsontext.READ_ERRORS as error:
+        raise RpcFault(ErrorCode.INVALID_PARAMS, str(error)) from None

@@ -1,0 +1,460 @@
+"""Read a request: parameters and body, within limits of size and time, as values of the types that its route declares."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn, get_origin
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from msgspec import inspect as shape
+from starlette.types import Message, Receive
+
+from legation.errors import Cancelled, InvalidParams, TooLarge, UnsupportedMedia
+
+# What a request should have held, and where: the only thing that is said about a wrong one.
+#
+# INV: nothing of what the caller sent is repeated; it may be a secret in the wrong place.
+
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in `)?(?P<path>\$[^`]*)`*)?$", re.DOTALL)
+_PATH: Final = re.compile(r"\$(?:\.[A-Za-z0-9_]{1,64}|\[[0-9.]{1,9}\]){0,32}")
+_EXPECTED: Final = re.compile(r"Expected (?P<what>.*?)(?:, got .*)?", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<item>[^\]]*)\]")
+_JSON_WORDS: Final = {"int": "integer", "str": "string", "float": "number", "bool": "boolean"}
+_PYTHON: Final = re.compile(r"(?<=`)(?:int|str|float|bool)\b|(?<=\| )(?:int|str|float|bool)\b")
+
+
+def invalid(path: str, expected: str) -> InvalidParams:
+    return InvalidParams(
+        f"cannot use the request: expected {expected} at {path}; correct it and send it again",
+        {"path": path, "expected": expected},
+    )
+
+
+def expectation(error: msgspec.DecodeError, kind: object) -> tuple[str, str]:
+    """The path and what was expected there, out of msgspec's message and the type it was decoding."""
+    said = _AT.match(str(error))
+    what, path = (said["what"], said["path"] or "$") if said else ("", "$")
+    if not _PATH.fullmatch(path):  # a name that the caller made up, as long as they liked
+        path = "$"
+    if missing := _MISSING.fullmatch(what):
+        return f"{path}.{missing['name']}", "a value (it is required)"
+    if what.startswith("Object contains unknown field"):
+        return path, _members(_at(kind, path))
+    if expected := _EXPECTED.fullmatch(what):
+        if "matching regex" in what and (words := _description(kind, path)):
+            return path, words
+        return path, _PYTHON.sub(lambda word: _JSON_WORDS[word[0]], expected["what"]).replace("`", "")
+    if isinstance(error, msgspec.ValidationError):
+        return path, _choices(_at(kind, path)) or "another value: this one is out of range"
+    # msgspec's own words for what is not JSON name the byte, never the text.
+    return path, f"JSON, which this is not: {what.removeprefix('JSON is malformed: ').lower()}"
+
+
+def _at(kind: object, path: str) -> list[shape.Type]:
+    """Every type that the schema allows at the path."""
+    found = list(_flat(shape.type_info(kind)))
+    for step in _STEP.finditer(path):
+        found = [deeper for each in found for inner in _step(each, step) for deeper in _flat(inner)]
+    return found
+
+
+def _description(kind: object, path: str) -> str | None:
+    """What the type itself says to people, in place of its pattern."""
+    steps = list(_STEP.finditer(path))
+    found = [shape.type_info(kind)]
+    for step in steps:
+        found = [inner for each in found for flat in _flat(each) for inner in _step(flat, step)]
+    return next((text for each in found for text in _descriptions(each)), None)
+
+
+def _descriptions(kind: shape.Type) -> Iterator[str]:
+    if isinstance(kind, shape.Metadata):
+        yield from filter(None, [(kind.extra_json_schema or {}).get("description")])
+        yield from _descriptions(kind.type)
+    elif isinstance(kind, shape.UnionType):
+        for each in kind.types:
+            yield from _descriptions(each)
+
+
+def _flat(kind: shape.Type) -> Iterator[shape.Type]:
+    if isinstance(kind, shape.UnionType):
+        for each in kind.types:
+            yield from _flat(each)
+    elif isinstance(kind, shape.Metadata):
+        yield from _flat(kind.type)
+    else:
+        yield kind
+
+
+def _step(kind: shape.Type, step: re.Match[str]) -> Iterator[shape.Type]:
+    name, item = step["name"], step["item"]
+    if isinstance(kind, shape.StructType) and name and name == kind.tag_field:
+        yield shape.LiteralType((kind.tag,))
+    elif isinstance(kind, shape.StructType) and name:
+        yield from (field.type for field in kind.fields if field.encode_name == name)
+    elif isinstance(kind, shape.DictType):
+        yield kind.value_type
+    elif isinstance(kind, shape.CollectionType) and item:
+        yield kind.item_type
+
+
+def _members(kinds: list[shape.Type]) -> str:
+    structs = [kind for kind in kinds if isinstance(kind, shape.StructType)]
+    names = [kind.tag_field for kind in structs if kind.tag_field]
+    names += [field.encode_name for kind in structs for field in kind.fields]
+    return f"no other members than {', '.join(dict.fromkeys(names))}" if names else "no members"
+
+
+def _choices(kinds: list[shape.Type]) -> str:
+    values: list[object] = []
+    for kind in kinds:
+        if isinstance(kind, shape.LiteralType):
+            values += kind.values
+        elif isinstance(kind, shape.EnumType):
+            values += [each.value for each in kind.cls]
+        elif isinstance(kind, shape.StructType) and kind.tag is not None:
+            values.append(kind.tag)
+    return f"one of {', '.join(map(str, values))}" if values else ""
+
+
+# Parameters of the path, the query and the headers: text in, typed values out.
+
+Place = Literal["path", "query", "header"]
+REQUIRED: Final = object()
+
+_BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_MOST_FIELDS: Final = 1000  # of one query; nobody repeats a parameter more often in earnest
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str  # in the handler
+    place: Place
+    wire: str  # in the request
+    type: object  # never None: absence is the default
+    default: object
+    alias: str | None = None  # a second name in the query
+    many: bool = field(init=False)
+    _read: Callable[[str], object] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        msgspec.json.schema(self.type)  # fails now, not at the first request
+        object.__setattr__(self, "many", get_origin(self.type) is list)
+        readers = {bool: self._boolean, str: str}
+        object.__setattr__(self, "_read", readers.get(self.type, self._converted))  # type: ignore[call-overload]
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+    def read(self, found: list[str] | None) -> object:
+        if found is None:
+            if self.default is REQUIRED:
+                raise invalid(self._where, "a value (it is required)")
+            return self.default
+        if "\0" in "".join(found):
+            raise invalid(self._where, "text without the character NUL")
+        if self.many:
+            return self._converted(found)
+        if len(found) > 1:
+            raise invalid(self._where, "one value, not several")
+        return self._read(found[0])
+
+    @property
+    def _where(self) -> str:
+        return f"{self.place}.{self.wire}"
+
+    def _boolean(self, text: str) -> bool:
+        if text not in _BOOLEANS:
+            raise invalid(self._where, "true or false")
+        return _BOOLEANS[text]
+
+    def _converted(self, text: str | list[str]) -> object:
+        try:
+            return msgspec.convert(text, self.type, strict=False)
+        except msgspec.ValidationError as error:
+            path, expected = expectation(error, self.type)
+            raise invalid(self._where + path.removeprefix("$"), expected) from None
+
+
+def read_query(raw: bytes) -> dict[str, list[str]]:
+    try:
+        text = raw.decode("ascii")
+        if _BROKEN_ESCAPE.search(text):
+            raise invalid("query", "percent-encoding with two hexadecimal digits")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError:  # what is not ASCII, or not UTF-8 once decoded, or too many
+        raise invalid("query", f"percent-encoded UTF-8 with at most {_MOST_FIELDS} parameters") from None
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def decode_segment(raw: str) -> str:
+    """One segment of the path, percent-decoded: a slash in an id stays part of the id."""
+    try:
+        if not _BROKEN_ESCAPE.search(raw):
+            return unquote(raw, errors="strict")
+    except UnicodeDecodeError:
+        pass
+    raise invalid("path", "percent-encoded UTF-8")
+
+
+def read_parameters(
+    parameters: Iterable[Parameter],
+    path: Mapping[str, str],
+    query: bytes,
+    headers: Iterable[tuple[bytes, bytes]],
+) -> dict[str, object]:
+    """The arguments of the handler. A query parameter that is unknown is refused, as a member of a body is."""
+    queried = read_query(query) if query else {}
+    values: dict[str, object] = {}
+    known: list[str] = []
+    aliases: set[str | None] = set()
+    for each in parameters:
+        if each.place == "query":
+            known.append(each.wire)
+            aliases.add(each.alias)
+            values[each.name] = each.read(_of_query(queried, each))
+        elif each.place == "path":
+            values[each.name] = each.read([path[each.wire]])
+        else:
+            values[each.name] = each.read(_of_header(headers, each.wire))
+    if not queried.keys() <= {*known, *aliases}:
+        raise _unknown_parameter(known)
+    return values
+
+
+def _of_query(queried: Mapping[str, list[str]], parameter: Parameter) -> list[str] | None:
+    found = queried.get(parameter.wire)
+    if parameter.alias is None or parameter.alias not in queried:
+        return found
+    return [*(found or ()), *queried[parameter.alias]]  # under both names is as twice under one
+
+
+def _of_header(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str] | None:
+    wanted = name.lower().encode("latin-1")
+    return [value.decode("latin-1").strip() for key, value in headers if key == wanted] or None
+
+
+def _unknown_parameter(known: list[str]) -> InvalidParams:
+    return invalid("query", f"no other parameters than {', '.join(known)}" if known else "no parameters")
+
+
+# Reading bodies within limits of size and time.
+#
+# INV: no body takes more memory than the limit, however its length is announced, and none is waited for longer
+# than `BODY_SECONDS` and a tick.
+
+BODY_SECONDS: Final = 60.0  # the caller's time to send a whole body, over a slow line
+TICKS: Final = 6  # looks at who is late, in that time
+
+_MOST_DIGITS: Final = 15  # of a length; Python refuses to read numbers of thousands of digits
+
+
+class BodyReader:
+    """Reads the bodies of one application. One timer serves them all: a timer each would cost more than decoding."""
+
+    def __init__(self, seconds: float = BODY_SECONDS) -> None:
+        self._seconds = seconds
+        self._since: dict[asyncio.Task[object], float] = {}
+        self._late: set[asyncio.Task[object]] = set()
+        self._ticking: asyncio.AbstractEventLoop | None = None
+
+    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
+        length = headers.get(b"content-length")
+        if length is not None and (len(length) > _MOST_DIGITS or int(length) > limit):
+            raise _too_large(limit)
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._since[task] = loop.time()
+        if self._ticking is not loop:
+            self._tick(loop)
+        try:
+            message = await receive()
+            if message.get("more_body") or message["type"] != "http.request":
+                return await _collect(message, receive, limit)
+            whole: bytes = message.get("body", b"")
+            if len(whole) > limit:
+                raise _too_large(limit)
+            return whole
+        except asyncio.CancelledError:
+            if task not in self._late or task.uncancel() > 0:
+                raise
+            raise InvalidParams(
+                f"cannot read the body: it did not arrive within {self._seconds:g} s; send it again"
+            ) from None
+        finally:
+            self._since.pop(task, None)
+            self._late.discard(task)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        for task, since in list(self._since.items()):
+            if loop.time() - since >= self._seconds:
+                self._late.add(task)
+                del self._since[task]
+                task.cancel()
+        self._ticking = loop if self._since else None
+        if self._since:
+            loop.call_later(self._seconds / TICKS, self._tick, loop)
+
+
+async def _collect(message: Message, receive: Receive, limit: int) -> bytes:
+    parts = bytearray()
+    while message["type"] == "http.request":
+        parts += message.get("body", b"")
+        if len(parts) > limit:
+            raise _too_large(limit)
+        if not message.get("more_body"):
+            return bytes(parts)
+        message = await receive()
+    raise Cancelled("cannot read the body: the caller closed the connection")
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"cannot take a body of more than {limit} bytes; send less", {"limit": limit})
+
+
+# Bodies: checked for type and charset, decoded once. Whatever they hold, none makes a 500.
+#
+# INV-B1  No object of a body names a member twice: whoever decided about the one would be told of the other.
+
+_JSON: Final = b"application/json"
+# Bytes of a body that is looked through on the loop: the densest of that size takes some milliseconds.
+_LOOKED_AT_ON_LOOP: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JsonBody:
+    type: object
+    default: object
+    _decoder: msgspec.json.Decoder[object] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_decoder", msgspec.json.Decoder(self.type))
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+    async def read(
+        self, headers: Mapping[bytes, bytes], receive: Receive, reader: BodyReader, limit: int
+    ) -> object:
+        kind = headers.get(b"content-type")
+        if kind is not None and kind != _JSON:
+            check_media(kind)
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            raise UnsupportedMedia("cannot read a compressed body; send it as it is")
+        data = await reader.read(headers, receive, limit)
+        if not data:
+            if self.default is REQUIRED:
+                raise invalid("$", "a body of JSON")
+            return self.default
+        if kind is None:
+            raise UnsupportedMedia("cannot read a body of no type; send Content-Type: application/json")
+        value = self.decode(data)
+        await check_members(data)
+        return value
+
+    def decode(self, data: bytes) -> object:
+        try:
+            if not data.isascii():
+                data.decode()  # msgspec does not look into what it keeps raw
+            return self._decoder.decode(data)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                self._refuse(error)
+            return self._decode_whole_floats(data, error)
+        except msgspec.DecodeError as error:
+            self._refuse(error)
+        except UnicodeDecodeError:
+            raise invalid("$", "JSON in UTF-8") from None
+        except RecursionError:
+            raise _too_deep() from None
+
+    def _decode_whole_floats(self, data: bytes, first: msgspec.DecodeError) -> object:
+        """To JSON 5.0 is the integer 5 and some languages write it so; to msgspec it is a float."""
+        try:
+            value = json.loads(data, parse_float=_whole, parse_constant=_no_constant)
+            return self._decoder.decode(msgspec.json.encode(value))
+        except msgspec.ValidationError as error:
+            self._refuse(error)
+        except RecursionError:
+            raise _too_deep() from None
+        except (ValueError, OverflowError):  # not JSON further on: what was wrong first is said first
+            self._refuse(first)
+
+    def _refuse(self, error: msgspec.DecodeError) -> NoReturn:
+        raise invalid(*expectation(error, self.type)) from None
+
+
+def check_media(kind: bytes) -> None:
+    media, *parameters = kind.lower().split(b";")
+    if media.strip() != _JSON:
+        raise UnsupportedMedia("cannot read a body of this type; send Content-Type: application/json")
+    for each in parameters:
+        name, _, value = each.strip().partition(b"=")
+        if name == b"charset" and value.strip(b'"') not in (b"utf-8", b"utf8"):
+            raise UnsupportedMedia("cannot read a body in this charset; send UTF-8")
+
+
+async def check_members(data: bytes) -> None:
+    """Refuse JSON with an object that has a member twice, at any depth, also where it is spelt differently.
+
+    The decoders take the last one without a word. `data` is known to be JSON in UTF-8."""
+    if data.count(b":") < 2:  # then there are no two members at all
+        return
+    if len(data) <= _LOOKED_AT_ON_LOOP:
+        _look_through(data)
+    else:
+        await asyncio.to_thread(_look_through, data)
+
+
+def _look_through(data: bytes) -> None:
+    try:
+        _member_names.decode(data.decode())
+    except _Twice:
+        raise invalid("$", "each member of an object once") from None
+    except ValueError:
+        raise invalid("$", "JSON") from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+class _Twice(Exception):
+    pass
+
+
+def _each_once(members: list[tuple[str, object]]) -> None:
+    if len(members) > 1 and len({name for name, _ in members}) < len(members):
+        raise _Twice
+
+
+# Only names are of interest: numbers are not made, so that none is too long to be one. `len` takes a text, at no cost.
+_member_names: Final = json.JSONDecoder(
+    object_pairs_hook=_each_once, parse_int=len, parse_float=len, parse_constant=len, strict=False
+)
+
+
+def _too_deep() -> TooLarge:
+    return TooLarge("cannot take a body nested this deeply; flatten it")
+
+
+def _whole(text: str) -> int | float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("out of range")
+    return int(number) if number.is_integer() and abs(number) < 2**63 else number
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)

@@ -1,0 +1,198 @@
+"""Legation as an ACP agent over HTTP, as sandbox-agent 0.4 has it: POST messages, read the answers and all else by SSE.
+
+docs/acp.md describes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from legation.errors import Conflict, LegationError, NotAcceptable, NotFound, TooLarge
+from legation.server.http.app import BODY_TRUST
+from legation.server.http.request import BodyReader, check_media, check_members
+from legation.server.http.routes import Call, Header, Routes, needs
+from legation.server.routes.streams import credential_of
+from legation.server.streaming.hub import check_position
+from legation.server.streaming.multiplex import read_position
+from legation.server.streaming.sse import EventStream
+from legation.wire.api.server import AcpServer, AcpServers
+
+if TYPE_CHECKING:
+    from legation.agents.messages import RpcMessage
+
+
+MEDIA: Final = "text/event-stream"
+MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message: a prompt with a dozen of images
+APPEARS: Final = 5.0  # seconds that a reader waits for the first message of its client: the client's time
+QUICK: Final = 1.0  # seconds for an answer that goes out whole, with its length: the agent's time
+SPACE_EVERY: Final = 5.0  # seconds of silence on the line: a quarter of what impatient proxies allow
+OUR_FAULT: Final = 500  # the least status that says so
+ACCESS: Final = needs("operate")
+
+ServerId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,128}$")]  # the client's choice
+
+routes = Routes(tag="acp")
+_bodies = BodyReader()
+
+
+@routes.get("/v1/acp", access=needs("read"))
+async def list_acp_servers(call: Call) -> AcpServers:
+    """The connections of the workspace, by id."""
+    found = await call.services.acp.list(call.principal.workspace)
+    servers = [
+        AcpServer(server_id=server_id, agent=kept.agent, created_at_ms=kept.created_at_ms)
+        for server_id, kept in found
+    ]
+    return AcpServers(servers=servers)
+
+
+@routes.post(
+    "/v1/acp/{server_id}",
+    access=ACCESS,
+    takes="application/json",
+    errors=(Conflict, NotFound),
+)
+async def post_acp_message(
+    call: Call,
+    server_id: ServerId,
+    agent: str | None = None,
+    prefer: Annotated[str | None, Header("Prefer")] = None,
+) -> Response:
+    """Send one JSON-RPC message to an agent; the first names the agent.
+
+    A request is answered with 200 and its JSON-RPC response, also where that is an error; anything else with 202. With
+    `Prefer: respond-async` a request is answered with 202 too, and its response comes with the events."""
+    from legation.server.acp.messages import kind_of, read_body
+
+    headers = dict(call.request.scope["headers"])
+    check_media(headers.get(b"content-type", b""))
+    _must_accept(call, "application/json")
+    asked, principal = call.services.clock.monotonic(), call.principal
+    body = await _bodies.read(headers, call.request.receive, MESSAGE_BYTES)
+    message = read_body(body)
+    with suppress(TooLarge):  # nested too deeply to be looked through: whoever reads its parameters says so
+        await check_members(body)
+    if call.services.clock.monotonic() - asked > BODY_TRUST:
+        # Whoever holds a body back would outlive a revocation by as long.
+        principal = await call.authenticate(call.request)
+        ACCESS.check(principal)
+    later = prefer is not None and "respond-async" in prefer.lower()
+    try:
+        connection = await call.services.acp.get(principal.workspace, server_id, agent)
+    except LegationError as error:
+        if later or kind_of(message) != "request" or error.status.http < OUR_FAULT:
+            raise
+        return _refusal(message, error)
+    coming = connection.receive(message, principal)
+    if coming is None:
+        return Response(status_code=202)
+    if later and not coming.done():  # what is refused at once is among no events
+        await connection.note_taken()
+        return Response(status_code=202)
+    return KeepAliveReply(coming)
+
+
+@routes.get("/v1/acp/{server_id}", access=ACCESS, media=MEDIA, errors=(NotFound, Conflict))
+async def follow_acp_messages(
+    call: Call, server_id: ServerId, last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None
+) -> Response:
+    """Everything that the agent says, as server-sent events: notifications, requests, responses.
+
+    With a `Last-Event-ID` exactly what came after that. Before the first message it waits a while for it."""
+    from legation.server.acp.source import ConnectionSource, MessageReader
+
+    _must_accept(call, MEDIA)
+    after = read_position(last_event_id, "Last-Event-ID") if last_event_id else None
+    connections = call.services.acp
+    stream, since = await connections.stream(call.principal.workspace, server_id, APPEARS)
+    source = ConnectionSource(call.services.log, stream, messages=True)
+    if after is not None:
+        check_position(source, after)
+    reader = MessageReader(
+        call.services.hub,
+        source,
+        since if after is None else after,
+        credential_of(call, "operate"),
+        connections.reading(call.principal.workspace, server_id),
+    )
+    return EventStream(reader)
+
+
+@routes.delete("/v1/acp/{server_id}", access=ACCESS)
+async def delete_acp_server(call: Call, server_id: ServerId) -> None:
+    """End a connection and its agent's processes; its sessions stay. Twice is as good as once."""
+    await call.services.acp.remove(call.principal.workspace, server_id)
+
+
+def _refusal(message: RpcMessage, error: LegationError) -> Response:
+    """A status of 5xx would be the end of the SDK's client, whatever becomes of the server; a JSON-RPC error is not."""
+    from legation.server.acp.errors import rpc_error
+    from legation.server.acp.messages import error_line
+
+    return Response(error_line(bytes(message.id), rpc_error(error)), media_type="application/json")
+
+
+def _must_accept(call: Call, media: str) -> None:
+    """Without the header everything is accepted; what has a weight of nothing is not looked at."""
+    wanted = call.request.headers.get("accept")
+    if not wanted:
+        return
+    kind = media.partition("/")[0]
+    named = {each.partition(";")[0].strip().lower() for each in wanted.split(",")}
+    if not named & {media, f"{kind}/*", "*/*"}:
+        raise NotAcceptable(f"cannot answer in what you accept; accept {media}")
+
+
+class KeepAliveReply(Response):
+    """The answer to a POST with a request: headers early, and a space now and then, until there is something to say.
+
+    A turn may take an hour, and what stands between (Node's `fetch`: five minutes; proxies: less) gives up on silence.
+    JSON may begin with spaces, so nobody who reads the whole body notices."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self, coming: asyncio.Future[bytes], *, quick: float = QUICK, space: float = SPACE_EVERY
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self._coming = coming
+        self._quick = quick
+        self._space = space
+        self.init_headers({"content-type": "application/json", "x-accel-buffering": "no"})
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.wait({self._coming}, timeout=self._quick)
+        headers = list(self.raw_headers)
+        if self._coming.done():
+            headers.append((b"content-length", b"%d" % len(self._coming.result())))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if not self._coming.done():
+            await self._wait(receive, send)
+        if self._coming.done():
+            await send({"type": "http.response.body", "body": self._coming.result(), "more_body": False})
+
+    async def _wait(self, receive: Receive, send: Send) -> None:
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            while not leaving.done():
+                await send({"type": "http.response.body", "body": b" ", "more_body": True})
+                first: set[asyncio.Future[Any]] = {self._coming, leaving}
+                await asyncio.wait(first, timeout=self._space, return_when=asyncio.FIRST_COMPLETED)
+                if self._coming.done():
+                    return
+        finally:
+            leaving.cancel()
+            with suppress(asyncio.CancelledError):
+                await leaving
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

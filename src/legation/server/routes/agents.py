@@ -1,0 +1,167 @@
+"""`/v1/agents`: which there are here, installing them, and what they offer. See docs/sessions.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final
+
+from legation.errors import CapabilityUnsupported, InvalidParams, NotFound, TimedOut, Unavailable
+from legation.server.http.routes import Alias, Call, Routes, needs
+from legation.wire.api.agents import (
+    AgentAbilities,
+    AgentInfo,
+    AgentInstall,
+    AgentInstalled,
+    AgentList,
+    InstalledArtifact,
+    ModeInfo,
+    ModelInfo,
+    ModeList,
+    ModelList,
+)
+
+if TYPE_CHECKING:
+    from legation.agents.catalogue.catalogue import LocalAgent
+    from legation.agents.catalogue.options import AgentOptions
+    from legation.agents.driver import AskingModes
+    from legation.agents.install.lock import OfferedChoice
+
+NoCache = Annotated[bool, Alias("no_cache")]
+
+routes = Routes(tag="agents")
+
+_NO_INSTALL: Final = AgentInstall()
+_ALL_ABILITIES: Final = AgentAbilities()
+# By driver, where it is otherwise: docs/agents/ says so of each.
+_ABILITIES: Final = {
+    "codex": AgentAbilities(shared_process=True),
+    "opencode": AgentAbilities(shared_process=True),
+    "amp": AgentAbilities(plan_mode=False, questions=False, streaming_deltas=False),
+}
+_SOURCES: Final = {
+    "installed": "registry", "on PATH": "local_path", "custom": "local_path", "built in": "builtin",
+}  # fmt: skip
+
+
+@routes.get("/v1/agents", access=needs("read"))
+async def list_agents(call: Call, *, config: bool = False, no_cache: NoCache = False) -> AgentList:
+    """Every agent that Legation knows, installed or not, and the owner's own.
+
+    With `config` each says what can be chosen, which starts those that were never asked."""
+    agents = await call.services.hosts.launcher.agents()
+    return AgentList(agents=[await _info(call, each, config=config, again=no_cache) for each in agents])
+
+
+@routes.get("/v1/agents/{agent}", access=needs("read"), errors=(NotFound,))
+async def read_agent(call: Call, agent: str, *, config: bool = False, no_cache: NoCache = False) -> AgentInfo:
+    """One agent, by name or alias."""
+    return await _info(call, await call.services.hosts.launcher.agent(agent), config=config, again=no_cache)
+
+
+@routes.post(
+    "/v1/agents/{agent}/install",
+    access=needs("operate"),
+    errors=(NotFound, CapabilityUnsupported, Unavailable, TimedOut),
+)
+async def install_agent(call: Call, agent: str, body: AgentInstall = _NO_INSTALL) -> AgentInstalled:
+    """Install an agent, in the version that this Legation's lock names; one that is there stays.
+
+    Answers when it is done, which may take minutes."""
+    launcher = call.services.hosts.launcher
+    before = await launcher.agent(agent)
+    there = before.ready and not before.outdated and body.agent_version in (None, before.version)
+    if before.how in ("built in", "custom") and body.agent_version not in (None, before.version):
+        raise InvalidParams(f"cannot install a version of {before.name}: it has none; leave agentVersion out")
+    if body.reinstall or not there:
+        await launcher.install(agent, body.agent_version, again=bool(body.reinstall))
+    return _installed(await launcher.agent(agent), already=there and not body.reinstall)
+
+
+@routes.get("/v1/agents/{agent}/modes", access=needs("read"), errors=(NotFound,))
+async def list_agent_modes(call: Call, agent: str) -> ModeList:
+    """What `agentMode` may be: `build`, `plan` where the agent can, and the agent's own."""
+    launcher = call.services.hosts.launcher
+    options = await launcher.options(agent)
+    return ModeList(modes=_modes(options, (await launcher.entry(agent)).modes))
+
+
+@routes.get("/v1/agents/{agent}/models", access=needs("read"), errors=(NotFound,))
+async def list_agent_models(call: Call, agent: str) -> ModelList:
+    """What `model` may be, and `variant` with the default model; others may have other variants.
+
+    An account may have more of them, or fewer."""
+    options = await call.services.hosts.launcher.options(agent)
+    models = [_model(each, options) for each in options.models]
+    return ModelList(models=models, default_model=options.default_model)
+
+
+def _model(model: OfferedChoice, options: AgentOptions) -> ModelInfo:
+    if model.id != options.default_model or not options.variants:
+        return ModelInfo(id=model.id, name=model.name)
+    variants = [each.id for each in options.variants]
+    return ModelInfo(id=model.id, name=model.name, variants=variants, default_variant=options.default_variant)
+
+
+async def _info(call: Call, agent: LocalAgent, *, config: bool, again: bool) -> AgentInfo:
+    options = await call.services.hosts.launcher.options(agent.name, again=again) if config else None
+    known = (await call.services.hosts.launcher.entry(agent.name)).modes
+    return AgentInfo(
+        id=agent.name,
+        installed=agent.how is not None,
+        credentials_available=agent.sign_in in ("not needed", "signed in", "key"),
+        capabilities=_ABILITIES.get(agent.driver, _ALL_ABILITIES),
+        version=agent.version,
+        path=agent.path,
+        server_status=call.services.sessions.agents.liveness(call.principal.workspace, agent.name),
+        config_options=None if options is None else _config(options, known),
+        config_error=None if options is None else options.problem,
+        title=agent.title,
+        aliases=list(agent.aliases),
+        sign_in=agent.sign_in,
+        wanted_version=agent.wanted,
+        problem=agent.problem,
+    )
+
+
+def _installed(agent: LocalAgent, *, already: bool) -> AgentInstalled:
+    source = _SOURCES[agent.how or "installed"]
+    artifact = InstalledArtifact(
+        kind="agent_process",
+        path=agent.path or "",
+        source=source,  # type: ignore[arg-type]
+        version=agent.version,
+    )
+    return AgentInstalled(already_installed=already, artifacts=[artifact])
+
+
+def _modes(options: AgentOptions, known: AskingModes) -> list[ModeInfo]:
+    from legation.host.modes import asks
+    from legation.server.sessions.options import BUILD, PLAN
+
+    own = [each for each in options.modes if each.id not in (BUILD, PLAN) and asks(each.id, known)]
+    modes = [ModeInfo(id=BUILD, name="Build", description="Works on the task, and asks first")]
+    if any(each.id in (PLAN, "read-only") for each in options.modes):
+        modes.append(ModeInfo(id=PLAN, name="Plan", description="Says what it would do"))
+    return modes + [ModeInfo(id=each.id, name=each.name, description=each.description or "") for each in own]
+
+
+def _config(options: AgentOptions, known: AskingModes) -> list[Mapping[str, object]]:
+    """As ACP has them: what a session with it would say."""
+    from legation.host.modes import asks
+
+    menus = (
+        ("mode", "Mode", [each for each in options.modes if asks(each.id, known)], options.default_mode),
+        ("model", "Model", list(options.models), options.default_model),
+    )
+    return [
+        {
+            "id": name,
+            "name": title,
+            "category": name,
+            "type": "select",
+            "currentValue": current or choices[0].id,
+            "options": [{"value": each.id, "name": each.name} for each in choices],
+        }
+        for name, title, choices, current in menus
+        if choices
+    ]

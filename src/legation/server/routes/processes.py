@@ -1,0 +1,212 @@
+"""`/v1/processes`: commands on the server's machine, as sandbox-agent 0.4 has them. See docs/processes-api.md."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Annotated, Final, Protocol, cast
+
+from msgspec import Meta
+from starlette.responses import Response
+
+from legation.clock import Clock
+from legation.errors import Conflict, NotFound, TooLarge, Unavailable
+from legation.server.http.origins import OwnOrigins
+from legation.server.http.routes import Call, Header, Routes, needs
+from legation.server.processes.output import LogFollower, log_entry
+from legation.server.processes.processes import OperatorProcess, Processes
+from legation.server.processes.websocket import (
+    TerminalAttachment,
+    WebSocketUpgrade,
+    check_handshake,
+    input_bytes,
+)
+from legation.server.routes.streams import credential_of
+from legation.server.streaming.multiplex import read_position
+from legation.server.streaming.sse import EventStream
+from legation.settings import Settings
+from legation.wire.api.processes import (
+    LogStream,
+    NewProcess,
+    NewProcessRun,
+    ProcessConfig,
+    ProcessInfo,
+    ProcessInput,
+    ProcessInputTaken,
+    ProcessList,
+    ProcessLogs,
+    ProcessOwner,
+    ProcessRunResult,
+    TerminalSize,
+    WaitMs,
+)
+
+ACCESS: Final = needs("operate")
+TERMINALS: Final = re.compile(rb"/v1/processes/[^/]+/terminal/ws")  # the addresses that `Upgrades` serves
+STOP_WAIT_MS: Final = 2000  # the process's time to end, before the answer says that it still runs
+KILL_WAIT_MS: Final = 1000
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+routes = Routes(tag="processes")
+
+
+@routes.get("/v1/processes", access=ACCESS)
+async def list_processes(call: Call, owner: ProcessOwner | None = None) -> ProcessList:
+    """The processes of the workspace, running and ended, the oldest first.
+
+    The last 64 that have ended are kept."""
+    return ProcessList(processes=_processes(call).list(call.principal, owner))
+
+
+@routes.post("/v1/processes", access=ACCESS, errors=(Conflict, NotFound, Unavailable))
+async def start_process(call: Call, body: NewProcess) -> ProcessInfo:
+    """Start a process, with pipes or with a terminal.
+
+    It runs as the server's user, in one of the allowed folders, with an environment of its own."""
+    return await _processes(call).start(call.principal, body)
+
+
+@routes.get("/v1/processes/config", access=ACCESS)
+async def read_process_config(call: Call) -> ProcessConfig:
+    """The workspace's limits."""
+    return _processes(call).config(call.principal)
+
+
+@routes.post("/v1/processes/config", access=ACCESS)
+async def set_process_config(call: Call, body: ProcessConfig) -> ProcessConfig:
+    """Set the workspace's limits, for what is started from now on, until the server stops."""
+    return _processes(call).configure(call.principal, body)
+
+
+@routes.post("/v1/processes/run", access=ACCESS, errors=(Conflict, NotFound, Unavailable))
+async def run_process(call: Call, body: NewProcessRun) -> ProcessRunResult:
+    """Run a command to its end and return what it wrote.
+
+    At the end of its time, or when the caller closes the connection, it is ended with all it started."""
+    return await _processes(call).run(call.principal, body, partial(_gone, call))
+
+
+@routes.get("/v1/processes/{process}", access=ACCESS)
+async def read_process(call: Call, process: str) -> ProcessInfo:
+    """One process."""
+    return _process(call, process).info()
+
+
+@routes.delete("/v1/processes/{process}", access=ACCESS, errors=(Conflict,))
+async def delete_process(call: Call, process: str) -> None:
+    """Forget a process that has ended, and its log."""
+    _processes(call).remove(call.principal, process)
+
+
+@routes.post("/v1/processes/{process}/stop", access=ACCESS)
+async def stop_process(call: Call, process: str, wait_ms: WaitMs = STOP_WAIT_MS) -> ProcessInfo:
+    """Ask a process to end (TERM; at a terminal HUP too) and wait for it; whatever it started ends with it."""
+    found = _process(call, process)
+    await found.stop(wait_ms / 1000)
+    return found.info()
+
+
+@routes.post("/v1/processes/{process}/kill", access=ACCESS)
+async def kill_process(call: Call, process: str, wait_ms: WaitMs = KILL_WAIT_MS) -> ProcessInfo:
+    """End a process, and whatever it started, at once (KILL)."""
+    found = _process(call, process)
+    await found.kill(wait_ms / 1000)
+    return found.info()
+
+
+@routes.get("/v1/processes/{process}/logs", access=ACCESS)
+async def read_process_logs(
+    call: Call,
+    process: str,
+    *,
+    stream: LogStream | None = None,
+    tail: Count | None = None,
+    since: Count | None = None,
+    follow: bool = False,
+    last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None,
+) -> ProcessLogs:
+    """What a process has written, as far as it is kept.
+
+    With `follow` as server-sent events, `event: log`, and what is to come too, until the process has ended. A
+    `Last-Event-ID` wins over `since`."""
+    found = _process(call, process)
+    wanted: LogStream = stream or ("pty" if found.tty else "combined")
+    after = read_position(last_event_id, "Last-Event-ID") if follow and last_event_id else since or 0
+    if tail is not None:
+        pieces = [each for each in found.log.since(after) if each.is_of(wanted)]
+        after = pieces[-tail].sequence - 1 if 0 < tail <= len(pieces) else after if tail else found.log.head
+    if follow:
+        body = LogFollower(found.log, wanted, after, credential_of(call, "operate").holds, _needs(call).clock)
+        return cast(ProcessLogs, EventStream(body))  # a Response goes out as it is, whatever is declared
+    return ProcessLogs(
+        process_id=found.id,
+        stream=wanted,
+        entries=[log_entry(each) for each in found.log.since(after) if each.is_of(wanted)],
+        first_sequence=found.log.first,
+        dropped_bytes=found.log.dropped_bytes,
+    )
+
+
+@routes.post("/v1/processes/{process}/input", access=ACCESS, errors=(Conflict, TooLarge))
+async def write_to_process(call: Call, process: str, body: ProcessInput) -> ProcessInputTaken:
+    """Type into a process's terminal, or write to its standard input."""
+    most = _processes(call).config(call.principal).max_input_bytes_per_request
+    found = _process(call, process)
+    data = input_bytes(body.data, body.encoding or "base64", most)
+    found.write(data)
+    return ProcessInputTaken(bytes_written=len(data))
+
+
+@routes.post("/v1/processes/{process}/terminal/resize", access=ACCESS, errors=(Conflict,))
+async def resize_terminal(call: Call, process: str, body: TerminalSize) -> TerminalSize:
+    """Change the size of a process's terminal."""
+    _process(call, process).resize(body.cols, body.rows)
+    return body
+
+
+@routes.get("/v1/processes/{process}/terminal/ws", access=ACCESS, status=101, errors=(Conflict,))
+async def open_terminal(call: Call, process: str) -> Response:
+    """The terminal of a process, over a WebSocket.
+
+    Binary frames are what it shows; docs/processes-api.md describes the others. Here alone a browser may send its token
+    as `?access_token=`; a page of another origin is refused, unless it is listed."""
+    found = _process(call, process)
+    services = _needs(call)
+    check_handshake(call.request, OwnOrigins(services.public_url, services.settings.cors_origins))
+    if not found.tty:
+        raise Conflict("cannot open the terminal of this process: it has none; start it with `tty`")
+    most = _processes(call).config(call.principal).max_input_bytes_per_request
+    return WebSocketUpgrade(
+        TerminalAttachment(found, most, credential_of(call, "operate").holds, services.clock).serve
+    )
+
+
+class NeedsProcesses(Protocol):
+    """What these routes need of the services."""
+
+    @property
+    def processes(self) -> Processes: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def public_url(self) -> str: ...
+    @property
+    def settings(self) -> Settings: ...
+
+
+def _needs(call: Call) -> NeedsProcesses:
+    return cast(NeedsProcesses, call.services)
+
+
+def _processes(call: Call) -> Processes:
+    return _needs(call).processes
+
+
+def _process(call: Call, process_id: str) -> OperatorProcess:
+    return _processes(call).find(call.principal, process_id)
+
+
+async def _gone(call: Call) -> None:
+    while (await call.request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,57 @@
+"""How often the dear or dangerous calls of identity may come: counted before anything else is done, and kept."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from typing import Final
+
+from starlette.requests import Request
+
+from legation.errors import RateLimited
+from legation.server.http.routes import Call
+from legation.store.counters import Limit, TakeResult
+
+INSTANCE: Final = ""  # the buckets that belong to no workspace
+LOOPBACK: Final = "loopback"  # one caller, whichever of its addresses it calls from
+
+WRONG_SIGN_INS_OF_ADDRESS: Final = Limit(10, 60)
+TOKENS: Final = Limit(60, 3600)
+LINKS: Final = Limit(30, 600)
+USERS: Final = Limit(120, 3600)
+WORKSPACES: Final = Limit(60, 3600)
+
+
+async def limit_caller(call: Call, name: str, limit: Limit) -> None:
+    """One bucket for each person in each workspace, whichever of their credentials they use; an agent has its own."""
+    # An agent is somebody else than its maker, and must not use up what is theirs.
+    who = call.principal.id if call.principal.agent else call.principal.user or call.principal.id
+    _check(await call.services.buckets.take(call.principal.workspace, f"{name}:{who}", limit))
+
+
+async def count_wrong_sign_in(call: Call) -> None:
+    """Only wrong ones: else anybody on the machine could keep its owner out. A code is too long to be guessed."""
+    name = f"sign-in:{address_of(call.request)}"
+    _check(await call.services.buckets.take(INSTANCE, name, WRONG_SIGN_INS_OF_ADDRESS))
+
+
+def address_of(request: Request) -> str:
+    """An IPv6 caller has a whole /64 to choose from, and whoever is on this machine all of 127/8: that is what counts."""
+    host = request.client.host if request.client else ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "unknown"  # a socket file
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback:
+        return LOOPBACK
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, 64), strict=False).network_address)
+    return str(address)
+
+
+def _check(taken: TakeResult) -> None:
+    if not taken.allowed:
+        seconds = math.ceil(taken.retry_after)
+        raise RateLimited(f"cannot do this so often; try again in {seconds} s", {"retryAfter": seconds})

@@ -1,0 +1,275 @@
+"""Routes about the server itself: health, stop, keys, backup, and what sandbox-agent has that Legation leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+import legation
+from legation.agents.catalogue import entries
+from legation.approvals.policy.document import Problems
+from legation.approvals.policy.load import files_of
+from legation.errors import Conflict, Forbidden, LegationError, Unavailable
+from legation.server.http.response import PROBLEM_MEDIA
+from legation.server.http.routes import OPEN, Call, Handler, Routes, needs
+from legation.server.services import Services
+from legation.settings import Settings, config_file
+from legation.store.audit import record
+from legation.store.backup import Written, archive
+from legation.store.secrets.keys import drop_older_keys, open_key_file, rotate_key_file
+from legation.store.secrets.vault import check_keys, keys_in_use
+from legation.wire.api.server import Check, Health, KeysRotated, Readiness, ServerInfo
+
+# Is it alive, is it ready, what is it; and stop it.
+
+CHECK_LIMIT: Final = 2.0  # seconds for the database to answer: its time
+
+logger = logging.getLogger("legation.server")
+routes = Routes(tag="server")
+
+
+@routes.get("/v1/health", access=OPEN)
+async def health(_: Call) -> Health:
+    """The process is alive."""
+    return Health()
+
+
+@routes.get("/v1/ready", access=OPEN, errors=(Unavailable,))
+async def ready(call: Call) -> Readiness:
+    """The server can do its work: the database answers and the event log takes events.
+
+    If not, 503, and `data.failing` names what is missing.
+    """
+    checks = {"database": await _database_answers(call), "log": call.services.log.healthy}
+    failing = [name for name, ok in checks.items() if not ok]
+    if failing:
+        raise Unavailable(
+            f"cannot serve now: {' and '.join(failing)} failing; see the log of the server",
+            {"failing": failing},
+        )
+    return Readiness(ready=True, checks=[Check(name=name, ok=True) for name in checks])
+
+
+@routes.get("/v1/server", access=needs("read"))
+async def server(call: Call) -> ServerInfo:
+    """What this server is."""
+    services = call.services
+    return ServerInfo(
+        version=legation.__version__,
+        mode=services.mode,
+        database=services.database.dialect,
+        schema_version=await services.database.version(),
+        url=services.public_url,
+        pid=os.getpid(),
+        started_at=services.started_at,
+    )
+
+
+@routes.post("/v1/stop", access=needs("instance"), status=202)
+async def stop(call: Call) -> Health:
+    """Stop the server: streams get their last word, what is in flight may end, then the process exits."""
+    logger.info("asked to stop", extra={"request_id": call.request_id, "principal": call.principal.id})
+    call.services.stop()
+    return Health()
+
+
+async def _database_answers(call: Call) -> bool:
+    try:
+        async with asyncio.timeout(CHECK_LIMIT):
+            await call.services.database.ping()
+    except (LegationError, TimeoutError):
+        return False
+    return True
+
+
+# `POST /v1/keys/rotate`: a new vault key, and everything wrapped anew under it.
+
+keys_routes = Routes(tag="server")
+
+
+@keys_routes.post("/v1/keys/rotate", access=needs("instance"), errors=(Conflict,))
+async def rotate_keys(call: Call) -> KeysRotated:
+    """Seal with a new vault key from now on, re-wrap what is sealed, and forget the old key.
+
+    Where the key is a setting it is changed there, `new,old`, and this re-wraps what the old one sealed. It can be
+    broken off and called again at any point. Backups made before need the old key.
+    """
+    services = call.services
+    if services.rotating.locked():
+        raise Conflict("cannot rotate the keys now: a rotation is under way; wait for that")
+    async with services.rotating:
+        count = await (_rotate_file(services) if services.settings.vault_key is None else _rewrap(services))
+    key_id = services.sealer.current_key_id
+    await services.database.transact(
+        record,
+        call.principal,
+        "keys.rotated",
+        "vault",
+        {"key": key_id, "rewrapped": count},
+        services.clock.now_ms(),
+    )
+    return KeysRotated(key_id=key_id, rewrapped=count)
+
+
+async def _rotate_file(services: Services) -> int:
+    await asyncio.to_thread(rotate_key_file, services.keys_file)
+    ring = (await asyncio.to_thread(open_key_file, services.keys_file)).vault
+    await check_keys(services.database, replace(services.keys, vault=ring), services.clock.now_ms())
+    services.sealer.use(ring)
+    count = await _rewrap(services)
+    await asyncio.to_thread(drop_older_keys, services.keys_file)
+    return count
+
+
+async def _rewrap(services: Services) -> int:
+    count = await services.vault.rewrap_all()
+    left = {*await services.database.transact(keys_in_use)} - {services.sealer.current_key_id}
+    if left:
+        raise Conflict(
+            f"cannot forget key {', '.join(sorted(left))}: another server still seals with it; restart that one with the "
+            "new key, then rotate again"
+        )
+    return count
+
+
+# `GET /v1/backup`: the whole installation as one file, while it runs.
+
+backup_routes = Routes(tag="server")
+
+
+@backup_routes.get("/v1/backup", access=needs("backup"), media="application/x-tar", errors=(Conflict,))
+async def backup(call: Call, *, keys: bool = False) -> Response:
+    """A copy of the data folder as a tar, with the agents, policies and tools files in force, wherever they are;
+    `legation restore` takes it.
+
+    Prompts and agents' answers of all workspaces can be read in it: `legation backup --passphrase-file` seals it on its
+    way into a file. `keys=true` puts the keys and the settings file in as well: whoever has the file can then open everything in it. A tar that broke off
+    has no manifest at its end and is refused. With Postgres, back up the database with its own tools.
+    """
+    services = call.services
+    if keys and call.principal.level < 2:
+        raise Forbidden(
+            "cannot give out the keys to a program's credential; use a person's, or leave the keys out"
+        )
+    if services.database.dialect != "sqlite":
+        raise Conflict("cannot back up Postgres: use pg_dump for the database, and copy the data folder")
+    if services.backing_up.locked():
+        raise Conflict("cannot back up now: another backup is being taken; try again when it is done")
+    now = services.clock.now_ms()
+    await services.database.transact(record, call.principal, "backup.made", "server", {"keys": keys}, now)
+    return StreamingResponse(_pieces(services, now, keys=keys), media_type="application/x-tar")
+
+
+async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[bytes]:
+    """One at a time: each takes as much room as the databases, for as long as its reader likes."""
+    folder = services.settings.data_dir
+    async with services.backing_up:
+        written = await asyncio.to_thread(_written, services.settings, keys=keys)
+        pieces = archive(folder, with_keys=keys, made_at=now, legation=legation.__version__, written=written)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+
+
+def _written(settings: Settings, *, keys: bool) -> list[Written]:
+    """What the owner wrote and this server goes by: without it a restored one would not be the same. Certificates belong
+    to the machine, and settings may hold keys: they are in it only where those are."""
+    found = [("agents.toml", settings.agents or settings.data_dir / entries.FILE)]
+    if settings.policy is not None:
+        found += _numbered("policy", files_of(settings.policy, Problems()))
+    if settings.tools is not None:
+        found += _numbered("tools", [settings.tools])
+    if keys and (chosen := config_file(os.environ)).is_absolute():
+        found.append(("legation.toml", chosen))
+    return found
+
+
+def _numbered(folder: str, files: list[Path]) -> Iterator[Written]:
+    """Under names that any disk takes, and no two of them alike."""
+    for number, file in enumerate(files, 1):
+        plain = re.sub(r"[^A-Za-z0-9._-]", "_", file.name)[-100:]
+        yield f"{folder}/{plain if plain == file.name else f'{number}-{plain}'}", file
+
+
+# `/`: where a browser begins.
+
+home_routes = Routes(tag="docs")
+
+
+@home_routes.get("/", access=OPEN, media="text/html", listed=False)
+async def home(_: Call) -> Response:
+    """To the interactive docs, until there is a dashboard."""
+    return RedirectResponse("/docs", status_code=303)
+
+
+# What sandbox-agent has and Legation leaves out: it says so, with 501, instead of a bare 404.
+
+LEFT_OUT: Final = {
+    "/v1/desktop": "the desktop of sandbox-agent; start a program with /v1/processes instead",
+    "/v1/config": "the MCP and skills files of sandbox-agent; give `mcp` and `skills` to POST /v1/sessions/{id}",
+    "/opencode": "the OpenCode-compatible API of sandbox-agent; use /v1/sessions, or /v1/acp",
+}
+
+left_out_routes = Routes(tag="left out")
+
+
+def _declare(path: str, words: str) -> None:
+    async def left_out(call: Call) -> Response:
+        """What Legation leaves out."""
+        members = {
+            "type": "urn:legation:error:not-implemented",
+            "title": "Not implemented",
+            "status": 501,
+            "detail": f"cannot do this: Legation leaves out {words}",
+            "instance": f"urn:legation:request:{call.request_id}",
+        }
+        return Response(msgspec.json.encode(members), status_code=501, media_type=PROBLEM_MEDIA)
+
+    async def left_out_1(call: Call, a: str) -> Response:
+        """What Legation leaves out."""
+        del a
+        return await left_out(call)
+
+    async def left_out_2(call: Call, a: str, b: str) -> Response:
+        """What Legation leaves out."""
+        del a, b
+        return await left_out(call)
+
+    async def left_out_3(call: Call, a: str, b: str, c: str) -> Response:
+        """What Legation leaves out."""
+        del a, b, c
+        return await left_out(call)
+
+    async def left_out_4(call: Call, a: str, b: str, c: str, d: str) -> Response:
+        """What Legation leaves out."""
+        del a, b, c, d
+        return await left_out(call)
+
+    handlers: tuple[Handler, ...] = (left_out, left_out_1, left_out_2, left_out_3, left_out_4)
+    for depth, handler in enumerate(handlers):
+        below = "".join(f"/{{{name}}}" for name in "abcd"[:depth])
+        for route in (
+            left_out_routes.get,
+            left_out_routes.post,
+            left_out_routes.put,
+            left_out_routes.patch,
+            left_out_routes.delete,
+        ):
+            declared = route(
+                path + below, access=OPEN, status=501, media=PROBLEM_MEDIA, listed=False, any_query=True
+            )
+            declared(handler)
+
+
+for _path, _words in LEFT_OUT.items():
+    _declare(_path, _words)

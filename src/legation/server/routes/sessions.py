@@ -1,0 +1,277 @@
+"""`/v1/sessions`: conversations with agents, as sandbox-agent 0.1 has them, and more. See docs/sessions.md.
+
+Their events are in `session_events.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+from starlette.responses import Response
+
+from legation.errors import (
+    AgentError,
+    AlreadyAnswered,
+    CapabilityUnsupported,
+    Conflict,
+    Forbidden,
+    NotFound,
+    PromptInFlight,
+    RateLimited,
+    SessionClosed,
+    StorageFailed,
+    TimedOut,
+    Unavailable,
+)
+from legation.server.http.routes import Alias, Call, Header, Routes, needs
+from legation.server.routes.streams import credential_of
+from legation.server.sessions.messages import MOST_QUEUED_SIZE
+from legation.server.sessions.record import CURSOR, SessionRecord
+from legation.server.streaming.checkpoints import Schema
+from legation.server.streaming.hub import LiveStreamReader
+from legation.server.streaming.multiplex import read_position
+from legation.server.streaming.projection import ProjectedSource, frames, page, project
+from legation.server.streaming.sse import EventStream
+from legation.server.streaming.turn import TurnCursor, TurnReader
+from legation.wire.api.sessions import (
+    EventPage,
+    NewMessage,
+    NewSession,
+    PermissionAnswer,
+    QuestionAnswers,
+    SessionChange,
+    SessionCreated,
+    SessionInfo,
+    SessionList,
+    Words,
+)
+
+Limit = Annotated[int | None, Meta(ge=1, le=500)]
+Cursor = Annotated[str | None, Meta(pattern=CURSOR)]
+
+STARTING = (AgentError, CapabilityUnsupported, RateLimited, TimedOut, Unavailable, StorageFailed)
+
+routes = Routes(tag="sessions")
+
+
+@routes.get("/v1/sessions", access=needs("read"))
+async def list_sessions(call: Call, limit: Limit = None, cursor: Cursor = None) -> SessionList:
+    """Every session of the workspace, ended or not, the newest first; with a `limit`, as many of them.
+
+    `next` is the `cursor` of the page behind, and null at the end; without `limit` and `cursor` it is left out, as in
+    sandbox-agent. A session that is there all the time is on one page, once."""
+    found, behind = call.services.sessions.records.page(call.principal.workspace, limit, cursor)
+    sessions = [record.info() for record in found]
+    if limit is None and cursor is None:
+        return SessionList(sessions=sessions)
+    return SessionList(sessions=sessions, next=behind)
+
+
+@routes.post("/v1/sessions/{id}", access=needs("operate"), errors=(Conflict, NotFound, *STARTING))
+async def create_session(call: Call, id: str, body: NewSession) -> SessionCreated:  # noqa: A002 - spelt as in the path
+    """Start a session under an id of the caller's choice; the agent runs when this answers.
+
+    An agent that is locked and missing is installed first, which may take minutes. The permission modes `acceptEdits`
+    and `bypass` are grants for this session: they take a person who may approve, and lift no `deny`."""
+    record = await call.services.sessions.create(call.principal, id, body)
+    return SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
+
+
+@routes.get("/v1/sessions/{id}", access=needs("read"), errors=(NotFound,))
+async def read_session(call: Call, id: str) -> SessionInfo:  # noqa: A002
+    """One session: how it is set, whether a turn runs, how its agent ended if it did."""
+    return _record(call, id).info()
+
+
+@routes.patch(
+    "/v1/sessions/{id}",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, SessionClosed, *STARTING),
+)
+async def change_session(call: Call, id: str, body: SessionChange) -> SessionInfo:  # noqa: A002
+    """Change the mode, the model, the variant, the permission mode or the title, also while a turn runs."""
+    return await call.services.sessions.change(call.principal, _record(call, id), body)
+
+
+@routes.post(
+    "/v1/sessions/{id}/messages",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, SessionClosed, RateLimited, StorageFailed),
+    body_bytes=MOST_QUEUED_SIZE,
+)
+async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: A002
+    """Say something to the agent. Answers when the message is accepted; the events say what becomes of it.
+
+    While a turn runs it waits, and messages are taken in their order. Without a running agent one is started and goes
+    on where the session was. A second message with a `messageId` that waits or is played is a conflict."""
+    await call.services.sessions.send(_record(call, id), body)
+
+
+@routes.post(
+    "/v1/sessions/{id}/steer",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, SessionClosed, CapabilityUnsupported),
+    body_bytes=MOST_QUEUED_SIZE,
+)
+async def steer_turn(call: Call, id: str, body: Words) -> None:  # noqa: A002
+    """Say something to the turn that runs, without ending it. Answers when the agent has it.
+
+    Without a turn it is a conflict. Few agents take something in meanwhile (Claude Code and Codex do); others get messages in turn."""
+    await call.services.sessions.steer(_record(call, id), body)
+
+
+@routes.post("/v1/sessions/{id}/cancel", access=needs("operate"), errors=(NotFound, SessionClosed))
+async def cancel_turn(call: Call, id: str) -> None:  # noqa: A002
+    """End the running turn, not the session. Without one nothing happens; messages that wait are taken next."""
+    await call.services.sessions.messages.cancel(_record(call, id))
+
+
+@routes.post("/v1/sessions/{id}/terminate", access=needs("operate"), errors=(NotFound, StorageFailed))
+async def terminate_session(call: Call, id: str) -> None:  # noqa: A002
+    """End the session for good, with every process of its agent. Its events stay. Twice is as once."""
+    await call.services.sessions.close(call.principal, _record(call, id), reopens=False)
+
+
+@routes.delete("/v1/sessions/{id}", access=needs("operate"), errors=(NotFound, PromptInFlight, StorageFailed))
+async def delete_session(call: Call, id: str) -> None:  # noqa: A002
+    """Delete the session for good, with every process of its agent and all that was recorded in it, every generation.
+
+    A conflict while a turn runs: cancel it, or terminate the session. Its own folder goes with it, unless another session
+    works there; what was approved in it stays on the trace. The id is never used again."""
+    await call.services.sessions.delete(call.principal, id)
+
+
+@routes.post(
+    "/v1/sessions/{id}/permissions/{permission}/reply",
+    access=needs("approve"),
+    errors=(NotFound, Conflict, AlreadyAnswered, Forbidden),
+)
+async def reply_permission(call: Call, id: str, permission: str, body: PermissionAnswer) -> None:  # noqa: A002
+    """Answer a permission that the agent waits for: `once`, `always` or `reject`. The first answer stands.
+
+    `always` is also a grant for the same tool in this session, which takes a person; what waits there already passes by it."""
+    approvals = call.services.sessions.approvals
+    await approvals.reply(call.principal, _record(call, id), permission, body.reply)
+
+
+@routes.post("/v1/sessions/{id}/questions/{question}/reply", access=needs("operate"), errors=(NotFound,))
+async def reply_question(call: Call, id: str, question: str, body: QuestionAnswers) -> None:  # noqa: A002
+    """Answer a question of the agent: one list of texts for each field of its form, in their order."""
+    approvals = call.services.sessions.approvals
+    approvals.reply_question(call.principal, _record(call, id), question, body.answers)
+
+
+@routes.post("/v1/sessions/{id}/questions/{question}/reject", access=needs("operate"), errors=(NotFound,))
+async def reject_question(call: Call, id: str, question: str) -> None:  # noqa: A002
+    """Decline to answer a question of the agent."""
+    call.services.sessions.approvals.reply_question(call.principal, _record(call, id), question, None)
+
+
+def _record(call: Call, session_id: str) -> SessionRecord:
+    return call.services.sessions.records.get(call.principal.workspace, session_id)
+
+
+# The events of a session over HTTP: pages, a live body, and the body of one turn. See docs/session-events.md.
+
+MEDIA: Final = "text/event-stream"
+
+Offset = Annotated[int, Meta(ge=0, le=10**18 - 1)]
+EventLimit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]
+IncludeRaw = Annotated[bool, Alias("include_raw")]
+Generation = Annotated[str | None, Meta(pattern="^([1-9][0-9]{0,8}|all)$")]
+LastEventId = Annotated[str | None, Header("Last-Event-ID")]
+
+event_routes = Routes(tag="session events")
+
+
+@event_routes.get(
+    "/v1/sessions/{id}/events", access=needs("read"), errors=(NotFound, StorageFailed), also={200: EventPage}
+)
+async def read_session_events(
+    call: Call,
+    id: str,  # noqa: A002 - spelt as in the path
+    offset: Offset = 0,
+    limit: EventLimit = None,
+    *,
+    include_raw: IncludeRaw = False,
+    schema: Schema = "sandbox-agent",
+    generation: Generation = None,
+) -> Response:
+    """The events above a number, which is the last one seen. Without a limit: all of them.
+
+    `hasMore` says that the limit cut something off. `generation` is 1 for what was recorded before the first load, and so
+    on, or `all`; without it, the newest."""
+    source = await _projected(call, id, schema, include_raw=include_raw, generation=generation)
+    return await page(source.projection, offset, limit)
+
+
+@event_routes.get(
+    "/v1/sessions/{id}/events/sse", access=needs("read"), errors=(NotFound, Conflict), media=MEDIA
+)
+async def follow_session_events(
+    call: Call,
+    id: str,  # noqa: A002 - spelt as in the path
+    offset: Offset = 0,
+    limit: EventLimit = None,  # noqa: ARG001 - clients of sandbox-agent have one query for pages and for this
+    *,
+    include_raw: IncludeRaw = False,
+    schema: Schema = "sandbox-agent",
+    generation: Generation = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Every event above a number, then those to come, as server-sent events.
+
+    A `Last-Event-ID`, which browsers send when they connect again, wins over `offset`. A `limit` is taken and does not
+    count: there is no end to cut off. The body of one `generation` ends with it."""
+    source = await _projected(call, id, schema, include_raw=include_raw, generation=generation)
+    after = read_position(last_event_id, "Last-Event-ID") if last_event_id else offset
+    await source.check_position(after)
+    return EventStream(LiveStreamReader(call.services.hub, source, after, credential_of(call), frames))
+
+
+@event_routes.post(
+    "/v1/sessions/{id}/messages/stream",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, SessionClosed, StorageFailed),
+    media=MEDIA,
+    body_bytes=MOST_QUEUED_SIZE,
+)
+async def stream_turn(
+    call: Call,
+    id: str,  # noqa: A002 - spelt as in the path
+    body: NewMessage,
+    *,
+    include_raw: IncludeRaw = False,
+    schema: Schema = "sandbox-agent",
+) -> Response:
+    """Send a message and follow its turn, as server-sent events.
+
+    The body ends with the turn, with the session, or at the first permission or question that waits for an answer."""
+    source = await _projected(call, id, schema, include_raw=include_raw)
+    shown = TurnCursor(source, await source.end())
+    judged = shown
+    if schema != "sandbox-agent":
+        judge = await _projected(call, id, "sandbox-agent", include_raw=False)
+        judged = TurnCursor(judge, await judge.end())
+    boundary = source.log_head
+    record = call.services.sessions.records.get(call.principal.workspace, id)
+    begins = await call.services.sessions.send(record, body)
+    credential = credential_of(call, "operate")
+    return EventStream(TurnReader(call.services.hub, shown, judged, boundary, begins, credential))
+
+
+async def _projected(
+    call: Call, session_id: str, schema: Schema, *, include_raw: bool, generation: str | None = None
+) -> ProjectedSource:
+    services, workspace = call.services, call.principal.workspace
+    facts = services.sessions.records.get(workspace, session_id).facts()
+    return await project(
+        services.hub,
+        services.log,
+        workspace,
+        facts,
+        schema,
+        include_raw=include_raw,
+        generation=generation,
+    )

@@ -1,0 +1,432 @@
+"""Projections of a session's log: read from a checkpoint on, followed by the hub like a stream, sent as pages."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, cast
+
+from starlette.responses import Response, StreamingResponse
+
+from legation.errors import Conflict, NotFound
+from legation.server.streaming.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    Fold,
+    Schema,
+    Track,
+    framed_row,
+    row,
+)
+from legation.server.streaming.hub import Hub, StreamSource, of_generation
+from legation.server.streaming.sse import CHUNK_BYTES, Frames
+from legation.store.log import EventLog
+from legation.store.stream import GenerationRange, Stream
+from legation.wire.events import Event
+from legation.wire.universal.output import ProjectedRow, framed, join_frames
+from legation.wire.universal.shapes import STRIDE, SessionFacts
+
+# One reading of a session's log from a number on, in any of its projections: pages, and readers who are behind.
+#
+# INV-P3  A reading never holds the loop for more than `STEP` events of the log, or one of them and those in `STEP_BYTES`
+#         before it, and never for more than it was asked for.
+# INV-P4  It shows one history: if that is replaced meanwhile, it begins again.
+
+BEYOND: Final = 2**62  # above all numbers
+STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls
+STEP_BYTES: Final = 32 * 1024  # of them: of small objects it is some milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """Rows above the number `after`, from what the log has up to `until`. The event of the log at which there is no
+    room left is the last one that is read, and its rows are all given."""
+
+    after: int
+    until: int
+    rows: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """`end` is where it stands, if the log was read to the end of what was wanted; else there is more, or may be."""
+
+    rows: list[ProjectedRow]
+    end: Checkpoint | None = None
+
+
+def steps(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    """INV-P3: as many at a time as hold up nobody."""
+    start = size = 0
+    for end, event in enumerate(events, 1):
+        size += len(event.raw)  # though it be its digest that is read: what is made of it has its text
+        if size >= STEP_BYTES or end - start == STEP:
+            yield events[start:end]
+            start, size = end, 0
+    if start < len(events):
+        yield events[start:]
+
+
+async def in_pieces(parts: Sequence[bytes], size: int) -> AsyncIterator[memoryview]:
+    """Of a long row: as much at a time as can be copied while others wait for their turn."""
+    for part in parts:
+        view = memoryview(part)
+        for start in range(0, len(view), size):
+            yield view[start : start + size]
+            await asyncio.sleep(0)
+
+
+class Projection:
+    """One session in one projection. It is made for a reader and thrown away: what lasts are the checkpoints."""
+
+    def __init__(
+        self, stream: Stream | GenerationRange, checkpoints: Checkpoints, track: Track, *, include_raw: bool
+    ) -> None:
+        self.stream = stream
+        self.include_raw = include_raw
+        self.apart = checkpoints.apart
+        self._checkpoints = checkpoints
+        self._track = track
+
+    async def read(self, wanted: WantedRows) -> FoundRows:
+        async with self._track.folding:
+            while True:
+                floor = self.stream.floor
+                start = self._checkpoints.find(self._track, wanted.after, floor)
+                found = await _LogWalk(self, start, wanted).run()
+                if self.stream.floor == floor:
+                    return found
+
+    async def end(self, after: int = BEYOND) -> int | None:
+        """The last number there is; None if there is one above `after`."""
+        found = await self.read(WantedRows(after, self.stream.visible, rows=0, room=0))
+        return None if found.end is None else found.end.sequence
+
+    def lay(self, log_seq: int, fold: Fold) -> None:
+        self._checkpoints.lay(self._track, log_seq, fold)
+
+    async def events(self, after: int) -> Sequence[Event]:
+        """Of the log; none at its end."""
+        stream = self.stream
+        found = stream.since(after)
+        if found is not None:
+            return found
+        kept = self._checkpoints.block(stream.key, after, stream.floor)
+        if kept:
+            return kept
+        found = await stream.read_older(after)
+        if found and found[0].seq >= stream.floor:
+            self._checkpoints.keep_block(stream.key, found)
+        return found
+
+
+class _LogWalk:
+    """From a checkpoint to what is wanted, laying others on the way."""
+
+    def __init__(self, projection: Projection, start: Checkpoint, wanted: WantedRows) -> None:
+        self._projection = projection
+        self._wanted = wanted
+        self._floor = projection.stream.floor
+        self._at, self._fold = start.log_seq, start.fold.copy()
+        self._room = wanted.room
+        self._rows: list[ProjectedRow] = []
+        self._boundary: Checkpoint | None = None  # the last one behind which all rows can be had again
+
+    async def run(self) -> FoundRows:
+        while self._at < self._wanted.until:
+            events = await self._projection.events(self._at)
+            if self._projection.stream.floor != self._floor:
+                return FoundRows([])  # of a history that is gone; nobody looks at it
+            if not events:
+                break
+            for step in steps(events):
+                if self._is_full_after(step):
+                    return self._cut()
+                await asyncio.sleep(0)
+        self._projection.lay(self._at, self._fold)
+        return FoundRows(self._rows, Checkpoint(self._at, self._fold))
+
+    def _is_full_after(self, events: Sequence[Event]) -> bool:
+        wanted, rows, fold = self._wanted, self._rows, self._fold
+        after, limit = wanted.after, wanted.rows
+        include_raw, apart = self._projection.include_raw, self._projection.apart
+        for event in events:
+            if event.seq > wanted.until:
+                break
+            if limit - STRIDE < len(rows) <= limit and fold.sequence > after - STRIDE:
+                self._boundary = Checkpoint(self._at, fold.copy())
+            for each in fold.feed(event):
+                if each.sequence > after:
+                    made = row(each, event, include_raw=include_raw)
+                    rows.append(made)
+                    self._room -= len(made.raw) + len(made.native)
+            self._at = event.seq
+            if not event.seq % apart:
+                self._projection.lay(event.seq, fold)
+            if len(rows) > limit or (self._room < 0 and rows):
+                return True
+        return False
+
+    def _cut(self) -> FoundRows:
+        """The next reading begins just where this one ends."""
+        if len(self._rows) <= self._wanted.rows:
+            self._projection.lay(self._at, self._fold)
+        elif self._boundary is not None:
+            self._projection.lay(self._boundary.log_seq, self._boundary.fold)
+        return FoundRows(self._rows[: self._wanted.rows])
+
+
+# A session's log as a source of projected events, which the hub reads like a stream.
+#
+# INV-P5  Readers at the end share one fold, which is fed with each event of the log once.
+# INV-P6  A source holds at most `TAIL_ROWS` rows and `TAIL_BYTES` bytes besides one step's; who is behind that reads from
+#         a checkpoint.
+
+TAIL_ROWS: Final = 4096
+TAIL_BYTES: Final = 2 * 1024 * 1024
+LONG: Final = 64  # rows that go out before what comes next is looked at
+AT_ONCE: Final = 2 * CHUNK_BYTES  # of a reader that is behind
+LONG_EVENT: Final = (
+    4 * 1024 * 1024
+)  # bytes: what is made of a longer one is not made while readers wait for their turns
+
+_seq = attrgetter("seq")
+
+
+async def project(
+    hub: Hub,
+    log: EventLog,
+    workspace: str,
+    facts: SessionFacts,
+    schema: Schema,
+    *,
+    include_raw: bool,
+    generation: str | None = None,
+) -> ProjectedSource:
+    """The session's own stream must be there: it is made with the session."""
+    found = await log.find(facts.session_id, workspace)
+    if found is None or found.deleted:
+        raise NotFound(f"cannot find session {facts.session_id}; check its id")
+    stream = of_generation(found, generation)
+    track = hub.checkpoints.track(stream.key, schema, facts)
+    key = "\n".join((stream.key, schema, "raw" if include_raw else "", facts.native_session_id or ""))
+    return ProjectedSource(key, Projection(stream, hub.checkpoints, track, include_raw=include_raw))
+
+
+def frames(rows: Sequence[Event]) -> Frames:
+    """Of the rows that a `Projected` gives."""
+    is_joined = len(rows) == 1 and not rows[0].native  # no copy of a long one
+    return Frames(rows[0].raw if is_joined else join_frames(rows), rows[-1].seq, len(rows))
+
+
+async def _joined(row: ProjectedRow) -> ProjectedRow:
+    """A long one, put together bit by bit: to make room for all of it at once would take as long as to copy it."""
+    frame = bytearray()
+    async for piece in in_pieces(row.parts, AT_ONCE):
+        frame += piece
+    return ProjectedRow(row.seq, row.at, row.type, cast(bytes, frame), b"", cause=row.cause)
+
+
+class ProjectedSource(StreamSource):
+    """Nothing of it is made before somebody reads. The rows that it gives have frames."""
+
+    def __init__(self, key: str, projection: Projection) -> None:
+        self.projection = projection
+        self._key = key
+        self._stream: Stream | GenerationRange = projection.stream
+        self._floor = self._stream.floor
+        self._tip: Checkpoint | None = None  # as far as the log was fed; this fold is our own
+        self._tail: list[ProjectedRow] = []
+        self._tail_bytes = 0
+        self._before_tail = 0
+
+    @property
+    def key(self) -> str:
+        return self._key
+
+    @property
+    def name(self) -> str:
+        return self._stream.name
+
+    @property
+    def head(self) -> int:
+        return self.visible
+
+    @property
+    def log_head(self) -> int:
+        """The last number of the log that was given, on the way to the disk or on it."""
+        return self._stream.head
+
+    @property
+    def visible(self) -> int:
+        """No number above it was given out. What the last one is would only be known by a reading to the end."""
+        return self._stream.visible * STRIDE
+
+    @property
+    def floor(self) -> int:
+        return self._stream.floor
+
+    @property
+    def ended(self) -> bool:
+        return self._stream.ended
+
+    @property
+    def deleted(self) -> bool:
+        return self._stream.deleted
+
+    @property
+    def finished(self) -> bool:
+        return self._stream.finished
+
+    @property
+    def news(self) -> asyncio.Event:
+        return self._stream.news
+
+    async def check_position(self, after: int) -> None:
+        end = await self.projection.end(after)
+        if end is not None and end < after:
+            raise Conflict(
+                f"cannot go on after {after} in session {self.name}: it ends at {end}, so it is not the log that"
+                " this number is from, or was restored; read it again from 0",
+                {"session": self.name, "head": end},
+            )
+
+    async def end(self) -> int:
+        """The last number there is now."""
+        return await self.projection.end(BEYOND) or 0
+
+    def since(self, seq: int) -> list[Event] | None:
+        if self._stream.floor != self._floor:
+            self._replaced()
+        if self._tip is None or not self._feed_until_above(seq) or seq < self._before_tail:
+            return None
+        return list[Event](self._tail[bisect_right(self._tail, seq, key=_seq) :])
+
+    async def read_older(self, after: int) -> list[Event]:
+        wanted = WantedRows(after, self._stream.visible, rows=BEYOND, room=AT_ONCE)
+        found = await self.projection.read(wanted)
+        end = found.end
+        if end is not None and (self._tip is None or self._tip.log_seq < end.log_seq):
+            self._floor = self._stream.floor
+            self._restart(end)
+        return [await _joined(framed(each)) if each.rest else framed(each) for each in found.rows]
+
+    def _restart(self, tip: Checkpoint) -> None:
+        self._tip = tip
+        self._tail, self._tail_bytes, self._before_tail = [], 0, tip.sequence
+
+    def _replaced(self) -> None:
+        """Who followed to the end is told how what was open ends, and then the new history; others only that."""
+        self._floor = self._stream.floor
+        if self._tip is not None and self._tip.log_seq == self._floor - 1:
+            self._restart(self._tip)
+        else:
+            self._tip = None
+
+    def _feed_until_above(self, seq: int) -> bool:
+        """Up to the first rows above that number, or to the end of the log. False: not at once."""
+        tip = self._tip
+        if tip is None:
+            return False
+        if tip.fold.sequence > seq or tip.log_seq >= self._stream.visible:
+            return True
+        events = self._stream.since(tip.log_seq)
+        if events is None or (events and len(events[0].raw) > LONG_EVENT):
+            return False
+        if len(self._tail) > TAIL_ROWS or self._tail_bytes > TAIL_BYTES:
+            self._trim()
+        reached = self._feed(tip, next(steps(events[:STEP]), ()))
+        return tip.fold.sequence > seq or reached >= self._stream.visible
+
+    def _feed(self, tip: Checkpoint, events: Sequence[Event]) -> int:
+        """All of them, or up to the end of a message: that repeats its text, and what came before goes out first.
+        The number of the last one that was fed."""
+        fold, at, reached = tip.fold, 0, tip.log_seq
+        include_raw, apart = self.projection.include_raw, self.projection.apart
+        while at < len(events):
+            rows = [] if include_raw else fold.go_on(events, at)
+            if rows:
+                at += len(rows)
+            else:
+                event = events[at]
+                rows = [framed_row(each, event, include_raw=include_raw) for each in fold.feed(event)]
+                at += 1
+            self._tail += rows
+            self._tail_bytes += sum([len(each.raw) + len(each.native) for each in rows])
+            before, reached = reached, events[at - 1].seq
+            if reached // apart > before // apart:
+                self.projection.lay(reached, fold)
+            if len(rows) >= LONG:
+                break
+        self._tip = Checkpoint(reached, fold)
+        return reached
+
+    def _trim(self) -> None:
+        """Before it grows, so that those who were rung for what came last still find it."""
+        tail, count, left = self._tail, 0, self._tail_bytes
+        for each in tail:  # only what goes is looked at
+            if len(tail) - count <= TAIL_ROWS // 2 and left <= TAIL_BYTES // 2:
+                break
+            count += 1
+            left -= len(each.raw) + len(each.native)
+        self._before_tail, self._tail_bytes = tail[count - 1].seq, left
+        del tail[:count]
+
+
+# A page of projected events as it goes over the wire: `{"events":[...],"hasMore":false}`.
+#
+# A page without a limit is the whole log, however long: it is sent as it is made, and held nowhere.
+
+JSON: Final = "application/json"
+
+_OPENING: Final = b'{"events":['
+_ENDINGS: Final = {True: b'],"hasMore":true}', False: b'],"hasMore":false}'}
+
+
+async def page(projection: Projection, after: int, limit: int | None) -> Response:
+    """At most `limit` events above `after`. The first part is made at once: what fails, fails before the answer."""
+    parts = _parts(projection, after, BEYOND if limit is None else limit)
+    first = await anext(parts)
+    second = await anext(parts, None)
+    if second is None:
+        return Response(first, media_type=JSON)
+    return StreamingResponse(_rejoined(first, second, parts), media_type=JSON)
+
+
+async def _rejoined(first: bytes, second: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    yield second
+    async for each in rest:
+        yield each
+
+
+async def _parts(projection: Projection, after: int, left: int) -> AsyncIterator[bytes]:
+    until = projection.stream.visible  # what comes meanwhile is of the next page
+    opening = _OPENING
+    while True:
+        found = await projection.read(WantedRows(after, until, rows=left, room=CHUNK_BYTES))
+        texts = [opening]
+        for at, row in enumerate(found.rows):
+            texts += (b",",) if at else ()
+            if row.rest:
+                yield b"".join(texts)
+                texts = []
+                async for piece in in_pieces(row.parts, CHUNK_BYTES):
+                    yield bytes(piece)
+            else:
+                texts.append(row.raw)
+        part = b"".join(texts)
+        if found.rows:
+            after, left, opening = found.rows[-1].seq, left - len(found.rows), b","
+        if found.end is not None or not found.rows:
+            yield part.removesuffix(b",") + _ENDINGS[found.end is None]
+            return
+        if left == 0:
+            # It may have been the last one: only one more row tells.
+            yield part + _ENDINGS[await projection.end(after) is None]
+            return
+        yield part

@@ -1,0 +1,465 @@
+"""The vault: secrets and content of runs, sealed for one owner of one workspace; rotation of their keys, and the check that they are the right ones."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Final
+
+import msgspec
+
+from legation.clock import Clock
+from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, StorageFailed, TooLarge
+from legation.ids import new_id
+from legation.secret import Secret
+from legation.settings import variable
+from legation.store.database.transaction import (
+    Dangling,
+    Database,
+    Queries,
+    Row,
+    Rows,
+    Statement,
+    Transaction,
+    only,
+)
+from legation.store.secrets.keys import KeyRing, Keys, derive, key_bytes
+from legation.store.secrets.sealing import (
+    DataKey,
+    Sealed,
+    Sealer,
+    WrappedKey,
+    check_value,
+    matches,
+    must_be_plain,
+)
+
+# Rotation: every data key is wrapped anew under the current vault key; what it seals stays as it is.
+#
+# INV-R1  May be stopped at any point and started again, and run beside another or beside puts and deletions: a row
+#         is changed only if it is still under the key it was read with.
+# INV-R2  One row that does not open holds up no other; it is counted and told at the end.
+#
+# A server that still runs with the former key goes on sealing under it: rotate on all of them first, then re-wrap.
+
+BATCH: Final = 100  # rows in one transaction: some milliseconds of work
+
+_REWRAPPING: Final = Queries("rewrapping")
+
+
+def vault_bound(workspace: str, owner: str, bundle_id: str) -> Sequence[str]:
+    return ("vault", workspace, owner, bundle_id)
+
+
+def content_bound(workspace: str, owner: str) -> Sequence[str]:
+    return ("content", workspace, owner)
+
+
+class Rewrapper:
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._current = sealer.current_key_id
+        self._done = 0
+        self._unopened = 0
+
+    async def run(self, progress: Callable[[int], None]) -> int:
+        """How many it re-wrapped; `progress` hears of it after every batch."""
+        after = ""
+        while rows := await self._database.read(_bundles, self._current, after):
+            await self._write([*self._rewrapped(rows, self._bundle)], progress)
+            after = rows[-1]["id"]
+        place = ("", "")
+        while rows := await self._database.read(_content_keys, self._current, place):
+            await self._write([*self._rewrapped(rows, self._content_key)], progress)
+            place = (rows[-1]["workspace_id"], rows[-1]["owner"])
+        if self._unopened:
+            raise StorageFailed(
+                f"cannot re-wrap {self._unopened} sealed values, which were changed; {self._done} others are "
+                "re-wrapped: restore the database from a backup, and keep the older keys until then"
+            )
+        return self._done
+
+    async def _write(self, statements: list[Statement], progress: Callable[[int], None]) -> None:
+        self._done += await self._database.transact(_changed, statements)
+        progress(self._done)
+
+    def _rewrapped(self, rows: Rows, rewrap: Callable[[Row], Statement]) -> Iterator[Statement]:
+        for row in rows:
+            try:
+                yield rewrap(row)
+            except StorageFailed:
+                self._unopened += 1
+
+    def _bundle(self, row: Row) -> Statement:
+        bound = vault_bound(row["workspace_id"], row["owner"], row["id"])
+        wrapped = self._sealer.rewrap_key(WrappedKey(row["key_id"], row["wrapped_key"]), bound)
+        return _REWRAPPING.rewrap_bundle(
+            id=row["id"],
+            workspace=row["workspace_id"],
+            former=row["key_id"],
+            key_id=wrapped.key_id,
+            wrapped_key=wrapped.wrapped_key,
+        )
+
+    def _content_key(self, row: Row) -> Statement:
+        bound = content_bound(row["workspace_id"], row["owner"])
+        wrapped = self._sealer.rewrap_key(WrappedKey(row["key_id"], row["wrapped_key"]), bound)
+        return _REWRAPPING.rewrap_content_key(
+            workspace=row["workspace_id"],
+            owner=row["owner"],
+            former=row["key_id"],
+            key_id=wrapped.key_id,
+            wrapped_key=wrapped.wrapped_key,
+        )
+
+
+def _bundles(current: str, after: str) -> Transaction[Rows]:
+    return (yield _REWRAPPING.bundles(current=current, after=after, limit=BATCH))
+
+
+def _content_keys(current: str, after: tuple[str, str]) -> Transaction[Rows]:
+    workspace, owner = after
+    return (yield _REWRAPPING.content_keys(current=current, workspace=workspace, owner=owner, limit=BATCH))
+
+
+def _changed(statements: list[Statement]) -> Transaction[int]:
+    changed = 0
+    for statement in statements:
+        changed += len((yield statement))
+    return changed
+
+
+# The vault: bundles of secrets, sealed for one owner (a run) of one workspace, opened only by naming both.
+#
+# INV-V1  Only sealed bytes reach the database. A bundle's id, workspace and owner are bound into them: a row that is
+#         copied or moved elsewhere does not open there.
+# INV-V2  Another's bundle and none at all are the same `NotFound`.
+# INV-V3  After `destroy` no row, and on SQLite no byte, is left. docs/vault.md says what may outlive it on Postgres
+#         and in backups.
+
+MAX_BUNDLE: Final = 1024 * 1024  # bytes; some dozens of keys are a few thousand
+
+# The first byte of what is sealed says what the rest is.
+_MAPPING: Final = b"m"
+_BYTES: Final = b"b"
+
+_VAULT: Final = Queries("vault")
+
+Bundle = Mapping[str, Secret] | bytes
+
+
+class Vault:
+    """`…_within` is a part of a transaction of the caller's: `id = yield from vault.put_within(...)`."""
+
+    def __init__(self, database: Database, sealer: Sealer, clock: Clock) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._clock = clock
+
+    async def put(self, workspace: str, owner: str, bundle: Bundle) -> str:
+        return await self._database.transact(self.put_within, workspace, owner, bundle)
+
+    def put_within(self, workspace: str, owner: str, bundle: Bundle) -> Transaction[str]:
+        must_be_plain(owner, "the owner of a bundle")
+        now_ms = self._clock.now_ms()
+        bundle_id = new_id("vlt", now_ms=now_ms)
+        sealed = self._sealer.seal(_encode(bundle), vault_bound(workspace, owner, bundle_id))
+        try:
+            yield _VAULT.put(
+                id=bundle_id,
+                workspace=workspace,
+                owner=owner,
+                key_id=sealed.key_id,
+                wrapped_key=sealed.wrapped_key,
+                body=sealed.body,
+                now=now_ms,
+            )
+        except Dangling:
+            raise NotFound("cannot keep secrets there: there is no such workspace; create it first") from None
+        return bundle_id
+
+    async def open(self, workspace: str, owner: str, bundle_id: str) -> dict[str, Secret]:
+        kind, plain = await self._open(workspace, owner, bundle_id)
+        if kind != _MAPPING:
+            raise Conflict(f"cannot open {bundle_id} as named secrets: it holds bytes; use open_bytes")
+        return {name: Secret(value, name) for name, value in _decode(plain).items()}
+
+    async def open_bytes(self, workspace: str, owner: str, bundle_id: str) -> bytes:
+        """What was put as bytes."""
+        kind, plain = await self._open(workspace, owner, bundle_id)
+        if kind != _BYTES:
+            raise Conflict(f"cannot open {bundle_id} as bytes: it holds named secrets; use open")
+        return plain
+
+    async def _open(self, workspace: str, owner: str, bundle_id: str) -> tuple[bytes, bytes]:
+        row = await self._database.read(_find, workspace, owner, bundle_id)
+        sealed = Sealed(row["key_id"], row["wrapped_key"], row["body"])
+        plain = self._sealer.open(sealed, vault_bound(workspace, owner, bundle_id))
+        return plain[:1], plain[1:]
+
+    async def destroy(self, workspace: str, owner: str, bundle_id: str) -> None:
+        await self._database.transact(self.destroy_within, workspace, owner, bundle_id)
+        await self._database.scrub()
+
+    def destroy_within(self, workspace: str, owner: str, bundle_id: str) -> Transaction[None]:
+        if not (yield _VAULT.destroy(id=bundle_id, workspace=workspace, owner=owner)):
+            raise _absent(bundle_id)
+
+    async def destroy_all(self, workspace: str, owner: str) -> int:
+        """How many there were: none is no error, so that a cleanup can be repeated."""
+        destroyed = await self._database.transact(self.destroy_all_within, workspace, owner)
+        await self._database.scrub()
+        return destroyed
+
+    def destroy_all_within(self, workspace: str, owner: str) -> Transaction[int]:
+        rows = yield _VAULT.destroy_all(workspace=workspace, owner=owner)
+        return len(rows)
+
+    async def rewrap_all(self, progress: Callable[[int], None] = lambda _done: None) -> int:
+        """Bundles and content keys, under the current vault key; see `rewrapping.py`."""
+        return await Rewrapper(self._database, self._sealer).run(progress)
+
+
+def keys_in_use() -> Transaction[dict[str, int]]:
+    """How many bundles and content keys each vault key wraps, by the key's id."""
+    rows = yield _VAULT.keys_in_use()
+    return {row["key_id"]: row["uses"] for row in rows}
+
+
+def _find(workspace: str, owner: str, bundle_id: str) -> Transaction[Row]:
+    row = only((yield _VAULT.find(id=bundle_id, workspace=workspace, owner=owner)))
+    if row is None:
+        raise _absent(bundle_id)
+    return row
+
+
+def _absent(bundle_id: str) -> NotFound:
+    return NotFound(f"cannot find vault bundle {bundle_id}: it is not there, or destroyed; check its id")
+
+
+def _encode(bundle: Bundle) -> bytes:
+    if isinstance(bundle, bytes):
+        plain = _BYTES + bundle
+    else:
+        # Made anew under the names they will have, so that one that could not be opened is refused now.
+        named = [Secret(secret.reveal(), name) for name, secret in bundle.items()]
+        plain = _MAPPING + msgspec.json.encode({secret.name: secret.reveal() for secret in named})
+    if len(plain) > MAX_BUNDLE:
+        raise TooLarge(f"cannot keep secrets of more than {MAX_BUNDLE} bytes together: put them in parts")
+    return plain
+
+
+def _decode(plain: bytes) -> dict[str, str]:
+    return msgspec.json.decode(plain, type=dict[str, str])
+
+
+# Content of runs: prompts, output and raw events, in sealed pages under one content key for each owner.
+#
+# INV-P1  A page's plain bytes are in no table; beside them stand only numbers and sizes.
+# INV-P2  The pages of a stream are dense from 1: no gap, no overlap, no two with the same number.
+# INV-P3  A page opens only in its place: workspace, owner, stream and numbers are bound into it.
+# INV-P4  With its key all content of an owner is gone, wherever a page may have been copied.
+#
+# An open content key lives for the length of one call.
+
+MAX_PAGE: Final = 8 * 1024 * 1024  # plain bytes: some milliseconds to seal, in the writer's thread
+MAX_READ_PAGES: Final = 256  # in one answer
+
+_CONTENT: Final = Queries("content")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ContentPage:
+    first_seq: int
+    last_seq: int
+    plain: bytes
+
+    def __repr__(self) -> str:
+        return f"<page {self.first_seq}-{self.last_seq}, {len(self.plain)} bytes>"
+
+
+class ContentStore:
+    """`append`, `head` and `delete` are parts of a transaction of the caller's, or `transact(content.append, ...)`."""
+
+    def __init__(self, database: Database, sealer: Sealer, clock: Clock) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._clock = clock
+
+    def append(
+        self, workspace: str, owner: str, stream: str, first_seq: int, last_seq: int, plain: bytes
+    ) -> Transaction[None]:
+        """The next page; `Conflict` with `data["head"]` if it is not the next."""
+        if first_seq > last_seq:
+            raise InvalidParams(f"cannot store a page from {first_seq} to {last_seq}: it holds nothing")
+        if len(plain) > MAX_PAGE:
+            raise TooLarge(f"cannot store a page of more than {MAX_PAGE} bytes: make it several")
+        must_be_plain(owner, "the owner of content")
+        must_be_plain(stream, "the stream of a page")
+        key = yield from self._key(workspace, owner)
+        yield from _advance(workspace, owner, stream, first_seq - 1, last_seq)
+        bound = _page_bound(workspace, owner, stream, first_seq, last_seq)
+        yield _CONTENT.append(
+            workspace=workspace,
+            owner=owner,
+            stream=stream,
+            first_seq=first_seq,
+            last_seq=last_seq,
+            plain_bytes=len(plain),
+            body=key.seal_page(plain, bound),
+        )
+
+    def head(self, workspace: str, owner: str, stream: str) -> Transaction[int]:
+        """The last number stored; 0 of a stream that has no page."""
+        row = only((yield _CONTENT.head(workspace=workspace, owner=owner, stream=stream)))
+        return 0 if row is None else row["last_seq"]
+
+    def delete(self, workspace: str, owner: str) -> Transaction[bool]:
+        """The key and every page; whether there was any."""
+        return bool((yield _CONTENT.delete_key(workspace=workspace, owner=owner)))
+
+    async def read(
+        self, workspace: str, owner: str, stream: str, after: int = 0, up_to_bytes: int = MAX_PAGE
+    ) -> list[ContentPage]:
+        """The next pages that hold numbers above `after`: at least one if there is any, else as many as fit.
+
+        The first may begin before `after`. Nothing, and another's, is an empty list.
+        """
+        wrapped, rows = await self._database.read(_pages, workspace, owner, stream, after, up_to_bytes)
+        if wrapped is None:
+            return []
+        key = self._sealer.open_data_key(wrapped, content_bound(workspace, owner))
+        return [_opened(key, row, workspace, owner, stream) for row in rows]
+
+    def _key(self, workspace: str, owner: str) -> Transaction[DataKey]:
+        bound = content_bound(workspace, owner)
+        if wrapped := (yield from _wrapped_key(workspace, owner)):
+            return self._sealer.open_data_key(wrapped, bound)
+        wrapped, key = self._sealer.new_data_key(bound)
+        try:
+            yield _CONTENT.add_key(
+                workspace=workspace,
+                owner=owner,
+                key_id=wrapped.key_id,
+                wrapped_key=wrapped.wrapped_key,
+                now=self._clock.now_ms(),
+            )
+        except Dangling:
+            raise NotFound(
+                "cannot store content there: there is no such workspace; create it first"
+            ) from None
+        return key
+
+
+def _advance(workspace: str, owner: str, stream: str, head: int, last_seq: int) -> Transaction[None]:
+    place = {"workspace": workspace, "owner": owner, "stream": stream}
+    if (yield _CONTENT.advance(**place, head=head, last_seq=last_seq)):
+        return
+    row = only((yield _CONTENT.head(**place)))
+    if row is not None or head != 0:
+        end = 0 if row is None else row["last_seq"]
+        raise Conflict(
+            f"cannot store a page that starts at {head + 1}: the stream ends at {end}; send what follows it",
+            {"head": end},
+        )
+    yield _CONTENT.begin(**place, last_seq=last_seq)
+
+
+def _wrapped_key(workspace: str, owner: str) -> Transaction[WrappedKey | None]:
+    row = only((yield _CONTENT.find_key(workspace=workspace, owner=owner)))
+    return None if row is None else WrappedKey(row["key_id"], row["wrapped_key"])
+
+
+def _pages(
+    workspace: str, owner: str, stream: str, after: int, up_to_bytes: int
+) -> Transaction[tuple[WrappedKey | None, Rows]]:
+    wrapped = yield from _wrapped_key(workspace, owner)
+    place = {"workspace": workspace, "owner": owner, "stream": stream, "after": after}
+    sizes = yield _CONTENT.sizes(**place, limit=MAX_READ_PAGES)
+    last = max(_fitting(sizes, up_to_bytes), default=None)
+    if wrapped is None or last is None:
+        return None, []
+    return wrapped, (yield _CONTENT.pages(**place, last=last))
+
+
+def _fitting(sizes: Rows, up_to_bytes: int) -> Iterator[int]:
+    for position, row in enumerate(sizes):
+        up_to_bytes -= row["plain_bytes"]
+        if position and up_to_bytes < 0:
+            return
+        yield row["last_seq"]
+
+
+def _opened(key: DataKey, row: Row, workspace: str, owner: str, stream: str) -> ContentPage:
+    first, last = row["first_seq"], row["last_seq"]
+    return ContentPage(
+        first, last, key.open_page(row["body"], _page_bound(workspace, owner, stream, first, last))
+    )
+
+
+def _page_bound(workspace: str, owner: str, stream: str, first_seq: int, last_seq: int) -> tuple[str, ...]:
+    return ("page", workspace, owner, stream, str(first_seq), str(last_seq))
+
+
+# A wrong key is noticed at the start, before anything is sealed or hashed with it.
+#
+# The database knows the check value of each key, from which the key does not follow. The first start records them.
+#
+# INV-C1  With a wrong vault key or pepper the server does not start, and nothing has changed.
+# INV-C2  A vault key may go only when nothing is sealed with it any more.
+
+VAULT: Final = "vault"
+PEPPER: Final = "pepper"
+
+_KEY_CHECKS: Final = Queries("keychecks")
+
+
+async def check_keys(database: Database, keys: Keys, now_ms: int) -> None:
+    """Raises `ConfigInvalid` with every problem and the setting to correct."""
+    await database.transact(check, keys, now_ms)
+
+
+def check(keys: Keys, now_ms: int) -> Transaction[None]:
+    problems = [
+        *(yield from _vault_problems(keys.vault, now_ms)),
+        *(yield from _pepper_problems(keys, now_ms)),
+    ]
+    if problems:
+        lines = "".join(f"\n- {problem}" for problem in problems)
+        raise ConfigInvalid(
+            f"cannot use these keys with this database; correct this:{lines}", {"problems": problems}
+        )
+
+
+def verify_or_record(name: str, value: bytes, now_ms: int) -> Transaction[bool]:
+    """Whether it is the value of the first time; this time may be the first."""
+    yield _KEY_CHECKS.record(name=name, value=value, now=now_ms)
+    (row,) = yield _KEY_CHECKS.find(name=name)
+    return compare_digest(row["value"], value)
+
+
+def _vault_problems(ring: KeyRing, now_ms: int) -> Transaction[list[str]]:
+    setting = f"{variable('vault_key')} (or `vault` in keys.json)"
+    used = yield from keys_in_use()
+    unknown = {key_id: count for key_id, count in used.items() if ring.find(key_id) is None}
+    if unknown:
+        return [
+            f"{setting} lacks key {key_id!r}, with which {count} values are sealed: put it back, after the current one"
+            for key_id, count in sorted(unknown.items())
+        ]
+    if (yield from verify_or_record(VAULT, check_value(ring.current), now_ms)):
+        return []
+    (row,) = yield _KEY_CHECKS.find(name=VAULT)
+    if not any(matches(key, row["value"]) for key in ring.older):
+        return [
+            f"{setting} is another key than this database knows: put the former one back, after the current one"
+        ]
+    yield _KEY_CHECKS.replace(name=VAULT, value=check_value(ring.current), now=now_ms)  # it was rotated
+    return []
+
+
+def _pepper_problems(keys: Keys, now_ms: int) -> Transaction[list[str]]:
+    setting = f"{variable('token_pepper')} (or `pepper` in keys.json)"
+    if (yield from verify_or_record(PEPPER, derive(key_bytes(keys.pepper), "pepper check"), now_ms)):
+        return []
+    return [f"{setting} is not the one that the tokens here were hashed with: put the former one back"]
