@@ -70,7 +70,7 @@ async def test_a_crowd_at_two_servers_gets_through_and_nobody_twice(database: Ei
 
 
 async def test_a_line_that_does_not_move_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "TURN_LIMIT", 0.05)
+    monkeypatch.setattr(counters, "TURN_LIMIT", 0.05)
     begun, held = asyncio.Event(), asyncio.Event()
 
     class Stuck:

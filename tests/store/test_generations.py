@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.store.backends import ALL, DURABLE, make_backend
 
 from legation.errors import Conflict, NotFound, StorageFailed
-from legation.store import codec
+from legation.store import codec, files
 from legation.store.backend import MemoryBackend, Op, Replace
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
@@ -312,7 +312,7 @@ async def test_a_generation_whose_writing_fails_is_there_or_is_refused(
             await stream.set_meta(b'{"n":1}')
             refused = False
             with monkeypatch.context() as broken:
-                broken.setattr(linefile, step, failing_at(number, getattr(linefile, step)))
+                broken.setattr(files, step, failing_at(number, getattr(files, step)))
                 try:
                     await stream.replace(drafts(4, 8), meta=b'{"n":2}')
                 except StorageFailed:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from legation.errors import StorageFailed
+from legation.store import files
 from legation.store import jsonl as jsonl_module
 from legation.store.backend import StorageTrouble
 from legation.store.jsonl import JsonlBackend, stream_info
@@ -111,7 +112,7 @@ async def test_a_replace_that_fails_leaves_a_closed_stream_closed(
         await stream.append([Draft("x", b"1")])
         await stream.close()
         with monkeypatch.context() as full:
-            full.setattr(linefile, "write_all", no_room)
+            full.setattr(files, "write_all", no_room)
             with pytest.raises(StorageFailed, match="free some space"):
                 await stream.replace([Draft("x", b"2")])
         assert stream.info().state == "closed"
@@ -126,7 +127,7 @@ def no_room(*_: object) -> None:
 DELETES = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from legation.store import jsonl, linefile
+from legation.store import files, jsonl
 from legation.store.log import EventLog
 from legation.wire.events import Draft
 
@@ -138,7 +139,7 @@ async def main():
         stream = await log.stream("ses_a")
         await stream.append([Draft("x", b'"quiet"')])
         if sys.argv[2] == "first":
-            linefile.write_atomically = die
+            files.write_atomically = die
         else:
             Path.unlink = die
         await stream.delete()

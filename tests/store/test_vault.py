@@ -12,6 +12,7 @@ from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, St
 from legation.secret import Secret
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Row, Transaction, parse
+from legation.store.secrets import vault as vault_module
 from legation.store.secrets.keys import KeyRing
 from legation.store.secrets.sealing import Sealer
 from legation.store.secrets.vault import MAX_BUNDLE, ContentStore, Vault, keys_in_use
@@ -180,7 +181,7 @@ async def test_a_key_that_is_not_here_is_named_with_its_setting(database: Either
 async def test_rewrapping_puts_everything_under_the_current_key(
     database: Either, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewrapping, "BATCH", 3)
+    monkeypatch.setattr(vault_module, "BATCH", 3)
     old, new = new_key(), new_key()
     former = Sealer(KeyRing(old))
     vault, content = await new_vault(database, former), ContentStore(database, former, SystemClock())
@@ -206,7 +207,7 @@ async def test_rewrapping_puts_everything_under_the_current_key(
 async def test_rewrapping_goes_on_where_it_was_stopped(
     database: Either, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewrapping, "BATCH", 2)
+    monkeypatch.setattr(vault_module, "BATCH", 2)
     old, new = new_key(), new_key()
     vault = await new_vault(database, Sealer(KeyRing(old)))
     for _ in range(5):
@@ -226,7 +227,7 @@ async def test_rewrapping_goes_on_where_it_was_stopped(
 async def test_rewrapping_twice_at_once_beside_puts_and_deletions_loses_nothing(
     database: Either, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewrapping, "BATCH", 4)
+    monkeypatch.setattr(vault_module, "BATCH", 4)
     old, new = new_key(), new_key()
     vault = await new_vault(database, Sealer(KeyRing(old)))
     ids = [await vault.put("local", f"run_{n % 5}", BUNDLE) for n in range(30)]

@@ -37,7 +37,6 @@ from legation.store.datafolder import (
     restore_prefix,
 )
 from legation.store.files import FolderLock, sync_folder
-from legation.store.secrets.passphrase import MAGIC, Unsealing, is_sealed
 
 if TYPE_CHECKING:
     from legation.secret import Secret
@@ -412,6 +411,9 @@ def _unpack(copy: Path, fresh: Path, passphrase: Secret | None, progress: Progre
 
 def _content(copy: Path, file: IO[bytes], passphrase: Secret | None, progress: Progress) -> io.RawIOBase:
     """The tar, opened if it is sealed. It may come through a pipe, and is read once."""
+    # Ciphers, which take long to load: only a restore needs them.
+    from legation.store.secrets.passphrase import MAGIC, Unsealing, is_sealed
+
     beginning = file.read(len(MAGIC))
     source = _Counting(beginning, file, progress)
     if not is_sealed(beginning):

@@ -1,4 +1,4 @@
-"""Files that outlive a crash: written durably or replaced as a whole, locked by one process, believed only if they are their owner's."""
+"""Files and folders on disk: opened without following a link, replaced as a whole, changed by one process at a time."""
 
 from __future__ import annotations
 
@@ -6,124 +6,38 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from legation.errors import ConfigInvalid, Conflict, StorageFailed
-from legation.store import codec
 from legation.store.datafolder import make_folder
-from legation.wire.events import Event
 
-# A file of event lines whose numbers rise: found by bisection, read in whole lines, written durably.
+READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us up
+CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_CHUNK = 64 * 1024
+# A reader that looks whether the owner lives holds the lock for the length of that look: its time.
+LOOK_LIMIT: Final = 0.25
+_LOOK_PAUSE: Final = 0.005
+# Another process changes a file of the same folder: the time of a few small writes on a slow disk.
+TURN_LIMIT: Final = 10.0
+_TURN_PAUSE: Final = 0.01
 
 
-def read_events(
-    path: Path, after: int, up_to_bytes: int, on_malformed: Callable[[bytes], None]
-) -> list[Event]:
-    """The next events above `after` from whole lines only, about `up_to_bytes` of them."""
+def open_below(at: int, name: str, *, mode: int | None = None, durable: bool = False) -> int:
+    """Open a folder in an open one, never through a link. With a `mode` it is made where there is none."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(name, FOLDER, dir_fd=at)
     except FileNotFoundError:
-        return []
-    try:
-        offset = _seek_seq(fd, os.fstat(fd).st_size, after)
-        events: list[Event] = []
-        want = up_to_bytes
-        while not events:
-            block = os.pread(fd, want, offset)
-            whole = block.rfind(b"\n") + 1
-            if not whole:
-                if len(block) < want:
-                    break
-                want *= 4  # one line longer than a block
-                continue
-            events = codec.decode(block[:whole], after, on_malformed)
-            offset += whole
-        return events
-    finally:
-        os.close(fd)
-
-
-def _seek_seq(fd: int, size: int, after: int) -> int:
-    """The offset of a line start at or shortly before the first event above `after`, by bisection."""
-    low, high = 0, size
-    while high - low > _CHUNK:
-        middle = (low + high) // 2
-        found = _next_event(fd, middle, high)
-        if found is None or found[1] > after:
-            high = middle
-        else:
-            low = found[0]
-    return low
-
-
-def _next_event(fd: int, offset: int, end: int) -> tuple[int, int] | None:
-    """(offset, number) of the first well-formed line that starts after `offset`, before `end`."""
-    start = _next_line(fd, offset)
-    while start is not None and start < end:
-        stop = _next_line(fd, start)
-        if stop is None:
-            return None
-        event = _try_decode(os.pread(fd, stop - 1 - start, start))
-        if event:
-            return start, event.seq
-        start = stop
-    return None
-
-
-def _next_line(fd: int, offset: int) -> int | None:
-    """The offset just behind the next newline; a line of any length is only looked through."""
-    while block := os.pread(fd, _CHUNK, offset):
-        newline = block.find(b"\n")
-        if newline >= 0:
-            return offset + newline + 1
-        offset += len(block)
-    return None
-
-
-def first_event(path: Path) -> Event | None:
-    events = read_events(path, 0, _CHUNK, lambda _: None)
-    return events[0] if events else None
-
-
-def last_event(path: Path) -> Event | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        end = end_of_last_line(fd, os.fstat(fd).st_size)
-        while end > 0:
-            start = end_of_last_line(fd, end - 1)
-            event = _try_decode(os.pread(fd, end - 1 - start, start))
-            if event:
-                return event
-            end = start
-        return None
-    finally:
-        os.close(fd)
-
-
-def end_of_last_line(fd: int, size: int) -> int:
-    """The offset just behind the last newline before `size`; 0 when there is none."""
-    while size > 0:
-        start = max(0, size - _CHUNK)
-        newline = os.pread(fd, size - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        size = start
-    return 0
-
-
-def _try_decode(line: bytes) -> Event | None:
-    try:
-        return codec.decode_line(line)
-    except ValueError:
-        return None
+        if mode is None:
+            raise
+    with suppress(FileExistsError):  # another was faster
+        os.mkdir(name, mode, dir_fd=at)
+        if durable:
+            os.fsync(at)
+    return os.open(name, FOLDER, dir_fd=at)
 
 
 def write_all(fd: int, data: bytes, offset: int) -> None:
@@ -134,22 +48,16 @@ def write_all(fd: int, data: bytes, offset: int) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    with written_beside(path, data):
-        pass
-
-
-@contextmanager
-def written_beside(path: Path, data: bytes) -> Iterator[None]:
-    """The data are durable beside the file; at the end they take its place, unless there was an error."""
+    """Replace the file durably and in one step; it is its owner's alone."""
     temporary = path.with_name(path.name + ".new")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(fd, 0o600)  # whatever the umask took, a folder's default gave, or a crash left
             write_all(fd, data, 0)
             os.fsync(fd)
         finally:
             os.close(fd)
-        yield
         temporary.replace(path)
     except OSError:
         with suppress(OSError):  # it would only take up room
@@ -166,14 +74,98 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-# One owner per folder: an advisory lock that dies with its process, and the owner's pid for the message.
+# A small file in the data folder: read when asked, replaced as a whole, by one writer at a time.
 
-# A reader that looks whether the owner lives holds the lock for the length of that look: its time.
-LOOK_LIMIT = 0.25
-_LOOK_PAUSE = 0.005
+
+def read_private(path: Path, largest: int, *, secret: bool = False) -> bytes:
+    """Read a file that others cannot change, nor read where it is `secret`; any other one is not believed:
+    `ConfigInvalid`. FileNotFoundError where there is none."""
+    try:
+        fd = os.open(path, READ)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = "it is a link" if path.is_symlink() else error.strerror
+        raise ConfigInvalid(
+            f"cannot use {path}: {reason}; make it a file that only its owner can read"
+        ) from error
+    try:
+        # Of the open file, not of the path: that may be another one by now.
+        if fault := _fault(path, os.fstat(fd), largest, secret=secret):
+            raise ConfigInvalid(f"cannot use {path}: {fault}")
+        return os.read(fd, largest)
+    finally:
+        os.close(fd)
+
+
+def _fault(path: Path, status: os.stat_result, largest: int, *, secret: bool) -> str | None:
+    if not stat.S_ISREG(status.st_mode):
+        return "it is not a file; remove it"
+    if status.st_uid != os.geteuid():
+        return (
+            f"it belongs to user {status.st_uid}, not to {os.geteuid()}; run Legation as its owner, or give it to "
+            "this user with chown"
+        )
+    mode = f"{stat.S_IMODE(status.st_mode):04o}"
+    if secret and status.st_mode & 0o077:
+        return f"others can read or change it (mode {mode}); run `chmod 600 {path}`, and rotate the keys if somebody did"
+    if status.st_mode & 0o022:
+        return f"others can change it (mode {mode}); look at what it says, then run `chmod 600 {path}`"
+    if status.st_size > largest:
+        return f"it is too long, more than {largest} bytes; restore it from a backup, or remove it"
+    return None
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Only as the `sole_writer`: a file of the temporary name is what a crash left."""
+    with _storage(path):
+        path.with_name(path.name + ".new").unlink(missing_ok=True)
+        write_atomically(path, content)
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Be the only one who changes files of that folder; the lock is on the folder and dies with its process. Blocks."""
+    with _storage(path):
+        make_folder(path.parent)
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            _lock(fd, TURN_LIMIT, _TURN_PAUSE)
+        except BlockingIOError:
+            raise StorageFailed(
+                f"cannot change {path}: another process is doing so; try again when it is done"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write {path}: {error.strerror}; check the folder and its disk"
+        ) from error
+
+
+def _lock(fd: int, limit: float, pause: float) -> None:
+    """Take the lock within that time; BlockingIOError where somebody keeps it."""
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(pause)
 
 
 class FolderLock:
+    """One owner per folder: an advisory lock that dies with its process, and the owner's pid for the message."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
@@ -182,7 +174,7 @@ class FolderLock:
         make_folder(self._path.parent)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _lock(fd)
+            _lock(fd, LOOK_LIMIT, _LOOK_PAUSE)
             _must_be_the_one_there(fd, self._path)
         except BlockingIOError:
             owner = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
@@ -200,17 +192,6 @@ class FolderLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-
-def _lock(fd: int) -> None:
-    deadline = time.monotonic() + LOOK_LIMIT
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_LOOK_PAUSE)
 
 
 def _must_be_the_one_there(fd: int, path: Path) -> None:
@@ -238,103 +219,3 @@ def owner_alive(path: Path) -> bool:
         return False
     finally:
         os.close(fd)
-
-
-# A small file in the data folder that is its owner's alone: read when asked, replaced as a whole, one writer at a time.
-
-# Another process changes a file of the same folder: the time of a few small writes on a slow disk.
-TURN_LIMIT: Final = 10.0
-_TURN_PAUSE: Final = 0.01
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us up
-_MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def read(path: Path, largest: int) -> bytes | None:
-    """None where there is no such file. One that others may change is not believed: `ConfigInvalid`."""
-    try:
-        fd = os.open(path, _READ)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        reason = "it is a link" if path.is_symlink() else error.strerror
-        raise ConfigInvalid(
-            f"cannot use {path}: {reason}; make it a file that only its owner can read"
-        ) from error
-    try:
-        _check(path, os.fstat(fd), largest)
-        return os.read(fd, largest)
-    finally:
-        os.close(fd)
-
-
-def _check(path: Path, status: os.stat_result, largest: int) -> None:
-    """Of the open file, not of the path: that may be another one by now."""
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigInvalid(f"cannot use {path}: it is not a file; remove it")
-    if status.st_uid != os.geteuid():
-        raise ConfigInvalid(
-            f"cannot use {path}: it belongs to user {status.st_uid}, not to {os.geteuid()}; run Legation as its owner"
-        )
-    if status.st_mode & 0o022:
-        raise ConfigInvalid(
-            f"cannot use {path}: others can change it; look at what it says, then run `chmod 600 {path}`"
-        )
-    if status.st_size > largest:
-        raise ConfigInvalid(f"cannot use {path}: it is longer than {largest} bytes; correct or remove it")
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Durably, and in one step. Only while `alone`: a file of the temporary name is what a crash left."""
-    temporary = path.with_name(path.name + ".new")
-    with _told_as_storage(path):
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        fd = os.open(temporary, _MAKE, 0o600)
-        try:
-            os.fchmod(fd, 0o600)  # whatever the umask took or a folder's default gave
-            write_all(fd, content, 0)
-            os.fsync(fd)
-            temporary.replace(path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        finally:
-            os.close(fd)
-        sync_folder(path.parent)
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """One at a time changes files of that folder; the lock is on the folder and dies with its process. Blocks."""
-    with _told_as_storage(path):
-        make_folder(path.parent)
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _take_turn(fd, path)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _take_turn(fd: int, path: Path) -> None:
-    deadline = time.monotonic() + TURN_LIMIT
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise StorageFailed(
-                    f"cannot change {path}: another process is doing so; try again when it is done"
-                ) from None
-            time.sleep(_TURN_PAUSE)
-
-
-@contextmanager
-def _told_as_storage(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(
-            f"cannot write {path}: {error.strerror}; check the folder and its disk"
-        ) from error

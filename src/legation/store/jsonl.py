@@ -39,6 +39,9 @@ from legation.wire.events import Event
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 OPEN_FILES = 128  # streams of which the file is kept open: a share of what a process may have
+READ_BYTES = 512 * 1024
+POLL = 0.1  # seconds between looks at a file that somebody else writes
+_CHUNK = 64 * 1024
 
 
 class _Side(msgspec.Struct, frozen=True):
@@ -125,7 +128,7 @@ class JsonlBackend:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
-            whole = files.end_of_last_line(fd, size)
+            whole = end_of_last_line(fd, size)
             if whole < size:
                 os.ftruncate(fd, whole)
                 os.fsync(fd)
@@ -242,7 +245,7 @@ class JsonlBackend:
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         with self._reading():
-            return files.read_events(
+            return read_events(
                 self._events_path(stream), after, up_to_bytes, lambda line: self._malformed(stream, line)
             )
 
@@ -299,7 +302,7 @@ def load_path(folder: Path, stream: str) -> Path:
 def stream_info(folder: Path, stream: str) -> StreamInfo:
     side, path = read_side(side_path(folder, stream)), events_path(folder, stream)
     load = read_load(folder, stream)
-    last = files.last_event(path)
+    last = last_event(path)
     head = max(last.seq if last else 0, side.head)
     if load is not None and head >= load.last:
         side = load.side
@@ -307,7 +310,7 @@ def stream_info(folder: Path, stream: str) -> StreamInfo:
         head = min(head, load.first - 1)
     first_seq = side.first_seq
     if not first_seq:
-        first = files.first_event(path)
+        first = first_event(path)
         first_seq = first.seq if first else 1
     return StreamInfo(stream, side.workspace, side.state, first_seq, head, bytes(side.meta), side.earlier)
 
@@ -324,7 +327,7 @@ def read_load(folder: Path, stream: str) -> _Load | None:
 
 
 def _has(path: Path, load: _Load) -> bool:
-    last = files.last_event(path)
+    last = last_event(path)
     return last is not None and last.seq >= load.last
 
 
@@ -341,13 +344,117 @@ def _stream_of(path: Path) -> str:
     return unquote(path.stem)
 
 
-# Reading a JSONL stream that another process may be writing: owns nothing, changes nothing.
+# A file of event lines whose numbers rise: found by bisection, read in whole lines.
 
-READ_BYTES = 512 * 1024
-POLL = 0.1  # seconds between looks at a file that somebody else writes
+
+def read_events(
+    path: Path, after: int, up_to_bytes: int, on_malformed: Callable[[bytes], None]
+) -> list[Event]:
+    """The next events above `after` from whole lines only, about `up_to_bytes` of them."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    try:
+        offset = _seek_seq(fd, os.fstat(fd).st_size, after)
+        events: list[Event] = []
+        want = up_to_bytes
+        while not events:
+            block = os.pread(fd, want, offset)
+            whole = block.rfind(b"\n") + 1
+            if not whole:
+                if len(block) < want:
+                    break
+                want *= 4  # one line longer than a block
+                continue
+            events = codec.decode(block[:whole], after, on_malformed)
+            offset += whole
+        return events
+    finally:
+        os.close(fd)
+
+
+def _seek_seq(fd: int, size: int, after: int) -> int:
+    """The offset of a line start at or shortly before the first event above `after`, by bisection."""
+    low, high = 0, size
+    while high - low > _CHUNK:
+        middle = (low + high) // 2
+        found = _next_event(fd, middle, high)
+        if found is None or found[1] > after:
+            high = middle
+        else:
+            low = found[0]
+    return low
+
+
+def _next_event(fd: int, offset: int, end: int) -> tuple[int, int] | None:
+    """(offset, number) of the first well-formed line that starts after `offset`, before `end`."""
+    start = _next_line(fd, offset)
+    while start is not None and start < end:
+        stop = _next_line(fd, start)
+        if stop is None:
+            return None
+        event = _try_decode(os.pread(fd, stop - 1 - start, start))
+        if event:
+            return start, event.seq
+        start = stop
+    return None
+
+
+def _next_line(fd: int, offset: int) -> int | None:
+    """The offset just behind the next newline; a line of any length is only looked through."""
+    while block := os.pread(fd, _CHUNK, offset):
+        newline = block.find(b"\n")
+        if newline >= 0:
+            return offset + newline + 1
+        offset += len(block)
+    return None
+
+
+def first_event(path: Path) -> Event | None:
+    events = read_events(path, 0, _CHUNK, lambda _: None)
+    return events[0] if events else None
+
+
+def last_event(path: Path) -> Event | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        end = end_of_last_line(fd, os.fstat(fd).st_size)
+        while end > 0:
+            start = end_of_last_line(fd, end - 1)
+            event = _try_decode(os.pread(fd, end - 1 - start, start))
+            if event:
+                return event
+            end = start
+        return None
+    finally:
+        os.close(fd)
+
+
+def end_of_last_line(fd: int, size: int) -> int:
+    """The offset just behind the last newline before `size`; 0 when there is none."""
+    while size > 0:
+        start = max(0, size - _CHUNK)
+        newline = os.pread(fd, size - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        size = start
+    return 0
+
+
+def _try_decode(line: bytes) -> Event | None:
+    try:
+        return codec.decode_line(line)
+    except ValueError:
+        return None
 
 
 class JsonlReader:
+    """A stream that another process may be writing: owns nothing, changes nothing."""
+
     def __init__(self, folder: Path, stream: str) -> None:
         self._folder = folder
         self._stream = stream
@@ -375,7 +482,7 @@ class JsonlReader:
         return starts[number - 1], starts[number] - 1 if number < len(starts) else None
 
     def read(self, after: int, on_malformed: Callable[[bytes], None]) -> list[Event]:
-        return files.read_events(events_path(self._folder, self._stream), after, READ_BYTES, on_malformed)
+        return read_events(events_path(self._folder, self._stream), after, READ_BYTES, on_malformed)
 
     def batches(
         self, after: int, on_malformed: Callable[[bytes], None], *, follow: bool = False

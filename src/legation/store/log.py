@@ -36,6 +36,7 @@ from legation.store.backend import (
     named,
 )
 from legation.store.stream import Stream, log_closed
+from legation.tasks import finish
 from legation.wire.events import Event
 
 # Group commit: one thread that commits whatever waits, as one unit, again and again.
@@ -212,12 +213,7 @@ class EventLog:
     async def __aexit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        closing = asyncio.create_task(self._close())
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await asyncio.wait({closing})  # what waits is saved all the same, and the store is free then
-            raise
+        await finish(self._close())  # what waits is saved all the same, and the store is free then
 
     async def _close(self) -> None:
         for stream in list(self._streams.values()):

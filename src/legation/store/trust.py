@@ -65,8 +65,9 @@ class TrustedFolders:
 
     def all(self) -> tuple[TrustedFolder, ...]:
         """By path."""
-        content = files.read(self._path, _LARGEST)
-        if content is None:
+        try:
+            content = files.read_private(self._path, _LARGEST)
+        except FileNotFoundError:
             return ()
         try:
             file = msgspec.json.decode(content, type=_File)
@@ -92,7 +93,7 @@ class TrustedFolders:
 
     def add(self, new: TrustedFolder) -> TrustedFolder:
         """What `checked` made. One that is trusted already stays as it is."""
-        with files.alone(self._path):
+        with files.sole_writer(self._path):
             others = []
             for each in self.all():
                 if each.path != new.path:
@@ -125,7 +126,7 @@ class TrustedFolders:
         return TrustedFolder(id=new_id("trf", now_ms=now_ms), path=real, inode=inode, by=by, at=now_ms)
 
     def remove(self, id_: str) -> TrustedFolder:
-        with files.alone(self._path):
+        with files.sole_writer(self._path):
             folders = self.all()
             removed = next((each for each in folders if each.id == id_), None)
             if removed is None:
@@ -135,7 +136,7 @@ class TrustedFolders:
 
     def _write(self, folders: list[TrustedFolder]) -> None:
         file = _File(VERSION, tuple(sorted(folders, key=lambda each: each.path)))
-        files.replace(self._path, msgspec.json.format(msgspec.json.encode(file)) + b"\n")
+        files.replace_private(self._path, msgspec.json.format(msgspec.json.encode(file)) + b"\n")
 
     def _is_ours(self, real: str) -> bool:
         return _beneath(real, self._data)

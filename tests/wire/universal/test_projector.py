@@ -642,7 +642,7 @@ def test_the_end_of_a_message_joins_few_pieces_however_many_there_were(
         joined.append(len(literals))
         return one_literal(literals)
 
-    monkeypatch.setattr(speech, "_one_literal", counted)
+    monkeypatch.setattr(text_items, "_one_literal", counted)
     told = log(*turn(*[chunk(f"{number} ") for number in range(20_000)]))
     fed, run = Projector(FACTS), Projector(FACTS)
     found = [json.loads(each.encode()) for event in told for each in fed.feed(event)]
@@ -702,7 +702,7 @@ def test_a_text_is_written_when_it_comes_and_not_again_at_the_end_of_its_message
         encoded.append(len(found))
         return found
 
-    monkeypatch.setattr(speech, "json_bytes", counted)
+    monkeypatch.setattr(text_items, "json_bytes", counted)
     projector = Projector(FACTS)
     *said, ended = log(
         *[chunk("\n" * 400_000) for _ in range(5)], PromptFinished(turn="t", stop_reason="end_turn")

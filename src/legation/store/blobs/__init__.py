@@ -2,4 +2,4 @@
 
 from legation.store.blobs.base import BlobInfo, BlobReader, Blobs, Content, open_blobs, workspace_key
 
-__all__ = ["BlobInfo", "Blobs", "Content", "Reading", "open_blobs", "workspace_key"]
+__all__ = ["BlobInfo", "BlobReader", "Blobs", "Content", "open_blobs", "workspace_key"]

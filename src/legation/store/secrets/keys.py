@@ -12,7 +12,6 @@ import base64
 import hashlib
 import hmac
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +141,7 @@ def load_keys(path: Path, given: Mapping[str, Secret | None], *, require_given: 
     if require_given:
         problems += [f"{variable(name)} is not set: set it on every server; {_MAKE_ONE}" for name in absent]
     elif absent and not problems:  # nothing is written for an installation that does not start
-        kept = open_file(path)
+        kept = open_key_file(path)
         vault, pepper, cookie = vault or kept.vault, pepper or kept.pepper, cookie or kept.cookie
     if problems or not (vault and pepper and cookie):
         lines = "".join(f"\n- {problem}" for problem in problems)
@@ -175,8 +174,6 @@ def _given_key(name: str, secret: Secret | None, problems: list[str]) -> Secret 
 VERSION: Final = 1
 _LARGEST: Final = 64 * 1024  # bytes; a ring of a thousand keys
 
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us up
-
 
 class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
@@ -190,7 +187,7 @@ def open_key_file(path: Path) -> Keys:
     try:
         return _keys(path, _read(path))
     except FileNotFoundError:
-        with files.alone(path):
+        with files.sole_writer(path):
             try:
                 return _keys(path, _read(path))  # another was faster
             except FileNotFoundError:
@@ -201,7 +198,7 @@ def open_key_file(path: Path) -> Keys:
 
 def rotate_key_file(path: Path) -> Key:
     """Puts a new current vault key before the others; seal again what the older ones sealed, then drop them."""
-    with files.alone(path):
+    with files.sole_writer(path):
         file = _existing(path)
         file = msgspec.structs.replace(file, vault=[new_key_text(), *file.vault])
         _write(path, file)
@@ -211,7 +208,7 @@ def rotate_key_file(path: Path) -> Key:
 def renew_key_file(path: Path) -> None:
     """As `rotate_file`, with a new cookie key: every sign-in and every signed link ends. The pepper stays, for with another
     no token would be known; by itself it opens nothing."""
-    with files.alone(path):
+    with files.sole_writer(path):
         file = _existing(path)
         _write(
             path, msgspec.structs.replace(file, vault=[new_key_text(), *file.vault], cookie=new_key_text())
@@ -220,7 +217,7 @@ def renew_key_file(path: Path) -> None:
 
 def drop_older_keys(path: Path) -> tuple[str, ...]:
     """The ids of the keys that are gone now; what is still sealed with one of them can never be opened."""
-    with files.alone(path):
+    with files.sole_writer(path):
         file = _existing(path)
         older = _keys(path, file).vault.older
         if older:
@@ -255,7 +252,7 @@ def _keys(path: Path, file: _KeyFile) -> Keys:
 
 
 def _read(path: Path) -> _KeyFile:
-    text = _text(path)
+    text = files.read_private(path, _LARGEST, secret=True)
     try:
         file = msgspec.json.decode(text, type=_KeyFile)
     except msgspec.DecodeError:  # its text stays here: it is made from the file
@@ -269,41 +266,6 @@ def _read(path: Path) -> _KeyFile:
     return file
 
 
-def _text(path: Path) -> bytes:
-    try:
-        fd = os.open(path, _READ)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        reason = "it is a link" if path.is_symlink() else error.strerror
-        raise ConfigInvalid(
-            f"cannot use {path}: {reason}; make it a file that only its owner can read"
-        ) from error
-    try:
-        _check(path, os.fstat(fd))
-        return os.read(fd, _LARGEST)
-    finally:
-        os.close(fd)
-
-
-def _check(path: Path, status: os.stat_result) -> None:
-    """Of the open file, not of the path: that may be another one by now."""
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigInvalid(f"cannot use {path}: it is not a file; remove it, or give the keys as settings")
-    if status.st_uid != os.geteuid():
-        raise ConfigInvalid(
-            f"cannot use {path}: it belongs to user {status.st_uid}, not to {os.geteuid()}; "
-            "run Legation as its owner, or give it to this user with chown"
-        )
-    if status.st_mode & 0o077:
-        raise ConfigInvalid(
-            f"cannot use {path}: others can read or change it (mode {stat.S_IMODE(status.st_mode):04o}); "
-            f"run `chmod 600 {path}`, and rotate the keys if somebody did"
-        )
-    if status.st_size > _LARGEST:
-        raise ConfigInvalid(f"cannot use {path}: it is too long for a file of keys; restore it from a backup")
-
-
 def _write(path: Path, file: _KeyFile) -> None:
     """Only while alone."""
-    files.replace(path, msgspec.json.format(msgspec.json.encode(file)) + b"\n")
+    files.replace_private(path, msgspec.json.format(msgspec.json.encode(file)) + b"\n")

@@ -9,9 +9,10 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from legation.store.database.transaction import Dialect
+if TYPE_CHECKING:
+    from legation.store.database.transaction import Dialect
 
 _FILE: Final = re.compile(r"(\d{4})_(\w+)\.sql")
 _TYPES: Final[dict[Dialect, dict[str, str]]] = {
