@@ -49,7 +49,7 @@ from legation.wire.api.sessions import (
     Words,
 )
 from legation.wire.api.shape import Page
-from legation.wire.universal.shapes import ItemEvent, Permission, Question, SessionEnded, Text, Turn
+from legation.wire.universal.shapes import ItemEvent, ItemText, Permission, Question, SessionEnded, Turn
 
 if TYPE_CHECKING:
     from legation.client.async_http import AsyncCaller
@@ -309,7 +309,7 @@ class TurnEvents:
     def __init__(self, session: str, message: NewMessage, *, raw: bool) -> None:
         self.path = f"{session_path(session)}/messages/stream"
         self.body: bytes | None = encoded(message)
-        self._text = Text(message.message)
+        self._text = ItemText(message.message)
         self._rest = SessionEvents(session, 0, raw=raw)
         self._query = raw_query(raw)
         self._connected_before = False

@@ -50,17 +50,17 @@ class DataSource(msgspec.Struct, frozen=True, tag="data", omit_defaults=True):
 AttachmentSource: TypeAlias = PathSource | UrlSource | DataSource
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class MessageText(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
-class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+class MessageToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     id: str
     name: str
     input: msgspec.Raw
 
 
-class ToolResult(msgspec.Struct, frozen=True, tag="tool_result", omit_defaults=True):
+class MessageToolResult(msgspec.Struct, frozen=True, tag="tool_result", omit_defaults=True):
     id: str
     output: str
     name: str | None = None
@@ -82,28 +82,36 @@ class FunctionResult(msgspec.Struct, frozen=True, tag="function_result", omit_de
     is_error: bool = False
 
 
-class File(msgspec.Struct, frozen=True, tag="file", omit_defaults=True):
+class MessageFile(msgspec.Struct, frozen=True, tag="file", omit_defaults=True):
     source: AttachmentSource
     mime_type: str | None = None
     filename: str | None = None
     raw: msgspec.Raw | None = None
 
 
-class Image(msgspec.Struct, frozen=True, tag="image", omit_defaults=True):
+class MessageImage(msgspec.Struct, frozen=True, tag="image", omit_defaults=True):
     source: AttachmentSource
     mime_type: str | None = None
 
 
-class ErrorPart(msgspec.Struct, frozen=True, tag="error"):
+class MessageError(msgspec.Struct, frozen=True, tag="error"):
     message: str
 
 
-class UnknownPart(msgspec.Struct, frozen=True, tag="unknown"):
+class MessageUnknown(msgspec.Struct, frozen=True, tag="unknown"):
     raw: msgspec.Raw
 
 
 MessagePart: TypeAlias = (
-    Text | ToolCall | ToolResult | FunctionCall | FunctionResult | File | Image | ErrorPart | UnknownPart
+    MessageText
+    | MessageToolCall
+    | MessageToolResult
+    | FunctionCall
+    | FunctionResult
+    | MessageFile
+    | MessageImage
+    | MessageError
+    | MessageUnknown
 )
 
 
@@ -116,32 +124,32 @@ class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     parent_id: str | None = None
 
 
-class Parsed(msgspec.Struct, frozen=True, tag="parsed"):
+class ParsedMessage(msgspec.Struct, frozen=True, tag="parsed"):
     role: str
     parts: tuple[MessagePart, ...]
     metadata: MessageMetadata
 
 
-class Unparsed(msgspec.Struct, frozen=True, tag="unparsed"):
+class UnparsedMessage(msgspec.Struct, frozen=True, tag="unparsed"):
     raw: LogRow
     error: str
 
 
-class Message(msgspec.Struct, frozen=True, tag="message"):
-    message: Parsed | Unparsed
+class MessageEvent(msgspec.Struct, frozen=True, tag="message"):
+    message: ParsedMessage | UnparsedMessage
 
 
-class Started(msgspec.Struct, frozen=True, tag="started"):
+class StartedEvent(msgspec.Struct, frozen=True, tag="started"):
     details: Metadata
 
 
-class Error(msgspec.Struct, frozen=True, tag="error", omit_defaults=True):
+class ErrorEvent(msgspec.Struct, frozen=True, tag="error", omit_defaults=True):
     message: str
     kind: str | None = None
     details: msgspec.Raw | None = None
 
 
-class Option(msgspec.Struct, frozen=True):
+class AnswerOption(msgspec.Struct, frozen=True):
     label: str
 
 
@@ -149,7 +157,7 @@ class QuestionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """`custom`: any text is an answer."""
 
     question: str
-    options: tuple[Option, ...]
+    options: tuple[AnswerOption, ...]
     multi_select: bool
     custom: bool
     header: str | None = None
@@ -159,13 +167,13 @@ class ToolRef(msgspec.Struct, frozen=True):
     call_id: str
 
 
-class QuestionAsked(msgspec.Struct, frozen=True, tag="question_asked", omit_defaults=True):
+class QuestionEvent(msgspec.Struct, frozen=True, tag="question_asked", omit_defaults=True):
     id: str
     questions: tuple[QuestionInfo, ...]
     tool: ToolRef | None = None
 
 
-class PermissionAsked(msgspec.Struct, frozen=True, tag="permission_asked", omit_defaults=True):
+class PermissionEvent(msgspec.Struct, frozen=True, tag="permission_asked", omit_defaults=True):
     """`patterns` are the paths, commands and addresses that it is about; `reply` is what can be answered."""
 
     id: str
@@ -176,16 +184,18 @@ class PermissionAsked(msgspec.Struct, frozen=True, tag="permission_asked", omit_
     tool: ToolRef | None = None
 
 
-class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+class UnknownEvent(msgspec.Struct, frozen=True, tag="unknown"):
     """An event of the log that the schema has no word for."""
 
     raw: LogRow
 
 
-EventData: TypeAlias = Message | Started | Error | QuestionAsked | PermissionAsked | Unknown
+EventData: TypeAlias = (
+    MessageEvent | StartedEvent | ErrorEvent | QuestionEvent | PermissionEvent | UnknownEvent
+)
 
 
-class UniversalEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+class MessageEnvelope(msgspec.Struct, frozen=True, omit_defaults=True):
     id: int
     timestamp: datetime
     session_id: str
@@ -202,25 +212,25 @@ _block_decoder: Final = msgspec.json.Decoder(ContentBlock)
 def message_part(part: shapes.Part, tool: str, *, failed: bool) -> MessagePart | None:
     """`tool` is the name of the tool that the item is about. A status says nothing that a message could."""
     match part:
-        case shapes.Text(text=text):
-            return Text(text)
-        case shapes.ToolCall(name=name, arguments=given, call_id=call_id):
+        case shapes.ItemText(text=text):
+            return MessageText(text)
+        case shapes.ItemToolCall(name=name, arguments=given, call_id=call_id):
             arguments = msgspec.Raw(given.encode())
-            kind = FunctionCall if _is_function(name) else ToolCall
+            kind = FunctionCall if _is_function(name) else MessageToolCall
             return kind(call_id, name, arguments)
-        case shapes.ToolResult(call_id=call_id, output=output):
+        case shapes.ItemToolResult(call_id=call_id, output=output):
             if _is_function(tool):
                 return FunctionResult(call_id, tool, output, failed)
-            return ToolResult(call_id, output, tool or None, failed)
+            return MessageToolResult(call_id, output, tool or None, failed)
         case shapes.FileRef(path=path):
-            return File(PathSource(path), raw=_raw(part))
-        case shapes.Image(path=path, mime=mime):
-            return Image(_source(path), mime)
-        case shapes.Json(json=raw):
+            return MessageFile(PathSource(path), raw=_raw(part))
+        case shapes.ItemImage(path=path, mime=mime):
+            return MessageImage(_source(path), mime)
+        case shapes.ItemJson(json=raw):
             return _resource(raw)
-        case shapes.Status():
+        case shapes.ItemLabel():
             return None
-    return UnknownPart(_raw(part))
+    return MessageUnknown(_raw(part))
 
 
 def _is_function(name: str) -> bool:
@@ -238,19 +248,19 @@ def _resource(raw: msgspec.Raw) -> MessagePart:
     try:
         block = _block_decoder.decode(raw)
     except (ValueError, RecursionError):
-        return UnknownPart(raw)
+        return MessageUnknown(raw)
     match block:
         case Audio():
-            return File(DataSource(block.data, "base64"), block.mime_type)
+            return MessageFile(DataSource(block.data, "base64"), block.mime_type)
         case ResourceLink():
             source = UrlSource(block.uri)
-            return File(source, block.mime_type, block.name, raw)
+            return MessageFile(source, block.mime_type, block.name, raw)
         case EmbeddedResource(resource=found) if found.text is not None or found.blob is not None:
             held = DataSource(found.text or "")
             if found.text is None:
                 held = DataSource(found.blob or "", "base64")
-            return File(held, found.mime_type, found.uri)
-    return UnknownPart(raw)
+            return MessageFile(held, found.mime_type, found.uri)
+    return MessageUnknown(raw)
 
 
 def _raw(part: shapes.Part) -> msgspec.Raw:
@@ -280,7 +290,7 @@ class ProjectedMessage(msgspec.Struct, frozen=True):
     def apart(self, include_raw: bool = False) -> Sequence[bytes]:  # noqa: ARG002 - as of `encode`
         if not is_long(self.cause):
             match self.data:
-                case Message(message=Parsed(parts=said)) if has_long(said):
+                case MessageEvent(message=ParsedMessage(parts=said)) if has_long(said):
                     pass
                 case _:
                     return ()
@@ -291,7 +301,7 @@ class ProjectedMessage(msgspec.Struct, frozen=True):
         return self._encoded(self.data)
 
     def _encoded(self, data: EventData) -> bytes:
-        event = UniversalEvent(
+        event = MessageEnvelope(
             self.sequence,
             time_of(self.cause),
             self.session.session_id,
@@ -355,13 +365,13 @@ class MessageProjector:
             case shapes.ItemEvent(item=item):
                 return self._item(projected, item)
             case shapes.SessionStarted(metadata=metadata):
-                return Started(metadata)
+                return StartedEvent(metadata)
             case shapes.Error(message=message, code=code, details=details):
-                return Error(message, code, details)
+                return ErrorEvent(message, code, details)
             case shapes.SessionEnded(reason="error") as ended:
-                return Error(ended.message or "", "process_exit", json_value(ended))
+                return ErrorEvent(ended.message or "", "process_exit", json_value(ended))
             case shapes.Unparsed(error=error):
-                return Message(Unparsed(LogRow.of(projected.cause), error))
+                return MessageEvent(UnparsedMessage(LogRow.of(projected.cause), error))
         return self._asked(projected)
 
     def _asked(self, projected: ProjectedEvent) -> EventData | None:
@@ -373,37 +383,37 @@ class MessageProjector:
                 return _question(payload)
             if isinstance(payload, event_types.PermissionAsked):
                 return _permission(payload, projected.cause)
-        return Unknown(LogRow.of(projected.cause)) if projected.has_raw else None
+        return UnknownEvent(LogRow.of(projected.cause)) if projected.has_raw else None
 
     def _item(self, projected: ProjectedEvent, item: shapes.Item) -> EventData | None:
         if projected.type == "item.started":
             return None
         if item.kind in ("status", "unknown"):
-            return Unknown(LogRow.of(projected.cause))
+            return UnknownEvent(LogRow.of(projected.cause))
         failed = item.status == "failed"
         tool = self._tools.get(item.native_item_id or "", "")
         parts = [message_part(part, tool, failed=failed) for part in item.content]
         if item.kind == "tool_call":
             self._note_name(item)
         if failed and projected.synthetic:
-            parts.append(ErrorPart(_NO_END))
+            parts.append(MessageError(_NO_END))
         metadata = MessageMetadata(item.item_id, item.status, item.native_item_id, item.parent_id)
         kept = tuple(part for part in parts if part is not None)
-        return Message(Parsed(item.role or "assistant", kept, metadata))
+        return MessageEvent(ParsedMessage(item.role or "assistant", kept, metadata))
 
     def _note_name(self, item: shapes.Item) -> None:
         for part in item.content:
-            if isinstance(part, shapes.ToolCall):
+            if isinstance(part, shapes.ItemToolCall):
                 self._tools[part.call_id] = part.name
                 if len(self._tools) > 2 * KEPT:  # of those before, the fold itself has forgotten the calls
                     del self._tools[next(iter(self._tools))]
 
 
-def _question(asked: event_types.QuestionAsked) -> QuestionAsked:
+def _question(asked: event_types.QuestionAsked) -> QuestionEvent:
     fields = fields_of(asked.requested_schema)
     about = [asked.message, *([asked.url] if asked.url else [])]
     plain = QuestionInfo("\n".join(about), (), multi_select=False, custom=False)
-    return QuestionAsked(
+    return QuestionEvent(
         asked.id,
         tuple(_info(asked.message, field) for field in fields) or (plain,),
         _tool(asked.tool_call_id),
@@ -413,16 +423,16 @@ def _question(asked: event_types.QuestionAsked) -> QuestionAsked:
 def _info(message: str, field: FormField) -> QuestionInfo:
     return QuestionInfo(
         field.description or message,
-        tuple(Option(choice.label) for choice in field.choices),
+        tuple(AnswerOption(choice.label) for choice in field.choices),
         multi_select=field.many,
         custom=not field.choices,
         header=field.title,
     )
 
 
-def _permission(asked: event_types.PermissionAsked, cause: Event) -> PermissionAsked:
+def _permission(asked: event_types.PermissionAsked, cause: Event) -> PermissionEvent:
     action = asked.action
-    return PermissionAsked(
+    return PermissionEvent(
         asked.id,
         action.tool,
         (*action.commands, *action.paths, *action.urls),

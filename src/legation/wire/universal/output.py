@@ -26,8 +26,8 @@ from legation.wire.universal.shapes import (
     Item,
     ItemDelta,
     ItemEvent,
+    ItemJson,
     ItemKind,
-    Json,
     Part,
     Role,
     SessionFacts,
@@ -427,7 +427,7 @@ class Outbox:
     ) -> None:
         """One that comes all at once: its start is ours, its end is the event itself. What may be large, and is
         for programs, is not said twice."""
-        short = tuple(part for part in content if type(part) is not Json)
+        short = tuple(part for part in content if type(part) is not ItemJson)
         item = Item(self.new_item(), native_id, parent_id, kind, role, short, "in_progress")
         self.emit("item.started", ItemEvent(item), synthetic=True)
         done = ItemEvent(msgspec.structs.replace(item, content=content, status="completed"))

@@ -70,77 +70,77 @@ from legation.wire.universal.output import (
     json_value,
     nests_too_deep,
 )
-from legation.wire.universal.shapes import SessionFacts, Status
+from legation.wire.universal.shapes import ItemLabel, SessionFacts
 from legation.wire.universal.text_items import TextItems, part_of
 from legation.wire.universal.tool_items import ToolItems
 
 # Updates that are no part of the conversation, in a few words; what they say whole stands beside them.
 
 
-def _plan(plan: Plan) -> Status:
+def _plan(plan: Plan) -> ItemLabel:
     done = sum(entry.status == "completed" for entry in plan.entries)
-    return Status("plan", f"{done} of {len(plan.entries)} done")
+    return ItemLabel("plan", f"{done} of {len(plan.entries)} done")
 
 
-def _named_plan(update: PlanUpdate) -> Status:
+def _named_plan(update: PlanUpdate) -> ItemLabel:
     match update.plan:
         case PlanItems(plan_id=name, entries=entries):
             done = sum(entry.status == "completed" for entry in entries)
-            return Status("plan", f"{name}: {done} of {len(entries)} done")
+            return ItemLabel("plan", f"{name}: {done} of {len(entries)} done")
         case PlanFile(plan_id=name, uri=uri):
-            return Status("plan", f"{name}: {uri}")
+            return ItemLabel("plan", f"{name}: {uri}")
         case PlanMarkdown(plan_id=name, content=text):
-            return Status("plan", f"{name}: {text}")
-    return Status("plan", None)
+            return ItemLabel("plan", f"{name}: {text}")
+    return ItemLabel("plan", None)
 
 
-def _commands(update: AvailableCommandsUpdate) -> Status:
-    return Status("commands", ", ".join(command.name for command in update.available_commands))
+def _commands(update: AvailableCommandsUpdate) -> ItemLabel:
+    return ItemLabel("commands", ", ".join(command.name for command in update.available_commands))
 
 
-def setup_words(facts: SetupFacts) -> list[Status]:
-    words = [Status("mode", facts.modes.current_mode_id)] if facts.modes is not None else []
+def setup_words(facts: SetupFacts) -> list[ItemLabel]:
+    words = [ItemLabel("mode", facts.modes.current_mode_id)] if facts.modes is not None else []
     return [*words, *([_config(facts)] if facts.config_options is not None else [])]
 
 
-def _config(update: ConfigOptionUpdate | SetupFacts) -> Status:
+def _config(update: ConfigOptionUpdate | SetupFacts) -> ItemLabel:
     values = [
         f"{option.id}={option.current_value}"
         for option in update.config_options or ()
         if isinstance(option, SelectOption | BooleanOption)
     ]
-    return Status("config", ", ".join(values))
+    return ItemLabel("config", ", ".join(values))
 
 
-def _info(update: SessionInfoUpdate) -> Status:
-    return Status("title", update.title) if update.title is not UNSET else Status("session", None)
+def _info(update: SessionInfoUpdate) -> ItemLabel:
+    return ItemLabel("title", update.title) if update.title is not UNSET else ItemLabel("session", None)
 
 
-def _usage(update: UsageUpdate) -> Status:
+def _usage(update: UsageUpdate) -> ItemLabel:
     cost = f", {update.cost.amount:g} {update.cost.currency}" if update.cost else ""
-    return Status("usage", f"{update.used} of {update.size} tokens{cost}")
+    return ItemLabel("usage", f"{update.used} of {update.size} tokens{cost}")
 
 
-def _session(status: SessionStatus) -> Status:
-    return Status("session", f"{status.status}: {status.reason}" if status.reason else status.status)
+def _session(status: SessionStatus) -> ItemLabel:
+    return ItemLabel("session", f"{status.status}: {status.reason}" if status.reason else status.status)
 
 
-STATES: Final[dict[type, Callable[[Any], Status]]] = {
+STATES: Final[dict[type, Callable[[Any], ItemLabel]]] = {
     Plan: _plan,
     PlanUpdate: _named_plan,
-    PlanRemoved: lambda update: Status("plan", f"{update.plan_id}: removed"),
+    PlanRemoved: lambda update: ItemLabel("plan", f"{update.plan_id}: removed"),
     AvailableCommandsUpdate: _commands,
-    CurrentModeUpdate: lambda update: Status("mode", update.current_mode_id),
+    CurrentModeUpdate: lambda update: ItemLabel("mode", update.current_mode_id),
     ConfigOptionUpdate: _config,
     SessionInfoUpdate: _info,
     UsageUpdate: _usage,
-    Notice: lambda notice: Status(f"{notice.severity}: {notice.title}", notice.description),
-    CompactionUpdate: lambda update: Status("compaction", update.status),
+    Notice: lambda notice: ItemLabel(f"{notice.severity}: {notice.title}", notice.description),
+    CompactionUpdate: lambda update: ItemLabel("compaction", update.status),
     SessionStatus: _session,
-    UnaskingMode: lambda found: Status("mode", f"{found.put_into}: in {found.mode} it would not ask"),
-    ExtensionMessage: lambda sent: Status("extension", sent.method),
-    ExtensionAnswered: lambda answered: Status("extension", f"{answered.method}: answered"),
-    SessionReset: lambda reset: Status("session-reset", reset.reason),
+    UnaskingMode: lambda found: ItemLabel("mode", f"{found.put_into}: in {found.mode} it would not ask"),
+    ExtensionMessage: lambda sent: ItemLabel("extension", sent.method),
+    ExtensionAnswered: lambda answered: ItemLabel("extension", f"{answered.method}: answered"),
+    SessionReset: lambda reset: ItemLabel("session-reset", reset.reason),
 }
 
 
@@ -398,7 +398,7 @@ class Projector:
                 "agent.unparsed", shapes.Unparsed(found.message, found.code), synthetic=True, raw=True
             )
         elif found.code in _NO_TROUBLE:
-            self._show("status", shapes.Status(found.code, found.message))
+            self._show("status", shapes.ItemLabel(found.code, found.message))
         else:
             data = shapes.Error(found.message, found.code, json_value(found.data) if found.data else None)
             self._out.emit("error", data, synthetic=True, raw=True)
@@ -430,7 +430,7 @@ class Projector:
         self._out.emit("agent.unparsed", data, synthetic=True, raw=True)
 
     def _show(self, kind: shapes.ItemKind, *words: shapes.Part) -> None:
-        whole = shapes.Json(embedded(self._out.cause.brief))
+        whole = shapes.ItemJson(embedded(self._out.cause.brief))
         role: shapes.Role = "assistant" if kind == "unknown" else "system"
         cause = self._out.cause.type
         self._out.whole_item(kind, role, (*words, whole), native_id=cause, synthetic=cause not in _OF_AGENTS)

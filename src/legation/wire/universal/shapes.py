@@ -65,15 +65,15 @@ PermissionStatus = Literal["requested", "accept", "accept_for_session", "reject"
 QuestionStatus = Literal["requested", "answered", "rejected"]
 
 
-class Text(msgspec.Struct, frozen=True, tag="text", gc=False):
+class ItemText(msgspec.Struct, frozen=True, tag="text", gc=False):
     text: str
 
 
-class Json(msgspec.Struct, frozen=True, tag="json"):
+class ItemJson(msgspec.Struct, frozen=True, tag="json"):
     json: msgspec.Raw
 
 
-class ToolCall(msgspec.Struct, frozen=True, tag="tool_call", gc=False):
+class ItemToolCall(msgspec.Struct, frozen=True, tag="tool_call", gc=False):
     """`arguments` is JSON in a string."""
 
     name: str
@@ -81,7 +81,7 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call", gc=False):
     call_id: str
 
 
-class ToolResult(msgspec.Struct, frozen=True, tag="tool_result", gc=False):
+class ItemToolResult(msgspec.Struct, frozen=True, tag="tool_result", gc=False):
     call_id: str
     output: str
 
@@ -97,19 +97,21 @@ class Reasoning(msgspec.Struct, frozen=True, tag="reasoning", gc=False):
     visibility: Literal["public", "private"] = "public"
 
 
-class Image(msgspec.Struct, frozen=True, tag="image", gc=False):
+class ItemImage(msgspec.Struct, frozen=True, tag="image", gc=False):
     """`path` is an address, or a `data:` URL that holds the image."""
 
     path: str
     mime: str | None = None
 
 
-class Status(msgspec.Struct, frozen=True, tag="status", gc=False):
+class ItemLabel(msgspec.Struct, frozen=True, tag="status", gc=False):
     label: str
     detail: str | None = None
 
 
-Part: TypeAlias = Text | Json | ToolCall | ToolResult | FileRef | Reasoning | Image | Status
+Part: TypeAlias = (
+    ItemText | ItemJson | ItemToolCall | ItemToolResult | FileRef | Reasoning | ItemImage | ItemLabel
+)
 
 
 class Item(msgspec.Struct, frozen=True):

@@ -107,14 +107,16 @@ def whole_text(event: Event, chunk: Chunk) -> memoryview:
 def part_of(block: ContentBlock) -> shapes.Part:
     match block:
         case Text(text=text):
-            return shapes.Text(text)
+            return shapes.ItemText(text)
         case ImageBlock():
-            return shapes.Image(block.uri or f"data:{block.mime_type};base64,{block.data}", block.mime_type)
+            return shapes.ItemImage(
+                block.uri or f"data:{block.mime_type};base64,{block.data}", block.mime_type
+            )
         case ResourceLink(uri=uri) if (path := path_of(uri)) is not None:
             return shapes.FileRef(path, "read")
         case Unread(value=value):
-            return shapes.Json(json_value(value))
-    return shapes.Json(json_value(block))
+            return shapes.ItemJson(json_value(value))
+    return shapes.ItemJson(json_value(block))
 
 
 def path_of(uri: str) -> str | None:
@@ -321,7 +323,7 @@ def _parts(pieces: Sequence[Piece], *, thinks: bool) -> Iterator[shapes.Part]:
     for piece in _joined(pieces):
         if isinstance(piece, bytes | memoryview):
             text = _as_json(piece)
-            yield shapes.Reasoning(text) if thinks else shapes.Text(text)
+            yield shapes.Reasoning(text) if thinks else shapes.ItemText(text)
         else:
             yield cast(shapes.Part, piece)
 

@@ -101,8 +101,8 @@ def name_of(call: AnyToolCall) -> str:
 
 def call_parts(call: AnyToolCall) -> tuple[shapes.Part, ...]:
     given = {} if call.raw_input is UNSET or call.raw_input is None else call.raw_input
-    part = shapes.ToolCall(name_of(call), json_text(given), call.tool_call_id)
-    return (part, shapes.Status(call.title, call.kind)) if call.title else (part,)
+    part = shapes.ItemToolCall(name_of(call), json_text(given), call.tool_call_id)
+    return (part, shapes.ItemLabel(call.title, call.kind)) if call.title else (part,)
 
 
 def output_of(call: AnyToolCall) -> str:
@@ -120,7 +120,7 @@ def output_of(call: AnyToolCall) -> str:
 
 
 def result_parts(call: AnyToolCall, output: str) -> tuple[shapes.Part, ...]:
-    return (shapes.ToolResult(call.tool_call_id, output), *_shown(call), *_located(call))
+    return (shapes.ItemToolResult(call.tool_call_id, output), *_shown(call), *_located(call))
 
 
 def _shown(call: AnyToolCall) -> Iterator[shapes.Part]:
@@ -135,9 +135,9 @@ def _shown(call: AnyToolCall) -> Iterator[shapes.Part]:
             case Content(content=block):
                 yield part_of(block)
             case Terminal():
-                yield shapes.Json(json_value(each))
+                yield shapes.ItemJson(json_value(each))
             case unread:
-                yield shapes.Json(json_value(unread.value))
+                yield shapes.ItemJson(json_value(unread.value))
 
 
 def _located(call: AnyToolCall) -> Iterator[shapes.FileRef]:
@@ -298,8 +298,8 @@ def _tell(out: Outbox, call: _ToolItem, update: ToolCall | ToolCallUpdate) -> No
     """Something else about the call: as it came."""
     label = update.title or call.known.title or "tool call"
     content = (
-        shapes.Status(label, update.status or call.known.status),
-        shapes.Json(embedded(out.cause.brief)),
+        shapes.ItemLabel(label, update.status or call.known.status),
+        shapes.ItemJson(embedded(out.cause.brief)),
     )
     out.whole_item("status", "tool", content, native_id=update.tool_call_id, parent_id=call.item_id)
 
@@ -317,7 +317,7 @@ def _call_item(call: _ToolItem, status: shapes.ItemStatus) -> shapes.ItemEvent:
 def _result_item(call: _ToolItem, status: shapes.ItemStatus, *, whole: bool = False) -> shapes.ItemEvent:
     """Files and pictures are of the whole result only."""
     native = call.known.tool_call_id
-    content: tuple[shapes.Part, ...] = (shapes.ToolResult(native, call.shown),)
+    content: tuple[shapes.Part, ...] = (shapes.ItemToolResult(native, call.shown),)
     if whole:
         content = result_parts(call.known, call.shown)
     item = shapes.Item(call.result_id, native, call.item_id, "tool_result", "tool", content, status)
