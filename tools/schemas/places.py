@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from legation.agents.catalogue.probe import NO_WAY_OUT
-from legation.agents.install import InstallFolder
+from legation.agents.install.folder import InstallFolder
 from legation.errors import AgentError, TimedOut
 from legation.proc import Child, Command, ProcessLauncher, child_environment
 

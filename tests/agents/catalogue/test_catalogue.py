@@ -11,7 +11,7 @@ from tests.agents.catalogue.machine import CLAUDE, CODEX, Machine
 import legation
 from legation.agents import catalogue as module
 from legation.agents.catalogue.catalogue import home_of
-from legation.agents.install import shipped
+from legation.agents.install.lock import shipped
 from legation.errors import ConfigInvalid, InvalidParams, NotFound, Unavailable
 from legation.host.agent import Places
 from legation.host.options import AgentDefinition

@@ -16,7 +16,7 @@ from tests.agents.install.local_registry import LocalRegistry
 from legation.agents.catalogue.catalogue import home_of
 from legation.agents.catalogue.options import options_of
 from legation.agents.catalogue.probe import examine, login
-from legation.agents.install import shipped
+from legation.agents.install.lock import shipped
 from legation.errors import CapabilityUnsupported
 from legation.proc.tree import children
 

@@ -50,9 +50,9 @@ ONLY_READ = "is required, and ours does not write it"
 # Of the model's own wire, or of the language: types that are published elsewhere.
 ELSEWHERE = {
     "Assistant.message",
-    "User.message",
+    "UserLine.message",
     "StreamEvent.event",
-    *(f"{name}.uuid" for name in ("CommandOutput", "CompactBoundary", "Status", "User")),
+    *(f"{name}.uuid" for name in ("CommandOutput", "CompactBoundary", "StatusLine", "UserLine")),
 }
 
 

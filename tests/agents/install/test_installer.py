@@ -24,8 +24,9 @@ from tests.agents.install.local_registry import (
     tarball,
 )
 
-from legation.agents.install import InstallFolder, Release, TargetMachine, folder, install, uninstall
-from legation.agents.install.lock import Package
+from legation.agents.install.folder import InstallFolder, verify
+from legation.agents.install.installer import install, uninstall
+from legation.agents.install.lock import Package, Release, TargetMachine
 from legation.errors import Conflict, NotFound, StorageFailed, Unavailable
 from legation.testing.clock import FakeClock
 
@@ -288,14 +289,16 @@ def names_in(path: Path) -> list[str]:
 CHILD = """
 import resource, sys, msgspec
 from pathlib import Path
-from legation.agents.install import InstallFolder, Release, Target, install
+from legation.agents.install.folder import InstallFolder
+from legation.agents.install.installer import install
+from legation.agents.install.lock import Release, TargetMachine
 limit = int(sys.argv[4])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 release = msgspec.json.decode(sys.argv[1], type=Release)
 folder = InstallFolder.of(Path(sys.argv[2]), "acme")
 try:
-    install(release, folder, environ={"NPM_CONFIG_REGISTRY": sys.argv[3]}, target=Target("x64", "glibc"))
+    install(release, folder, environ={"NPM_CONFIG_REGISTRY": sys.argv[3]}, target=TargetMachine("x64", "glibc"))
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """

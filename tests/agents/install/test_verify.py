@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from tests.agents.install.local_registry import LocalRegistry, locked, tarball
 
-from legation.agents.install import InstallFolder, Release, TargetMachine, folder, install
-from legation.agents.install.folder import RECORD
+from legation.agents.install.folder import RECORD, InstallFolder, verify
+from legation.agents.install.installer import install
+from legation.agents.install.lock import Release, TargetMachine
 
 pytestmark = pytest.mark.heavy  # each has an installation of its own, brought to disk
 

@@ -11,7 +11,7 @@ from tools.schemas.expression import parse as parsed
 from tools.schemas.fitting import Published
 from tools.schemas.inventory import FOLDER, Definition
 
-from legation.agents.install import shipped
+from legation.agents.install.lock import shipped
 from legation.errors import InvalidParams, NotFound
 from tools import schemas
 from tools.schemas import EXTRACTORS, Inventory, committed, read, written

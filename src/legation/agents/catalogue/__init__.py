@@ -10,10 +10,10 @@ from legation.agents.catalogue.program import How, Start
 from legation.errors import NotFound
 
 __all__ = [
-    "LocalAgent",
     "Catalogue",
     "CatalogueEntry",
     "How",
+    "LocalAgent",
     "SignInState",
     "Start",
     "Way",

@@ -65,7 +65,7 @@ class PendingRequest:
     """A request of ours: its box receives the reply, or None when the wait is called off."""
 
     id: int
-    box: "queue.SimpleQueue[Reply | None]" = field(default_factory=queue.SimpleQueue)
+    box: "queue.SimpleQueue[ClientReply | None]" = field(default_factory=queue.SimpleQueue)
 
 
 def encode(message: Json) -> bytes:

@@ -54,7 +54,7 @@ class ScriptStep:
 @dataclass(frozen=True, slots=True)
 class RepeatedSteps:
     times: int
-    body: "tuple[Step | Repeat, ...]"
+    body: "tuple[ScriptStep | RepeatedSteps, ...]"
 
 
 Script: TypeAlias = tuple[ScriptStep | RepeatedSteps, ...]

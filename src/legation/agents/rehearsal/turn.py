@@ -85,7 +85,7 @@ class RehearsalSession:
 
     record: SavedSession
     store: "SessionStore"
-    turn: "Turn | None" = None
+    turn: "PromptTurn | None" = None
     remembered: dict[str, bool] = field(default_factory=dict)  # tool kind -> what "always" said
 
     @property

@@ -56,7 +56,7 @@ class ReportedCall:
             "content": list(content),
         }
 
-    def __enter__(self) -> "ToolCall":
+    def __enter__(self) -> "ReportedCall":
         self.turn.update({"sessionUpdate": "tool_call", **self.facts})
         return self
 
