@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from legation.agents.rehearsal import steps
 from legation.errors import STATUS, leaves
 from legation.host.session import TABLE, Act, State
 from legation.settings import FIELDS, flag, variable
-from tools import events
+from tools import events, rehearsal
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -21,7 +20,7 @@ def pages() -> dict[str, str]:
         "errors.md": error_codes(),
         "settings.md": settings(),
         "events.md": events.page(),
-        "rehearsal.md": steps.page(),
+        "rehearsal.md": rehearsal.page(),
         "session-states.md": session_states(),
     }
 

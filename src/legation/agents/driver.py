@@ -299,7 +299,7 @@ def _complete(server: McpServer) -> McpServer:
     return msgspec.structs.replace(server, headers=server.headers or ())
 
 
-# How an agent begins in a folder, where Legation knows more of it than its protocol says.
+# The start of a session in a folder, where Legation knows more of the agent than its protocol says.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,11 @@
-"""Messages of an agent, read: strictly and fast first, then whatever can be made of them."""
+"""Messages of an agent, read: strictly and fast first, then whatever can be made of them.
+
+INV-M1  Nobody can tell a line that was read by its beginning from one that was read whole. A JSON text has one reading
+        from left to right: where a line begins with what another had before its update, an update is what comes next;
+        one JSON object up to the last two brackets is that update, and the brackets end the params and the message.
+INV-A1  An optional member that does not fit counts as absent, an item of a list that does not fit is left
+        out, unknown members are ignored. Only what is required must be right.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +21,6 @@ from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import salvaged
 from legation.wire.events import Draft, Span, span_of, strict_update_type, update_type
 from legation.wire.jsontext import members
-
-# The lines of an agent's output, as messages. Strict and fast first; then whatever can be made of it.
-#
-# INV-M1  Nobody can tell a line that was read by its beginning from one that was read whole. A JSON text has one reading
-#         from left to right: where a line begins with what another had before its update, an update is what comes next;
-#         one JSON object up to the last two brackets is that update, and the brackets end the params and the message.
 
 NONE = msgspec.Raw(b"")
 NULL = msgspec.Raw(b"null")
@@ -270,10 +271,7 @@ def id_key(raw: bytes) -> bytes:
     return b"%d" % int(value) if isinstance(value, float) and value.is_integer() else raw
 
 
-# What an agent answered, read as the protocol wants it read.
-#
-# INV-A1  An optional member that does not fit counts as absent, an item of a list that does not fit is left
-#         out, unknown members are ignored. Only what is required must be right.
+# Answers, read as the protocol wants them read (INV-A1).
 
 READ_ERRORS = jsontext.READ_ERRORS
 

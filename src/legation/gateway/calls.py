@@ -1,4 +1,9 @@
-"""A call of a tool: for which agent it is asked, and how one that came to no result is told to whoever made it."""
+"""A call of a tool: for which agent it is asked, and how one that came to no result is told to whoever made it.
+
+INV-G1  An agent's own credential asks for that agent and for no other. Any other credential says for whom it asks.
+INV-R1  What a tool said is told to its caller and stands in no log: `str()` of these errors, which is what a log
+        takes, is without it.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +24,6 @@ from legation.errors import (
 )
 from legation.gateway.tools import Failed
 from legation.wire.principal import AGENT_NAME_RULE, Principal, is_agent_name
-
-# For which agent a call is asked: the credential says so.
-#
-# INV-G1  An agent's own credential asks for that agent and for no other. Any other credential says for whom it asks.
 
 
 def agent_of(principal: Principal, named: str | None) -> str:
@@ -53,10 +54,7 @@ def agent_of(principal: Principal, named: str | None) -> str:
     return named
 
 
-# How a call that did not come to a result is told to whoever made it.
-#
-# INV-R1  What a tool said is told to its caller and stands in no log: `str()` of these errors, which is what a log
-#         takes, is without it.
+# Errors (INV-R1).
 
 STOPPING: Final = "stopping"  # why an approval was cancelled, in its trace
 

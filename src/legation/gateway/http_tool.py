@@ -26,7 +26,7 @@ from legation.redact import Redactor
 from legation.secret import Secret
 from legation.wire.action import MAX_DEPTH, Action, deeper_than
 
-# What an HTTP tool answered, as a JSON value: bounded while it is read, and without our secrets.
+# The answer, as a JSON value: bounded while it is read, and without our secrets.
 
 SHOWN: Final = 2_000  # characters of a refusal that its caller is told
 READ_OF_REFUSAL: Final = 64 * 1024  # bytes: so many more that no secret is cut in two where it is shown

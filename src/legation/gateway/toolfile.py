@@ -18,7 +18,7 @@ from legation.secret import Secret
 from legation.wire.acp.updates import TOOL_KINDS
 from legation.wire.action import SORTS, Sort, tool_name
 
-# Headers of an HTTP tool: words from the file, and secrets from the environment, never from the file.
+# Headers: words from the file, and secrets from the environment, never from the file.
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?", re.ASCII)

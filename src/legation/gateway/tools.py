@@ -1,4 +1,11 @@
-"""Tools behind the door: what carries out a call after it was decided, and which trace id the call gets."""
+"""Tools behind the door: what carries out a call after it was decided, and which trace id the call gets.
+
+INV-T1  A trace id names one call: the steps and the sealed arguments of two calls are never joined.
+
+A W3C trace spans many calls, so an id that is taken is no mistake of whoever sends `Traceparent`: its next call gets
+a new one. `X-Trace-Id` names this very call: a second one with it is refused, which is how a caller that does not
+know whether its request arrived can send it again.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +30,6 @@ from legation.wire.action import Action, Sort
 
 if TYPE_CHECKING:
     import httpx2
-
-
-# A tool behind the door: what carries out a call after it was decided, whatever it speaks to its other side.
 
 
 class Tool(Protocol):
@@ -68,8 +72,6 @@ def facts_of(tool: Tool | None, folder: str | None = None) -> Facts:
     return Facts(workspace=place, cwd=place, declared=tool.arguments if tool else {})
 
 
-# A tool that is an HTTP address, as its owner wrote it down.
-
 Method: TypeAlias = Literal["POST", "GET", "PUT", "PATCH", "DELETE"]
 METHODS: Final[tuple[str, ...]] = get_args(Method)
 BODYLESS: Final = frozenset({"GET", "DELETE"})
@@ -97,7 +99,7 @@ class HttpSpec:
         return tuple(value for value in self.headers.values() if isinstance(value, Secret))
 
 
-# W3C Trace Context: which distributed trace a request belongs to, told from one program to the next.
+# W3C Trace Context: the distributed trace that a request belongs to, told from one program to the next.
 
 TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}", re.ASCII)
 
@@ -122,14 +124,6 @@ def traceparent(trace_id: str) -> str:
     """For whom we call: a span of its own in the trace."""
     return f"00-{trace_id}-{secrets.token_hex(8)}-{_SAMPLED}"
 
-
-# Which trace id a call gets, where its caller proposes one.
-#
-# INV-T1  A trace id names one call: the steps and the sealed arguments of two calls are never joined.
-#
-# A W3C trace spans many calls, so an id that is taken is no mistake of whoever sends `Traceparent`: its next call gets
-# a new one. `X-Trace-Id` names this very call: a second one with it is refused, which is how a caller that does not
-# know whether its request arrived can send it again.
 
 REMEMBERED: Final = 10_000  # more than begin in the time that it takes to put a call on record
 
@@ -172,9 +166,6 @@ class TraceIds:
         if len(self._newest) > REMEMBERED:
             del self._newest[next(iter(self._newest))]
         return True
-
-
-# The tools that agents can call through this server.
 
 
 class Toolbox:

@@ -2,6 +2,12 @@
 
     recorder = Recorder(ProcessLauncher(), folder)   # give it to whoever starts the agent
 
+A recording of one child is one JSON object a line, `{"t", "dir", "msg"}`. `dir` is `start` (argv, env, cwd), `in`, `out`,
+`err`, `note` or `exit` (rc, minus the number of a signal). `msg` is the line's JSON, or its text where it is none; `t` are
+seconds since the start.
+
+INV-R1  The same thing gets the same placeholder throughout a recording, so that what belonged together still does.
+INV-R2  No value of a variable that is named like a secret is in it.
 INV-R3  The child behaves as without it: nothing that it reads or writes is changed.
 """
 
@@ -20,11 +26,6 @@ from typing import Final
 from legation.errors import InvalidParams
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire import jsontext
-
-# A recording of one child: what went in and came out, one JSON object a line, `{"t", "dir", "msg"}`.
-#
-# `dir` is `start` (argv, env, cwd), `in`, `out`, `err`, `note` or `exit` (rc, minus the number of a signal). `msg` is the
-# line's JSON, or its text where it is none; `t` are seconds since the start.
 
 STDIN_CLOSED: Final = "stdin closed"  # notes on what was done to the child that is no line
 STOPPED: Final = "stop"
@@ -164,9 +165,6 @@ def _ids(recorded: object, written: object) -> Iterator[tuple[str, str]]:
 
 
 # What a recording says instead of this machine's and this run's own: folders, ports, ids, keys, long texts.
-#
-# INV-R1  The same thing gets the same placeholder throughout a recording, so that what belonged together still does.
-# INV-R2  No value of a variable that is named like a secret is in it.
 
 LONGEST: Final = 400  # characters of one text that are kept
 ELLIPSIS: Final = "…"

@@ -2,8 +2,10 @@ import ast
 import sys
 from pathlib import Path
 
+from tools.rehearsal import page
+
 import legation.agents.rehearsal
-from legation.agents.rehearsal.steps import STEPS, page
+from legation.agents.rehearsal.steps import STEPS
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = Path(legation.agents.rehearsal.__file__).parent
@@ -11,7 +13,7 @@ PACKAGE = Path(legation.agents.rehearsal.__file__).parent
 
 def test_the_reference_page_is_current() -> None:
     written = (ROOT / "docs" / "reference" / "rehearsal.md").read_text()
-    remedy = "run `python -m legation.agents.rehearsal --page > docs/reference/rehearsal.md`"
+    remedy = "run `python -m tools.pages`"
     assert written == page(), remedy
 
 

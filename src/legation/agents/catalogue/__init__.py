@@ -1,4 +1,4 @@
-"""Which agents there are by name, how each is started, and what is known of it here."""
+"""Agents by name: how each is started, and what is known of it on this machine."""
 
 from __future__ import annotations
 

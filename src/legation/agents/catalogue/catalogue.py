@@ -33,9 +33,8 @@ from legation.ids import new_id
 from legation.secret import Secret
 from legation.store.datafolder import make_folder
 
-# Where an agent lives: one home per workspace and agent, kept; signing in happens there, never in the user's HOME.
-#
-# The host gives agents the same home (host/agent.py); a test keeps the two equal.
+# Homes of agents: one per workspace and agent, kept; signing in happens there, never in the user's HOME. The host gives
+# agents the same home (host/agent.py); a test keeps the two equal.
 
 LOCAL: Final = "local"  # the workspace of whoever owns the machine
 
@@ -65,8 +64,6 @@ def opened_home(data_dir: Path, agent: str, workspace: str = LOCAL) -> Iterator[
 def _place(data_dir: Path, agent: str, workspace: str) -> Path:
     return data_dir / "agents" / workspace / quote(agent, safe="")
 
-
-# What is known of an agent here and now, without starting it.
 
 SignInState = Literal["not needed", "signed in", "key", "signed out", "unknown"]
 """`key`: one of its variables is set here. `unknown`: it keeps its sign-in where it cannot be told."""

@@ -1,4 +1,18 @@
-"""Entries of the catalogue: what an agent is called, how it is driven, how one signs in to it; those that Legation knows, and the owner's own."""
+"""Entries of the catalogue: what an agent is called, how it is driven, how one signs in to it.
+
+Legation knows some (`KNOWN`). The owner's own have a stanza each in `agents.toml`:
+
+    [agents.mine]
+    command = "my-agent --acp"
+    args = ["--fast"]            # more arguments, taken as they are
+    env = ["MY_API_KEY"]         # variables of Legation's environment that it is given
+    title = "My agent"
+    asking_modes = ["careful"]   # of its modes, those in which it asks, the best first
+    unasking_modes = ["turbo"]   # and those in which it does not: no session stays in one
+    fs = false                   # it is not offered to have files read and written for it
+
+That file is read as a whole: either every stanza is good, or one error lists all that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +27,6 @@ from typing import Any, Final, Literal
 
 from legation.agents.driver import AskingModes, DriverName, SessionStart
 from legation.errors import ConfigInvalid
-
-# An agent as the catalogue knows it: what it is called, how it can be driven, how one signs in to it.
 
 NOT_A_KEY: Final = "not-a-key"
 _KEY: Final = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
@@ -322,18 +334,7 @@ KNOWN: Final = (
 )
 
 
-# The owner's own agents: one stanza each in a file of the owner's.
-#
-#     [agents.mine]
-#     command = "my-agent --acp"
-#     args = ["--fast"]            # more arguments, taken as they are
-#     env = ["MY_API_KEY"]         # variables of Legation's environment that it is given
-#     title = "My agent"
-#     asking_modes = ["careful"]   # of its modes, those in which it asks, the best first
-#     unasking_modes = ["turbo"]   # and those in which it does not: no session stays in one
-#     fs = false                   # it is not offered to have files read and written for it
-#
-# The file is read as a whole: either every stanza is good, or one error lists all that is wrong.
+# The owner's own.
 
 FILE: Final = "agents.toml"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

@@ -1,7 +1,10 @@
-"""Starting an agent only to ask: does it speak ACP, and what does it offer?
+"""An agent that is started outside any session: to be asked what it is and offers, to be examined, to be signed in to.
 
-It gets a clean environment, a home and a folder that are new and go with it, and placeholders for its key and for
-its model's address and proxies that lead nowhere, so that it reaches nobody and spends nothing. Every wait is bounded, and nothing of it stays.
+One that is only asked gets a clean environment, a home and a folder that are new and go with it, placeholders for its key,
+and addresses for its model and its proxies that lead nowhere: it reaches nobody and spends nothing. Every wait is bounded,
+and nothing of it stays. The sign-in is the agent's own, in the agent's home, never in the user's: a program has the
+person's terminal, and what is typed and shown is between the two; others sign in by ACP, where the agent opens a browser
+and answers when the person is done there.
 """
 
 from __future__ import annotations
@@ -130,7 +133,7 @@ def _command(name: str, start: Start, placeholders: Mapping[str, str], folder: P
     return Command(start.argv, places["work"], env, name)
 
 
-# Whether an agent works here: it is started, greeted and ended, in a clean place and within bounds.
+# Whether it works here.
 
 Verdict = Literal["ok", "absent", "broken"]
 
@@ -174,10 +177,7 @@ def _next(catalogue: Catalogue, name: str, sign_in: str) -> str:
     return f"legation agents login {name}"
 
 
-# The agent's own sign-in: with a clean environment, in the agent's own home, never in the user's.
-#
-# A program has the person's terminal: what is typed and shown is between the two. Others sign in by ACP, where the
-# agent opens a browser and answers when the person is done there.
+# The agent's own sign-in.
 
 PERSON_LIMIT: Final = 900.0  # seconds to sign in in a browser: the person's time
 SIGN_IN_GRACE: Final = 5.0  # seconds for the agent to write down that it is signed in: its time

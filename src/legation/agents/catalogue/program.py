@@ -66,8 +66,6 @@ def _major(node: str) -> int | None:
     return int(found[1]) if found and not done.returncode else None
 
 
-# Finding an agent on this machine: what to start, without starting anything.
-
 How = Literal["installed", "on PATH", "built in", "custom"]
 _PARENTS_LOOKED_AT = 5  # folders up from a program on PATH to the package that it is of
 

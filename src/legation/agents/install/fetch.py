@@ -1,4 +1,9 @@
-"""Tarballs of npm packages from the registry that npm is set up with."""
+"""Tarballs of npm packages, from whatever registry npm is set up with on this machine: no address stands in our code.
+
+The order is npm's own: the variable, the user's file, then what npm itself answers, which knows the rest. The file of the
+current folder is left out: a repository must not say where its keeper's agents come from. A tarball is hashed on its way
+into a file; what does not match is not kept.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +29,6 @@ from legation.secret import Secret
 if TYPE_CHECKING:
     import httpx2
 
-
-# Where packages come from: whatever npm is set up with on this machine. No address stands in our code.
-#
-# The order is npm's own: the variable, the user's file, then what npm itself answers, which knows the rest. The
-# file of the current folder is left out: a repository must not say where its keeper's agents come from.
 
 NPM_LIMIT: Final = 30.0  # seconds for npm to say how it is set up: its time
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -135,7 +135,7 @@ def _npm(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     return (str(folder / "bin" / "node"), str(script)) if script.exists() else None
 
 
-# One tarball from the registry into a file, hashed on the way; what does not match is not kept.
+# Fetching.
 
 CONNECT_LIMIT: Final = 20.0  # seconds to reach the registry: the network's time
 SILENCE_LIMIT: Final = 30.0  # seconds without a byte: the registry's time

@@ -1,4 +1,9 @@
-"""Installed agents on disk, and whether they are what the lock names."""
+"""Installed agents on disk: `<data folder>/agents/<name>/<version>/`, beside the agents' homes; and whether they are what the
+lock names.
+
+INV-1  A version is there when its folder is, whole: it is made under another name, brought to disk and renamed.
+INV-2  Folders whose name starts with a dot count for nothing, whoever left them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,6 @@ import msgspec
 from legation.agents.install.lock import Package, Release, TargetMachine, here
 from legation.errors import StorageFailed, TimedOut
 from legation.store.datafolder import make_folder
-
-# The files of a package, and one hash over them all: path, size, content and whether it is a program.
 
 _BLOCK = 1024 * 1024
 
@@ -53,11 +56,6 @@ def content(path: Path) -> str:
             whole.update(block)
     return whole.hexdigest()
 
-
-# Where installed agents lie: `<data folder>/agents/<name>/<version>/`, beside the agents' homes.
-#
-# INV-1  A version is there when its folder is, whole: it is made under another name, brought to disk and renamed.
-# INV-2  Folders whose name starts with a dot count for nothing, whoever left them.
 
 RECORD: Final = "installed.json"
 OTHERS_LIMIT: Final = 3600.0  # seconds for another installation of the same agent to end: its network's time
@@ -207,10 +205,9 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-# Whether what is installed is what the lock names: every file, by size, content and mode, and no other.
-#
-# The record that lies with the files tells which of them is wrong; it is believed only where the lock's own hash over
-# a package's files agrees with it, so that a file changed together with the record is found too.
+# Verification: every file, by size, content and mode, and no other. The record that lies with the files tells which of them
+# is wrong; it is believed only where the lock's own hash over a package's files agrees with it, so that a file changed
+# together with the record is found too.
 
 MOST_SHOWN: Final = 50  # problems of one agent; more say nothing more
 

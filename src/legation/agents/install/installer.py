@@ -1,4 +1,13 @@
-"""Install an agent: fetch what the lock names, check it, unpack it, and let it count only when all is on disk."""
+"""Install an agent: fetch what the lock names, check it, unpack it, and let it count only when all is on disk.
+
+Two at once: the second waits, and finds the work done. One that is killed leaves a folder that counts for nothing
+and that the next one removes. A tarball is unpacked into a folder that is new and ours:
+
+INV-1  Only regular files and folders come out of it, below the folder: a link, a device, an absolute path, a `..`
+       or a name twice ends the unpacking, and the caller throws everything away.
+INV-2  No more files and bytes come out than the lock says, and no more is decompressed than those can need.
+INV-3  Nothing in it is run, no script of a package ever.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +76,7 @@ class _Listing(msgspec.Struct):
     bin: str | dict[str, object] = msgspec.field(default_factory=dict)
 
 
-# Unpack one npm tarball into a folder that is new and ours.
-#
-# INV-1  Only regular files and folders come out of it, below the folder: a link, a device, an absolute path, a `..`
-#        or a name twice ends the unpacking, and the caller throws everything away.
-# INV-2  No more files and bytes come out than the lock says, and no more is decompressed than those can need.
-# INV-3  Nothing in it is run.
+# Unpacking.
 
 _BLOCK: Final = 1024 * 1024
 # What a tar may need around its files: headers with long names, padding, folders, the two empty blocks, padding.
@@ -180,10 +184,7 @@ def _file(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Path, path: str) 
     return FileMark(path, size, whole.hexdigest(), program)
 
 
-# Install an agent: fetch what the lock names, check it, unpack it, and let it count only when all is on disk.
-#
-# Two at once: the second waits, and finds the work done. One that is killed leaves a folder that counts for nothing
-# and that the next one removes. No script of a package is ever run.
+# Installing.
 
 BUILT: Final = "built"
 SPARE: Final = 64 * 1024 * 1024  # bytes to leave on the disk: others' share

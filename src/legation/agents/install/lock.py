@@ -1,4 +1,9 @@
-"""What may be installed: every package of every agent, by version and hash; and for which machine."""
+"""The lock of agents: every package of every agent that may be installed, by version and hash, and for which machine.
+
+INV-1  Nothing is fetched, unpacked or believed that is not named here: `integrity` is the hash of the tarball as
+       npm has it, `tree` that of what is in it (folder.py), `packed`, `size` and `files` are its bounds.
+INV-2  The lock names packages, never the place they come from: that is the owner's setting (fetch.py).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,6 @@ from typing import Final
 import msgspec
 
 from legation.errors import ConfigInvalid, NotFound, Unavailable
-
-# The machine that an agent is installed for: platform packages and the paths in them depend on it.
 
 _CPUS: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 _CPU_FILE: Final = Path("/proc/cpuinfo")
@@ -63,12 +66,6 @@ def _has_avx2() -> bool:
     except OSError:
         return False  # the build for all runs anyway
 
-
-# What may be installed: every package of every agent, by version and hash.
-#
-# INV-1  Nothing is fetched, unpacked or believed that is not named here: `integrity` is the hash of the tarball as
-#        npm has it, `tree` that of what is in it (tree.py), `packed`, `size` and `files` are its bounds.
-# INV-2  The lock names packages, never the place they come from: that is the owner's setting (registry.py).
 
 FILE: Final = "lock.json"
 _NAME: Final = re.compile(r"(@[a-z0-9._~-]+/)?[a-z0-9~][a-zA-Z0-9._~-]*")

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from legation.agents.rehearsal.agent import RehearsalAgent, Scenario, ScenarioError, load
-from legation.agents.rehearsal.steps import page
 from legation.agents.rehearsal.turn import SessionStore
 
 STUBBORN_LIMIT = 3600.0  # an agent told to outstay its client goes in the end
@@ -15,9 +14,6 @@ STUBBORN_LIMIT = 3600.0  # an agent told to outstay its client goes in the end
 
 def main() -> int:
     options = _options()
-    if options.page:
-        sys.stdout.write(page())
-        return 0
     try:
         scenario = _scenario(options)
         state = options.state or _default_state()
@@ -46,7 +42,6 @@ def _options() -> argparse.Namespace:
         help="run commands, and leave the working folder where a step says so",
     )
     parser.add_argument("--early", action="store_true", help="send updates before session/new is answered")
-    parser.add_argument("--page", action="store_true", help="print the reference page and leave")
     return parser.parse_args()
 
 

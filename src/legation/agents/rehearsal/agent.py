@@ -45,8 +45,6 @@ from legation.agents.rehearsal.turn import (
     flood_lines,
 )
 
-# Turns that run: one thread each, owned here, and every one of them answers its prompt.
-
 # A scenario file: the same steps as a script, for prompts that are none.
 
 
@@ -111,7 +109,7 @@ def _turn(path: Path, lines: object) -> Script:
         raise ScenarioError(f"cannot use scenario {path}: {error}") from error
 
 
-# Turns.
+# Turns that run: one thread each, owned here, and every one of them answers its prompt.
 
 
 TITLE_LENGTH = 60
@@ -224,7 +222,7 @@ def _remember(turn: PromptTurn) -> None:
         turn.session.keep({"update": {"sessionUpdate": "user_message_chunk", "content": block}})
 
 
-# The methods of the protocol. A turn runs on a thread of its own; all else is answered in order.
+# Methods.
 
 VERSION = 1
 LOGIN = "rehearsal-login"

@@ -220,7 +220,7 @@ def _well_formed(message: Json) -> bool:
     return message.get("jsonrpc") == "2.0" and named and _is_request_id(message.get("id"))
 
 
-# What a client sent, read one field at a time; anything amiss is -32602 with the field's name.
+# Params, read one field at a time; anything amiss is -32602 with the field's name.
 
 SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 BLOCK_FIELDS: Mapping[str, tuple[str, ...]] = {

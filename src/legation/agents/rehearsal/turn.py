@@ -1,4 +1,8 @@
-"""Sessions on disk, and one prompt being answered: what a step may say, ask and wait for."""
+"""Sessions on disk, and one prompt being answered: what a step may say, ask and wait for.
+
+One folder a session, so that load, resume and list work in the next process too: `session.json` (what it is now) and
+`history.jsonl` (what was said). A flood is kept as its recipe and told again from it.
+"""
 
 import json
 import os
@@ -20,11 +24,6 @@ from legation.agents.rehearsal.protocol import (
     encode,
     inner,
 )
-
-# Sessions on disk, so that load, resume and list work in the next process too.
-#
-# One folder a session: `session.json` (what it is now) and `history.jsonl` (what was said).
-# A flood is kept as its recipe and told again from it.
 
 MODES: Mapping[str, str] = {
     "default": "Asks before it changes a file",
@@ -174,7 +173,7 @@ def timestamp(nanoseconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 10**6:03d}Z"
 
 
-# One prompt being answered: what a step may say, ask and wait for.
+# The turn.
 
 CHUNK = 24  # characters in one piece of streamed text, about
 FLOOD_BATCH = 500

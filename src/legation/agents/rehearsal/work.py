@@ -1,4 +1,6 @@
-"""Steps that do something, each as a tool call: in the working folder, and by what the client offers."""
+"""Steps that do something, each as a tool call: in the working folder, and by what the client offers: its files, its
+terminals, its forms. A capability that the client did not advertise is not used, unless the step is forced.
+"""
 
 import json
 import os
@@ -16,8 +18,6 @@ from typing import Literal, TypeAlias
 from legation.agents.rehearsal.protocol import ClientReply, Json, RequestId, inner
 from legation.agents.rehearsal.script import Args, StepSpec
 from legation.agents.rehearsal.turn import PromptTurn, StepFailedError, TurnCancelledError, new_id, text_block
-
-# A tool call as the client sees it: pending, asked about, in progress, then completed or failed.
 
 Kind: TypeAlias = Literal["read", "edit", "execute", "search", "other"]
 
@@ -154,10 +154,6 @@ def _obey(option: str) -> str:
         raise StepFailedError(f"permission denied ({option})")
     return option
 
-
-# Steps that do something: in the working folder, and by what the client offers: its files, its terminals, its forms.
-#
-# A capability that the client did not advertise is not used, unless the step is forced.
 
 # A command in the working folder, in a process group that a cancel can end.
 
