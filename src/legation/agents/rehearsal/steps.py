@@ -23,7 +23,6 @@ from legation.agents.rehearsal.turn import (
 )
 from legation.agents.rehearsal.work import REVERSE, WORK
 
-
 # Saying: every kind of session update that ACP v1 has.
 
 STOP_REASONS = ("end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled")
