@@ -130,7 +130,7 @@ def test_a_credential_that_is_revoked_on_the_way_ends_it(driver: Driver) -> None
 @both
 def test_patience_ends(driver: Driver) -> None:
     with serving(in_turn(html(503))) as server, pytest.raises(Unavailable, match="HTTP 503"):
-        driver.items(server.url, lambda one: one.streams.follow("s", patience=0.1))
+        driver.items(server.url, lambda one: one.streams.follow("s", patience=3.0))
     assert len(server.asked) >= 2
 
 
