@@ -20,6 +20,7 @@ from tests.server.rig import Rig, bearer, open_rig
 
 from legation.errors import ConfigInvalid, InvalidParams
 from legation.server.address import listen
+from legation.server.http import server as http_server
 from legation.server.http.server import UvicornServer
 from legation.server.instance import prepare_folder
 from legation.store.backup import FORMAT, MANIFEST, BackupFile, Manifest, restore
@@ -186,7 +187,7 @@ async def test_what_follows_a_body_is_bounded(begun: bytes) -> None:
 
 @pytest.mark.parametrize("after", [b"\r\n", b"\r\n\r\n\r\n"])
 async def test_an_empty_line_keeps_no_connection_open(after: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "HEAD_TIMEOUT", 0.2)
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.2)
     async with connected() as (reader, writer):
         writer.write(ASK)
         await reader.readuntil(b"ok")
@@ -195,7 +196,7 @@ async def test_an_empty_line_keeps_no_connection_open(after: bytes, monkeypatch:
 
 
 async def test_a_body_that_nobody_reads_keeps_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "HEAD_TIMEOUT", 0.2)
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.2)
     async with connected() as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
         await reader.readuntil(b"ok")

@@ -385,7 +385,7 @@ async def test_a_file_that_is_replaced_between_look_and_open_is_refused(
         else:
             os.mkfifo(path)
 
-    monkeypatch.setattr(reading, "must_be_regular", check_and_replace)
+    monkeypatch.setattr(operations, "must_be_regular", check_and_replace)
     async with asyncio.timeout(10):
         assert (await drive.read("a.txt")).status == 409
     assert looks == ["a.txt"]

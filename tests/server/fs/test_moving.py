@@ -34,7 +34,7 @@ async def test_nothing_is_replaced_unless_asked(drive: Drive, target: str, overw
 async def test_nothing_is_replaced_where_the_kernel_has_no_call_for_it(
     drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "_renameat2", lambda: None)
+    monkeypatch.setattr(operations, "_renameat2", lambda: None)
     assert (await move(drive, "a.txt", "sub/b.txt")).status == 409
     assert (await move(drive, "a.txt", "sub/c.txt")).status == 200
     assert (drive.root / "sub" / "c.txt").read_text() == "a"

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from legation.clock import SystemClock
 from legation.server.auth import COOKIE_NAME
+from legation.server.http import server as http_server
 from legation.server.http.server import WS_MESSAGE_BYTES
 from legation.server.processes.websocket import TerminalAttachment
 from legation.store.identity import tokens
@@ -351,7 +352,7 @@ async def test_the_end_of_the_server_ends_it_and_its_process(bench: Bench) -> No
 async def test_the_time_for_a_request_does_not_run_out_on_an_open_terminal(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "HEAD_TIMEOUT", 1.0)
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 1.0)
     began = await bench.start("sh", "-c", "read x; sleep 3; echo late", tty=True)
     async with attached(bench, began["id"]) as screen:
         await screen.send("input", data="\n")

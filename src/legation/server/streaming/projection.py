@@ -410,15 +410,15 @@ async def _parts(projection: Projection, after: int, left: int) -> AsyncIterator
     while True:
         found = await projection.read(WantedRows(after, until, rows=left, room=CHUNK_BYTES))
         texts = [opening]
-        for at, row in enumerate(found.rows):
+        for at, each in enumerate(found.rows):
             texts += (b",",) if at else ()
-            if row.rest:
+            if each.rest:
                 yield b"".join(texts)
                 texts = []
-                async for piece in in_pieces(row.parts, CHUNK_BYTES):
+                async for piece in in_pieces(each.parts, CHUNK_BYTES):
                     yield bytes(piece)
             else:
-                texts.append(row.raw)
+                texts.append(each.raw)
         part = b"".join(texts)
         if found.rows:
             after, left, opening = found.rows[-1].seq, left - len(found.rows), b","
