@@ -1,4 +1,10 @@
-"""Operations on confined files: list, read, write, delete, move. They block: call them off the loop, one at a time."""
+"""Operations on confined files: list, read, write, delete, move. They block: call them off the loop, one at a time.
+
+Nothing is opened but folders and regular files. Links are removed and moved, never followed.
+
+INV-F4  Whoever looks at a path that is written sees what was there before or all that was sent, never a part: on a full
+        disk, a cut connection or two writers at once. What else has a hard link to the old file keeps the old file.
+"""
 
 from __future__ import annotations
 
@@ -20,63 +26,66 @@ from legation.store.datafolder import new_mode
 from legation.store.forbidden import ForbiddenPlaces, Looked, identity
 from legation.wire.api.fs import EntryType, FsEntry, FsStat
 
-# What stands in a folder, and what one path is. Blocks: call it off the loop. Nothing is opened but folders.
-
 MOST_ENTRIES: Final = 100_000  # of one folder: the answer is one array, kept in memory
+PIECE: Final = 256 * 1024  # bytes for each trip to a thread
+DEEPEST: Final = 128  # folders in folders, each of which is held open while what is in it goes
+BATCH: Final = 1000  # names read at a time
+VAIN_PASSES: Final = 20  # over a folder in which somebody replaces all that we are about to delete
+
+# A pipe must not hold us up, although none is opened: one may take the file's place in this very moment.
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_REPLACED: Final = (errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENOTEMPTY)
+_NO_REPLACE: Final = 1  # RENAME_NOREPLACE of renameat2
+_NOT_KNOWN: Final = (errno.ENOSYS, errno.EINVAL)  # of a kernel or file system without it
 
 
 def entries(confinement: Confinement, path: str) -> list[FsEntry]:
-    """In the order of their names. What is Legation's own is left out."""
-    with translate_errors("list", path), walk(confinement, path) as spot:
-        if not stat.S_ISDIR(spot.look().st_mode):
+    """List a folder in the order of names. What is Legation's own is left out."""
+    with translate_errors("list", path), walk(confinement, path) as entry:
+        if not stat.S_ISDIR(entry.look().st_mode):
             raise Conflict(f"cannot list {shown(path)}: it is not a folder; read the file")
-        at = spot.open_folder()
+        at = entry.open_folder()
         try:
-            found = _children(at, printable(spot.path), spot.forbidden)
+            found = _children(at, printable(entry.path), entry.forbidden)
         finally:
             os.close(at)
     return sorted(found, key=lambda entry: entry.name)
 
 
 def describe(confinement: Confinement, path: str) -> FsStat:
-    """Links are followed where they lead to what the caller may reach."""
-    with translate_errors("look at", path), walk(confinement, path) as spot:
-        return _described(spot)
+    """Describe a path. Links are followed where they lead to what the caller may reach."""
+    with translate_errors("look at", path), walk(confinement, path) as entry:
+        status = entry.look()
+        return FsStat(
+            path=printable(entry.path), entry_type=_kind(status), size=status.st_size, modified=_time(status)
+        )
 
 
 def folder(confinement: Confinement, path: str) -> Path:
-    """The folder that a path names, without links: what a session may work in, or take skills from."""
-    with translate_errors("use", path), walk(confinement, path) as spot:
-        if not stat.S_ISDIR(spot.look().st_mode):
+    """Find the folder that a path names, without links: what a session may work in, or take skills from."""
+    with translate_errors("use", path), walk(confinement, path) as entry:
+        if not stat.S_ISDIR(entry.look().st_mode):
             raise Conflict(f"cannot use {shown(path)}: it is not a folder; name one")
-        os.close(spot.open_folder())  # may it be entered at all
-        return Path(spot.path)
+        os.close(entry.open_folder())  # may it be entered at all
+        return Path(entry.path)
 
 
 def printable(path: str) -> str:
-    """As JSON can have it: bytes that are not UTF-8 become U+FFFD, and such a name cannot be sent back."""
+    """Make it what JSON can have: bytes that are not UTF-8 become U+FFFD, and such a name cannot be sent back."""
     return os.fsencode(path).decode("utf-8", "replace")
-
-
-def _described(spot: ConfinedEntry) -> FsStat:
-    status = spot.look()
-    return FsStat(
-        path=printable(spot.path),
-        entry_type=_kind(status),
-        size=status.st_size,
-        modified=_time(status),
-    )
 
 
 def _children(at: int, folder: str, forbidden: ForbiddenPlaces) -> list[FsEntry]:
     found: list[FsEntry] = []
     own = forbidden.look().identities
     with os.scandir(at) as there:
-        for entry in there:
+        for child in there:
             with suppress(FileNotFoundError):  # deleted meanwhile
-                status = entry.stat(follow_symlinks=False)
+                status = child.stat(follow_symlinks=False)
                 if (status.st_dev, status.st_ino) not in own:
-                    found.append(_entry(folder, entry.name, status))
+                    found.append(_entry(folder, child.name, status))
             if len(found) > MOST_ENTRIES:
                 raise TooLarge(
                     f"cannot list a folder of more than {MOST_ENTRIES} entries; list those inside it"
@@ -107,31 +116,23 @@ def _time(status: os.stat_result) -> str | None:
     return None
 
 
-# One regular file, being read. Blocks: call it off the loop, one call at a time.
-
-PIECE: Final = 256 * 1024  # bytes for each trip to a thread
-
-# A pipe must not hold us up, although none is opened: one may take the file's place in this very moment.
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-
 class RegularFile:
-    """`size` is what it had when it was opened: as much of it is read, and no more."""
+    """A file being read. `size` is what it had when it was opened: as much of it is read, and no more."""
 
     def __init__(self, confinement: Confinement, path: str) -> None:
         self._path = path
         self._fd = -1
-        with translate_errors("read", path), walk(confinement, path) as spot:
-            must_be_regular(spot.look(), path)  # before opening: to open a device is to use it
-            self._fd = os.open(spot.name, _READ, dir_fd=spot.at)
+        with translate_errors("read", path), walk(confinement, path) as entry:
+            must_be_regular(entry.look(), path)  # before opening: to open a device is to use it
+            self._fd = os.open(entry.name, _READ, dir_fd=entry.at)
             try:
-                self._left = self.size = self._size(spot)
+                self._left = self.size = self._size(entry)
             except BaseException:
                 self.close()
                 raise
 
     def read(self) -> bytes:
-        """Nothing at its end, and when it is closed."""
+        """Read the next piece: nothing at its end, and when it is closed."""
         if self._fd < 0 or not self._left:
             return b""
         with translate_errors("read", self._path):
@@ -151,8 +152,8 @@ class RegularFile:
     def __del__(self) -> None:
         self.close()  # whoever was cancelled while it was opened never had it
 
-    def _size(self, spot: ConfinedEntry) -> int:
-        status = spot.forbidden.check_open(self._fd)
+    def _size(self, entry: ConfinedEntry) -> int:
+        status = entry.forbidden.check_open(self._fd)
         must_be_regular(status, self._path)
         return status.st_size
 
@@ -165,20 +166,14 @@ def must_be_regular(status: os.stat_result, path: str) -> None:
         )
 
 
-# A file being written: under a name of its own beside its place, which it takes when it is whole.
-#
-# INV-F4  Whoever looks at the path sees what was there before or all that was sent, never a part: on a full disk, a
-#         cut connection or two writers at once. What else has a hard link to the old file keeps the old file.
-
-_MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 def new_name(ending: str) -> str:
     return f".legation-{secrets.token_hex(8)}.{ending}"
 
 
 class AtomicFile:
-    """Blocks: call it off the loop, one call at a time. `drop` ends it in any case."""
+    """A file being written, under a name of its own beside its place, which it takes when it is whole (INV-F4).
+
+    `drop` ends it in any case: where it was not placed, nothing is left of it."""
 
     def __init__(self, confinement: Confinement, path: str) -> None:
         self._confinement = confinement
@@ -188,10 +183,10 @@ class AtomicFile:
         self.bytes_written = 0
 
     def start(self, mode: int = 0o666) -> None:
-        """`mode` is what a new file gets, less the umask; one that is replaced hands on its own."""
-        with translate_errors("write", self._path), walk(self._confinement, self._path, make=True) as spot:
-            there = _replaceable(spot, self._path)
-            self._at = os.dup(spot.at)
+        """Begin it. `mode` is what a new file gets, less the umask; one that is replaced hands on its own."""
+        with translate_errors("write", self._path), walk(self._confinement, self._path, make=True) as entry:
+            there = _replaceable(entry, self._path)
+            self._at = os.dup(entry.at)
             self._fd = os.open(self._name, _MAKE, mode if there is None else 0o600, dir_fd=self._at)
 
     def write(self, block: bytes | memoryview) -> None:
@@ -203,28 +198,27 @@ class AtomicFile:
                 view = view[count:]
 
     def place(self, *, durable: bool = True, modified: int | None = None) -> str:
-        """It takes its place; the path, without links. The way is walked again: in the time of an upload its folder
-        may have been moved out of where files may be written."""
-        with translate_errors("write", self._path), walk(self._confinement, self._path) as spot:
-            if not os.path.samestat(os.fstat(spot.at), os.fstat(self._at)):
+        """Let it take its place; return the path, without links."""
+        # The way is walked again: in the time of an upload its folder may have been moved to where nobody may write.
+        with translate_errors("write", self._path), walk(self._confinement, self._path) as entry:
+            if not os.path.samestat(os.fstat(entry.at), os.fstat(self._at)):
                 raise Conflict(
                     f"cannot write {shown(self._path)}: its folder was replaced meanwhile; write it again"
                 )
-            there = _replaceable(spot, self._path)
+            there = _replaceable(entry, self._path)
             if there is not None:
                 self._take_over(there)
             if modified is not None:
                 os.utime(self._fd, (modified, modified))
             if durable:
                 os.fsync(self._fd)
-            os.rename(self._name, spot.name, src_dir_fd=spot.at, dst_dir_fd=spot.at)
+            os.rename(self._name, entry.name, src_dir_fd=entry.at, dst_dir_fd=entry.at)
             self._name = ""
             if durable:
-                os.fsync(spot.at)
-            return spot.path
+                os.fsync(entry.at)
+            return entry.path
 
     def drop(self) -> None:
-        """Where it was not placed, nothing is left of it."""
         if self._fd >= 0:
             os.close(self._fd)
             with suppress(OSError):
@@ -240,47 +234,37 @@ class AtomicFile:
         os.fchmod(self._fd, stat.S_IMODE(there.st_mode) & 0o777)  # no new program may run as another user
 
 
-def _replaceable(spot: ConfinedEntry, path: str) -> os.stat_result | None:
-    there = spot.look_if_there()
+def _replaceable(entry: ConfinedEntry, path: str) -> os.stat_result | None:
+    there = entry.look_if_there()
     if there is not None:
         must_be_regular(there, path)
     return there
 
 
-# Deleting: one entry, or a folder with everything in it. Links are removed, never followed. Blocks.
-
-DEEPEST: Final = 128  # folders in folders, each of which is held open while what is in it goes
-BATCH: Final = 1000  # names read at a time
-VAIN_PASSES: Final = 20  # over a folder in which somebody replaces all that we are about to delete
-
-_REPLACED: Final = (errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENOTEMPTY)
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 def remove(confinement: Confinement, path: str, *, recursive: bool) -> str:
-    """The path of what is gone. A folder with something in it goes only if that was asked for."""
-    with translate_errors("delete", path), walk(confinement, path, follow=False) as spot:
-        status = check_removable(confinement, spot)
+    """Delete a path, and return it without links. A folder with something in it goes only if `recursive`."""
+    with translate_errors("delete", path), walk(confinement, path, follow=False) as entry:
+        status = check_removable(confinement, entry)
         if not stat.S_ISDIR(status.st_mode):
-            os.unlink(spot.name, dir_fd=spot.at)
+            os.unlink(entry.name, dir_fd=entry.at)
         elif recursive:
-            remove_tree(spot.at, spot.name, status.st_dev, confinement.forbidden.look())
+            remove_tree(entry.at, entry.name, status.st_dev, confinement.forbidden.look())
         else:
-            os.rmdir(spot.name, dir_fd=spot.at)
-        return spot.path
+            os.rmdir(entry.name, dir_fd=entry.at)
+        return entry.path
 
 
-def check_removable(confinement: Confinement, spot: ConfinedEntry) -> os.stat_result:
-    """Whether what stands there may be moved or deleted at all; what it is."""
-    if confinement.is_folder_itself(spot.parts):
+def check_removable(confinement: Confinement, entry: ConfinedEntry) -> os.stat_result:
+    """Refuse what may not be moved or deleted at all; return what it is."""
+    if confinement.is_folder_itself(entry.parts):
         raise Forbidden(
-            f"cannot move or delete {shown(spot.path)}: it is an allowed folder itself; name what is in it"
+            f"cannot move or delete {shown(entry.path)}: it is an allowed folder itself; name what is in it"
         )
-    status = spot.look()
+    status = entry.look()
     if stat.S_ISDIR(status.st_mode):
         confinement.forbidden.check_tree(status)
     else:
-        confinement.forbidden.check_above(spot.parts)  # it may be a link on the way to one of ours
+        confinement.forbidden.check_above(entry.parts)  # it may be a link on the way to one of ours
     return status
 
 
@@ -310,7 +294,7 @@ def _empty(at: int, device: int, forbidden: Looked, depth: int) -> None:
 
 
 def _remove_one(at: int, name: str, is_folder: bool, device: int, forbidden: Looked, depth: int) -> bool:
-    """False if it was replaced since it was listed, a folder by a link or the other way: then it is looked at again."""
+    """Remove one; False if it was replaced since it was listed, a folder by a link or the other way: then look again."""
     try:
         if is_folder:
             remove_tree(at, name, device, forbidden, depth + 1)
@@ -335,24 +319,18 @@ def _some_names(at: int) -> list[tuple[str, bool]]:
     return found
 
 
-# Moving and renaming; making folders. Names are changed, nothing is opened but folders. Blocks.
-
-_NO_REPLACE: Final = 1  # RENAME_NOREPLACE of renameat2
-_NOT_KNOWN: Final = (errno.ENOSYS, errno.EINVAL)  # of a kernel or file system without it
-
-
 def make_folder(confinement: Confinement, path: str) -> str:
-    """With those above it. One that is there already is fine."""
-    with translate_errors("make", path), walk(confinement, path, make=True) as spot:
+    """Make a folder with those above it. One that is there already is fine."""
+    with translate_errors("make", path), walk(confinement, path, make=True) as entry:
         with suppress(FileExistsError):
-            os.mkdir(spot.name, new_mode(spot.at), dir_fd=spot.at)
-        if not stat.S_ISDIR(spot.look().st_mode):
+            os.mkdir(entry.name, new_mode(entry.at), dir_fd=entry.at)
+        if not stat.S_ISDIR(entry.look().st_mode):
             raise Conflict(f"cannot make {shown(path)}: a file stands there; choose another name")
-        return spot.path
+        return entry.path
 
 
 def move(confinement: Confinement, source: str, target: str, *, overwrite: bool) -> tuple[str, str]:
-    """Both paths, without links on the way. A link is moved itself, not what it leads to."""
+    """Move; return both paths, without links on the way. A link is moved itself, not what it leads to."""
     with translate_errors("move", source), walk(confinement, source, follow=False) as here:
         moved = check_removable(confinement, here)
         with translate_errors("move to", target), walk(confinement, target, follow=False, make=True) as there:
@@ -396,14 +374,14 @@ def _rename_to_nothing(here: ConfinedEntry, there: ConfinedEntry) -> None:
 
 @cache
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Python has no name for the one call that never replaces anything."""
+    """Find the one call that never replaces anything; Python has no name for it."""
     return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 def _replace(
     confinement: Confinement, here: ConfinedEntry, there: ConfinedEntry, moved: os.stat_result
 ) -> None:
-    """A file takes the place of a file in one step. A folder is put aside first, and deleted when all went well."""
+    """Replace a file in one step. A folder is put aside first, and deleted when all went well."""
     old = there.look_if_there()
     if old is not None:
         check_removable(confinement, there)

@@ -1,4 +1,11 @@
-"""Paths that callers send: which folders they may lead to, and the walk to an open folder and a name in it."""
+"""Paths that callers send: which folders they may lead to, and the walk to an open folder and a name in it.
+
+INV-F1  A path is judged by its text before anything is looked at: what is not beneath an allowed folder is refused
+        without a word on whether it exists.
+INV-F2  Every folder on the way is opened from the one above it without following a link. A link that is met is read,
+        and what it says is judged and walked from a root like any other path: so links work that lead to where the
+        caller may go, and none leads elsewhere, whoever changes what while we walk.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +23,16 @@ from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, N
 from legation.store.datafolder import new_mode
 from legation.store.forbidden import ForbiddenPlaces, Looked, Parts
 
-# What the system says about a file, as an error of ours.
-#
-# What only the disk can tell is a `Conflict`: the request was well formed, and what is there does not allow it.
-
 LONGEST_SHOWN: Final = 200  # characters of a path in a message
+MOST_PARTS: Final = 256  # of one path; nobody nests deeper in earnest
+MOST_TURNS: Final = 64  # links, and ways up in them, of one path; the kernel follows 40
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _Told = tuple[type[LegationError], str]
 _NO_ROOM: Final[_Told] = (StorageFailed, "the disk is full or its quota used up; make room")
 _DENIED: Final[_Told] = (Forbidden, "the server's user may not; change its permissions")
+# What only the disk can tell is a `Conflict`: the request was well formed, and what is there does not allow it.
 _MEANINGS: Final[Mapping[int, _Told]] = MappingProxyType(
     {
         errno.ENOENT: (NotFound, "there is no such file or folder; list the folder above"),
@@ -50,7 +58,7 @@ _MEANINGS: Final[Mapping[int, _Told]] = MappingProxyType(
 
 @contextmanager
 def translate_errors(what: str, path: str) -> Iterator[None]:
-    """`what` is a verb: "read". Errors of ours go through as they are."""
+    """Tell the system's errors as ours: `cannot <what> <path>: …`, where `what` is a verb."""
     try:
         yield
     except OSError as error:
@@ -71,24 +79,16 @@ def _meaning(error: OSError, what: str, path: str) -> LegationError:
     return kind(f"cannot {what} {shown(path)}: {why}")
 
 
-# The folders that the file routes serve, and how a path that somebody sent is read.
-#
-# INV-F1  A path is judged by its text before anything is looked at: what is not beneath an allowed folder is refused
-#         without a word on whether it exists.
-
-MOST_PARTS: Final = 256  # of one path; nobody nests deeper in earnest
-
-
 @dataclass(frozen=True, slots=True)
 class ServedFolder:
-    """`parts` are its real path; `spelt` is how its owner wrote it, which may lead through links."""
+    """A folder that the file routes serve."""
 
-    parts: Parts
-    spelt: Parts
+    parts: Parts  # of its real path
+    spelt: Parts  # as its owner wrote it, which may lead through links
 
 
 class ServedFolders:
-    """`folders` are the owner's words and trusted; `forbidden` is never served, although it lies in one of them."""
+    """The folders that the owner chose, without the `forbidden` places in them."""
 
     def __init__(self, folders: Sequence[Path], forbidden: ForbiddenPlaces) -> None:
         if not folders:
@@ -117,14 +117,14 @@ class ServedFolders:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What one request may reach: beneath `allowed`, each of which is beneath a root."""
+    """The reach of one request: beneath `allowed`, each of which is beneath a root."""
 
     roots: tuple[ServedFolder, ...]
     allowed: tuple[Parts, ...]
     forbidden: ForbiddenPlaces
 
     def read(self, path: str) -> Parts:
-        """A path from outside, absolute or from the first folder on, as parts of an absolute one."""
+        """Read a path from outside, absolute or from the first folder on, as parts of an absolute one."""
         if "\0" in path:
             raise InvalidParams("cannot use a path with the character NUL; leave it out")
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
@@ -138,7 +138,7 @@ class Confinement:
         return self.checked(whole, path)
 
     def checked(self, parts: Parts, said: str) -> Parts:
-        """With the root's real path in the place of its spelling; refused where it is not beneath a folder."""
+        """Put the root's real path in the place of its spelling; refuse what is not beneath a folder."""
         real = _real(self.roots, parts)
         if real is None or not any(_beneath(real, folder) for folder in self.allowed):
             raise Forbidden(
@@ -180,17 +180,6 @@ def path_text(parts: Parts) -> str:
     return str(PurePosixPath(*parts))
 
 
-# From a path to an open folder and a name in it, part by part from the root down.
-#
-# INV-F2  Every folder on the way is opened from the one above it without following a link. A link that is met is read,
-#         and what it says is judged and walked from a root like any other path: so links work that lead to where the
-#         caller may go, and none leads elsewhere, whoever changes what while we walk.
-
-MOST_TURNS: Final = 64  # links, and ways up in them, of one path; the kernel follows 40
-
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 @dataclass(frozen=True, slots=True)
 class ConfinedEntry:
     """A name in an open folder, whether something stands there or not. The name is "." of a root itself."""
@@ -205,7 +194,7 @@ class ConfinedEntry:
         return path_text(self.parts)
 
     def look(self) -> os.stat_result:
-        """What stands there; a link is not followed."""
+        """Look at what stands there; a link is not followed."""
         status = os.stat(self.name, dir_fd=self.at, follow_symlinks=False)
         self.forbidden.check(status)
         return status
@@ -224,14 +213,14 @@ class ConfinedEntry:
 def walk(
     confinement: Confinement, path: str, *, follow: bool = True, make: bool = False
 ) -> Iterator[ConfinedEntry]:
-    """`follow`: if the last part is a link, what it leads to. `make`: the folders above that are missing."""
+    """Walk to a path. `follow` the last part if it is a link; `make` the folders above that are missing."""
     wanted = confinement.read(path)
     for _ in range(MOST_TURNS):
         walking = _PathWalk(confinement, wanted, make=make)
         try:
             turn = walking.to_end(follow=follow)
             if turn is None:
-                yield walking.spot()
+                yield walking.entry()
                 return
             wanted = confinement.checked(turn, path)
         finally:
@@ -251,7 +240,7 @@ class _PathWalk:
         self.at = _checked(os.open(path_text(self._done), _FOLDER), self._looked)
 
     def to_end(self, *, follow: bool) -> Parts | None:
-        """Where to go instead, if there is a link."""
+        """Walk down; return the path to walk instead if there is a link."""
         while len(self._done) < len(self._wanted):
             name, last = self._wanted[len(self._done)], len(self._done) + 1 == len(self._wanted)
             if name == "..":
@@ -265,12 +254,12 @@ class _PathWalk:
                 return target
         return None
 
-    def spot(self) -> ConfinedEntry:
+    def entry(self) -> ConfinedEntry:
         name = self._wanted[-1] if len(self._done) < len(self._wanted) else "."
         return ConfinedEntry(self.at, name, self._wanted, self._forbidden)
 
     def _step(self, name: str) -> bool:
-        """Down into a folder; False if it is none."""
+        """Go down into a folder; False if it is none."""
         try:
             below = self._open(name)
         except OSError as error:
@@ -310,7 +299,7 @@ class _PathWalk:
         return _without_leading_ups(start, (*led, *rest))
 
     def _up(self) -> Parts:
-        """`..`, which only links may hold. What was walked so far has no links, so that above it is its parent."""
+        """Resolve `..`, which only links may hold. What was walked so far has no links: above it is its parent."""
         return _without_leading_ups(self._done, self._wanted[len(self._done) :])
 
 

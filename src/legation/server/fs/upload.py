@@ -1,4 +1,8 @@
-"""Uploads as they arrive: the body in pieces, and a tar unpacked into a folder, never all of it in memory."""
+"""Uploads as they arrive: the body in pieces, and a tar unpacked into a folder, never all of it in memory.
+
+INV-F5  Only files and folders with plain names come out of a tar. One with a link, a device, a sparse file, an absolute
+        name or a `..` is refused where that member begins, and no header takes more memory than `LONGEST_HEADER`.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +20,25 @@ from legation.server.fs.operations import AtomicFile, make_folder, printable
 from legation.server.fs.paths import Confinement
 from legation.wire.api.fs import FsUploaded
 
-# A body as it arrives, in pieces that are worth a trip to a thread: never all of it in memory.
-
-PIECE: Final = 256 * 1024  # bytes; about as much is in memory for each body
+PIECE: Final = 256 * 1024  # bytes, worth a trip to a thread; about as much is in memory for each body
 SILENCE: Final = 60.0  # seconds: the caller's time to send the next bytes
 LONGEST: Final = 3600.0  # seconds: the caller's time for the whole
+BLOCK: Final = tarfile.BLOCKSIZE
+LONGEST_HEADER: Final = 64 * 1024  # bytes of a long name or of extended attributes
+MOST_MEMBERS: Final = 100_000  # of one archive
+MOST_PATHS: Final = 1024  # that the answer names
 
 _MOST_DIGITS: Final = 15  # of a length
+_GZIP: Final = b"\x1f\x8b"
+_FILES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+
+Steps = Generator[None, None, None]
 
 
 def pieces(
     request: Request, limit: int, *, silence: float = SILENCE, longest: float = LONGEST
 ) -> AsyncGenerator[bytes]:
-    """What is too large by its own words is refused now, before anything is done for it."""
+    """Read a body as it arrives. One that is too large by its own words is refused now, before anything is done for it."""
     _check_head(request, limit)
     return _pieces(request, limit, silence, longest)
 
@@ -69,22 +79,6 @@ def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"cannot take more than {limit} bytes; send it in parts", {"limit": limit})
 
 
-# A tar read as it arrives: bytes are pushed in, members come out one after the other.
-#
-# INV-F5  Only files and folders with plain names come out. An archive with a link, a device, a sparse file, an absolute
-#         name or a `..` is refused where that member begins, and no header takes more memory than `LONGEST_HEADER`.
-
-BLOCK: Final = tarfile.BLOCKSIZE
-LONGEST_HEADER: Final = 64 * 1024  # bytes of a long name or of extended attributes
-MOST_MEMBERS: Final = 100_000  # of one archive
-
-_GZIP: Final = b"\x1f\x8b"
-_FILES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
-_MOST_PIECE: Final = 256 * 1024
-
-Steps = Generator[None, None, None]
-
-
 @dataclass(frozen=True, slots=True)
 class TarMember:
     name: str  # relative, without `..`; bytes that are not UTF-8 as surrogates
@@ -103,7 +97,9 @@ class Sink(Protocol):
 
 
 class TarReader:
-    """`limit` is the most bytes that the archive may be, unpacked of gzip: whatever its members claim."""
+    """Read a tar: bytes are pushed in, members come out one after the other.
+
+    `limit` is the most bytes that the archive may be, unpacked of gzip, whatever its members claim."""
 
     def __init__(self, sink: Sink, limit: int) -> None:
         self._sink = sink
@@ -133,9 +129,7 @@ class TarReader:
             unpacked = self._unpacked(self._gzip, data)
             self._push(unpacked)
             data = self._gzip.unconsumed_tail
-            more = (
-                bool(data) or len(unpacked) == _MOST_PIECE
-            )  # some may be left although all input is used up
+            more = bool(data) or len(unpacked) == PIECE  # some may be left although all input is used up
 
     def end(self) -> None:
         if not self._ended:
@@ -143,7 +137,7 @@ class TarReader:
 
     def _unpacked(self, gzip: zlib._Decompress, data: bytes) -> bytes:
         try:
-            return gzip.decompress(data, _MOST_PIECE)
+            return gzip.decompress(data, PIECE)
         except zlib.error:
             raise _broken("its gzip is damaged") from None
 
@@ -238,7 +232,7 @@ def _name(name: str) -> str:
 
 
 def _records(data: bytes) -> dict[str, str]:
-    """`LENGTH KEY=VALUE\\n`, again and again; the length is that of the whole record."""
+    """Read `LENGTH KEY=VALUE\\n`, again and again; the length is that of the whole record."""
     found: dict[str, str] = {}
     while data:
         length, blank, _ = data.partition(b" ")
@@ -273,19 +267,16 @@ def _refused(what: str) -> InvalidParams:
     return InvalidParams(f"cannot unpack the archive: it holds {what}; leave that out")
 
 
-# An archive unpacked into a folder as it arrives. Blocks: call it off the loop, one call at a time.
-#
-# Each file is whole or not there; what was unpacked before a fault stays, and the fault says how much that was.
-
-MOST_PATHS: Final = 1024  # that the answer names
-
-
 class Unpacker:
+    """Unpack an archive into a folder as it arrives. Blocks: call it off the loop, one call at a time.
+
+    Each file is whole or not there; what was unpacked before a fault stays, and the fault says how much that was."""
+
     def __init__(self, confinement: Confinement, path: str, limit: int) -> None:
         self._confinement = confinement
         self._folder = make_folder(confinement, path)
         self._reader = TarReader(self, limit)
-        self._draft: AtomicFile | None = None
+        self._file: AtomicFile | None = None
         self._modified: int | None = None
         self._paths: list[str] = []
         self._count = 0
@@ -304,9 +295,9 @@ class Unpacker:
         return FsUploaded(paths=self._paths, truncated=self._count > len(self._paths))
 
     def drop(self) -> None:
-        if self._draft is not None:
-            self._draft.drop()
-            self._draft = None
+        if self._file is not None:
+            self._file.drop()
+            self._file = None
 
     # The reader's sink.
 
@@ -317,17 +308,17 @@ class Unpacker:
             if parts:
                 self._add(make_folder(self._confinement, path))
             return
-        self._draft, self._modified = AtomicFile(self._confinement, path), member.modified
-        self._draft.start(member.mode | 0o600)
+        self._file, self._modified = AtomicFile(self._confinement, path), member.modified
+        self._file.start(member.mode | 0o600)
 
     def write(self, data: bytes) -> None:
-        if self._draft is not None:
-            self._draft.write(data)
+        if self._file is not None:
+            self._file.write(data)
 
     def finish(self) -> None:
-        if self._draft is not None:
+        if self._file is not None:
             # Not durable one by one: that would be a wait for the disk for each of thousands of small files.
-            self._add(self._draft.place(durable=False, modified=self._modified))
+            self._add(self._file.place(durable=False, modified=self._modified))
             self.drop()
 
     def _add(self, path: str) -> None:

@@ -1,23 +1,25 @@
-"""`/v1/fs`: files of this machine, as sandbox-agent has them, confined to the allowed folders (docs/fs.md). `/v1/blobs`: a file to whoever has its signed link."""
+"""`/v1/fs`: files of this machine, as sandbox-agent has them, confined to the allowed folders (docs/fs.md).
+
+`/v1/blobs`: a file to whoever has its signed link. The link is the credential.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
+from contextlib import AsyncExitStack
 from typing import Annotated, Final
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from legation.errors import Conflict, Forbidden, NotFound, RateLimited, StorageFailed, TooLarge, Unavailable
-from legation.server.fs.files import FileDownload, Transfer
+from legation.server.fs import operations
+from legation.server.fs.operations import printable
 from legation.server.fs.paths import Confinement
 from legation.server.http.app import BODY_TRUST
 from legation.server.http.routes import OPEN, Alias, Call, Routes, needs
 from legation.server.routes.rates import address_of
-from legation.store.blobs import BlobReader
 from legation.wire.api.fs import FilePath, FsDone, FsEntry, FsMove, FsMoved, FsStat, FsUploaded, FsWritten
-
-# `/v1/fs`: files of this machine, as sandbox-agent has them, confined to the allowed folders. See docs/fs.md.
 
 OCTETS: Final = "application/octet-stream"
 ACCESS: Final = needs("operate")  # to read any file is more than to look on
@@ -25,6 +27,7 @@ ACCESS: Final = needs("operate")  # to read any file is more than to look on
 SessionId = Annotated[str | None, Alias("session_id")]
 
 routes = Routes(tag="files")
+blob_routes = Routes(tag="blobs")
 
 
 @routes.get("/v1/fs/entries", access=ACCESS, errors=(NotFound, Conflict, TooLarge, StorageFailed))
@@ -33,13 +36,13 @@ async def list_files(call: Call, path: FilePath = ".", session_id: SessionId = N
 
     A relative path begins at the session's folder, or at the first allowed one. What is neither file nor folder is
     listed as a `file`; links are not followed here."""
-    return await call.services.files.entries(_where(call, session_id), path)
+    return await call.services.files.run(operations.entries, _where(call, session_id), path)
 
 
 @routes.get("/v1/fs/stat", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
 async def describe_file(call: Call, path: FilePath, session_id: SessionId = None) -> FsStat:
     """What a path is, how large, and when it was changed."""
-    return await call.services.files.describe(_where(call, session_id), path)
+    return await call.services.files.run(operations.describe, _where(call, session_id), path)
 
 
 @routes.get(
@@ -47,11 +50,13 @@ async def describe_file(call: Call, path: FilePath, session_id: SessionId = None
 )
 async def read_file(call: Call, path: FilePath, session_id: SessionId = None) -> Response:
     """The bytes of a regular file, as they are."""
-    reading = await call.services.files.open(call.principal, _where(call, session_id), path)
-    if call.request.method == "HEAD":
-        reading.close()
-        return Response(media_type=OCTETS, headers={"content-length": str(reading.size)})
-    return DownloadResponse(reading)
+    async with AsyncExitStack() as held:
+        file = await call.services.files.open(call.principal, _where(call, session_id), path)
+        held.callback(file.close)
+        headers = {"content-type": OCTETS, "content-length": str(file.size)}
+        if call.request.method == "HEAD":
+            return Response(headers=headers)
+        return DownloadResponse(file.pieces(), headers, held.pop_all())
 
 
 @routes.put(
@@ -71,13 +76,15 @@ async def delete_file(
 ) -> FsDone:
     """Delete a file, a link or an empty folder; with `recursive` a folder and everything in it."""
     where = _where(call, session_id)
-    return FsDone(path=await call.services.files.remove(where, path, recursive=recursive))
+    removed = await call.services.files.run(operations.remove, where, path, recursive=recursive)
+    return FsDone(path=printable(removed))
 
 
 @routes.post("/v1/fs/mkdir", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
 async def make_folder(call: Call, path: FilePath, session_id: SessionId = None) -> FsDone:
     """Make a folder and those above it; one that is there is fine."""
-    return FsDone(path=await call.services.files.make_folder(_where(call, session_id), path))
+    made = await call.services.files.run(operations.make_folder, _where(call, session_id), path)
+    return FsDone(path=printable(made))
 
 
 @routes.post("/v1/fs/move", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
@@ -85,7 +92,11 @@ async def move_file(call: Call, body: FsMove, session_id: SessionId = None) -> F
     """Move or rename a file, a link or a folder; the folders above the new place are made.
 
     Without `overwrite` nothing is ever replaced."""
-    return await call.services.files.move(_where(call, session_id), body)
+    where, overwrite = _where(call, session_id), bool(body.overwrite)
+    source, target = await call.services.files.run(
+        operations.move, where, body.from_, body.to, overwrite=overwrite
+    )
+    return FsMoved(from_=printable(source), to=printable(target))
 
 
 @routes.post(
@@ -103,47 +114,10 @@ async def upload_files(call: Call, path: FilePath = ".", session_id: SessionId =
     return await call.services.files.unpack(call.principal, where, path, call.request, Confirmation(call))
 
 
-class DownloadResponse(StreamingResponse):
-    """Closes its file however it ends, also where nothing of it could be sent."""
-
-    def __init__(self, reading: FileDownload) -> None:
-        super().__init__(reading.pieces(), media_type=OCTETS, headers={"content-length": str(reading.size)})
-        self._reading = reading
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._reading.close()
-
-
-class Confirmation:
-    """Whoever sends a body slowly would otherwise outlive the end of their credential by as long."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._asked = call.services.clock.monotonic()
-
-    async def __call__(self) -> None:
-        now = self._call.services.clock.monotonic()
-        if now - self._asked > BODY_TRUST:
-            ACCESS.check(await self._call.authenticate(self._call.request))
-            self._asked = now
-
-
-def _where(call: Call, session_id: str | None) -> Confinement:
-    return call.services.files.confinement(session_id, call.principal.workspace)
-
-
-# `GET /v1/blobs`: a file to whoever has its signed link. The link is the credential.
-
-blob_routes = Routes(tag="blobs")
-
-
 @blob_routes.get(
     "/v1/blobs",
     access=OPEN,
-    media="application/octet-stream",
+    media=OCTETS,
     errors=(Forbidden, NotFound, RateLimited, Unavailable),
 )
 async def download(
@@ -158,30 +132,43 @@ async def download(
     del key, expires, signature, filename, type  # signed as they were sent: only the whole query counts
     target = call.services.links.verify(call.request.url.query)
     # Whoever has a link is nobody we know: they are told apart by where they are.
-    transfer = call.services.files.transfers.begin_for_address(address_of(call.request))
-    try:
+    async with AsyncExitStack() as held:
+        held.enter_context(call.services.files.transfers.begin_for_address(address_of(call.request)))
         reading = await call.services.blobs.get(target.key)
+        held.push_async_callback(reading.aclose)
         headers = {**target.headers(), "content-length": str(reading.info.size)}
         if call.request.method == "HEAD":
-            await reading.aclose()
-            transfer.end()
             return Response(headers=headers)
-        return BlobResponse(reading, headers, transfer)
-    except BaseException:
-        transfer.end()
-        raise
+        return DownloadResponse(reading, headers, held.pop_all())
 
 
-class BlobResponse(StreamingResponse):
-    """Closes its file however it ends, also where nothing of it could be sent."""
+class DownloadResponse(StreamingResponse):
+    """Send a file, and let go of what it `held` however that ends, also where nothing of it could be sent."""
 
-    def __init__(self, reading: BlobReader, headers: Mapping[str, str], transfer: Transfer) -> None:
-        super().__init__(reading, headers=headers)
-        self._reading, self._transfer = reading, transfer
+    def __init__(
+        self, content: AsyncIterable[bytes], headers: Mapping[str, str], held: AsyncExitStack
+    ) -> None:
+        super().__init__(content, headers=headers)
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        async with self._held:
             await super().__call__(scope, receive, send)
-        finally:
-            self._transfer.end()
-            await self._reading.aclose()
+
+
+class Confirmation:
+    """Look at a credential again: who sends a body slowly would otherwise outlive its end by as long."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._asked = call.services.clock.monotonic()
+
+    async def __call__(self) -> None:
+        now = self._call.services.clock.monotonic()
+        if now - self._asked > BODY_TRUST:
+            ACCESS.check(await self._call.authenticate(self._call.request))
+            self._asked = now
+
+
+def _where(call: Call, session_id: str | None) -> Confinement:
+    return call.services.files.confinement(session_id, call.principal.workspace)
