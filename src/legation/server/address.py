@@ -21,10 +21,14 @@ from legation.store.datafolder import PORT
 from legation.store.files import write_atomically
 from legation.store.secrets.keys import derive, key_bytes
 
-# A socket to listen on, and in words what can be wrong with its address.
-
 BACKLOG: Final = 2048
 STALLED_LIMIT: Final = 300.0  # seconds: a client's time to take anything of what it was sent
+LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
+# A browser sends a cookie to every port of a host. What an agent serves on 127.0.0.1:3000 must not get ours, so
+# people sign in under a name of its own; browsers take every name under localhost for this machine.
+# The name is this installation's own and cannot be guessed: else a page of an agent would lead the browser to the
+# same name at its own port, and be sent the cookie there.
+BROWSER_DOMAIN: Final = "localhost"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -56,14 +60,6 @@ def _refusal(host: str, port: int, error: OSError) -> LegationError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return Forbidden(f"{where}: the system does not allow it; choose a port from 1024 up with --port")
     return ConfigInvalid(f"{where}: {os.strerror(error.errno or 0)}; correct --host")
-
-
-LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
-# A browser sends a cookie to every port of a host. What an agent serves on 127.0.0.1:3000 must not get ours, so
-# people sign in under a name of its own; browsers take every name under localhost for this machine.
-# The name is this installation's own and cannot be guessed: else a page of an agent would lead the browser to the
-# same name at its own port, and be sent the cookie there.
-BROWSER_DOMAIN: Final = "localhost"
 
 
 @dataclass(frozen=True, slots=True)

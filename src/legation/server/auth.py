@@ -40,10 +40,16 @@ if TYPE_CHECKING:
     from legation.server.services import Services
 
 
-# What a request presents: the token of its Authorization header, or the session of its cookie; as text, unchecked.
-
 COOKIE_NAME: Final = "legation_session"
+SESSION_MS: Final = 30 * 86_400_000  # without a visit; each visit starts it anew
+RENEW_AFTER_MS: Final = 86_400_000  # not at every visit: a new cookie a day is enough
+PROCESS: Final = "server"  # what the audit log calls them
+NOTE_INTERVAL: Final = 60.0  # seconds between two writes: how old `lastUsedAt` may be
+LAST_WRITE_LIMIT: Final = 2.0  # seconds for the last write of a server that stops: the database's time
+WORKSPACE_HEADER: Final = "legation-workspace"
 _LONGEST: Final = 1024  # characters of a token; ours have 36, an owner's own may have more
+_COOKIE_VERSION: Final = "v1"
+_SKEW_MS: Final = 60_000  # how far the clocks of two servers may be apart
 
 
 def wrong_credential() -> Unauthenticated:
@@ -89,16 +95,6 @@ def _password(encoded: str) -> str:
     except (binascii.Error, ValueError):
         return ""
     return text.partition(":")[2]
-
-
-# Session cookies: `v1.<what it says>.<signature>`. Whoever reads one learns ids and times, and nothing secret.
-#
-# A cookie is valid as long as the user's `token_version` is the one that it was made with: raising that number ends
-# every session of the user, without a table of sessions.
-
-SESSION_MS: Final = 30 * 86_400_000  # without a visit; each visit starts it anew
-RENEW_AFTER_MS: Final = 86_400_000  # not at every visit: a new cookie a day is enough
-_COOKIE_VERSION: Final = "v1"
 
 
 class CookieSession(msgspec.Struct, frozen=True, array_like=True):
@@ -155,19 +151,8 @@ class Cookies:
         return hmac.digest(derive(key_bytes(self.key), "session-cookies"), said.encode(), "sha256")
 
 
-_SKEW_MS: Final = 60_000  # how far the clocks of two servers may be apart
-
-
 def _base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-# Tokens that live as long as the process: the one of `--token`, and the one that the CLI finds in `server.json`.
-#
-# They are in no table, and only their hashes are in memory. Whoever has one is the first workspace's owner, and is recorded
-# as that person: `via` says by which credential. What the process does by itself is its own.
-
-PROCESS: Final = "server"  # what the audit log calls them
 
 
 class ProcessTokens:
@@ -193,11 +178,6 @@ class ProcessTokens:
     def find(self, hash: bytes) -> Principal | None:  # noqa: A002
         return self.owner if hash in self._known else None
 
-
-# When each token was last used: noted in memory by the request, written by a task of its own once a minute.
-
-NOTE_INTERVAL: Final = 60.0  # seconds between two writes: how old `lastUsedAt` may be
-LAST_WRITE_LIMIT: Final = 2.0  # seconds for the last write of a server that stops: the database's time
 
 logger = logging.getLogger("legation.server")
 
@@ -246,9 +226,6 @@ class TokenUses:
             await self._database.transact(tokens.note_uses, uses)
         except LegationError as error:  # it is only a courtesy: no request fails for it
             logger.warning("cannot note the last uses of tokens: %s", error)
-
-
-WORKSPACE_HEADER: Final = "legation-workspace"
 
 
 class CredentialKind(Protocol):

@@ -37,7 +37,7 @@ from legation.server.auth import ProcessTokens, TokenUses
 from legation.server.fs.files import Files
 from legation.server.fs.paths import ServedFolders
 from legation.server.logs import secrets_of
-from legation.server.processes.processes import Means, Processes, record_starts
+from legation.server.processes.processes import Processes, record_starts
 from legation.server.services import Mode, Services
 from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import CHILDREN, WorkspaceHosts
@@ -80,8 +80,14 @@ if TYPE_CHECKING:
     from legation.server.streaming.hub import StreamSource
     from legation.store.stream import Stream
 
+SERVER_STREAM: Final = "server"
+SERVER_WORKSPACE: Final = "local"
+MOST_EARLY: Final = 100  # troubles from before the stream is open that it is told of
+FIRST_WRITE_LIMIT: Final = 10.0  # seconds: the disk's time
+SWEEP_INTERVAL: Final = 600.0  # seconds between two sweeps
+NOTIFY_GRACE: Final = 1.0  # seconds: of notices that wait when the server stops
 
-# Which server this is: a name of its own for each data folder, the same at every start.
+_DOOR_SQL: Final = Queries("door")
 
 
 def server_name(path: Path) -> str:
@@ -98,13 +104,6 @@ def server_name(path: Path) -> str:
         ) from error
     return name
 
-
-# The stream `server`: the server's own life and the troubles of its log, for whoever follows it.
-
-SERVER_STREAM: Final = "server"
-SERVER_WORKSPACE: Final = "local"
-MOST_EARLY: Final = 100  # troubles from before the stream is open that it is told of
-FIRST_WRITE_LIMIT: Final = 10.0  # seconds: the disk's time
 
 store_logger = logging.getLogger("legation.store")
 
@@ -175,10 +174,6 @@ async def server_stream(services: Services, troubles: LogTroubles) -> AsyncItera
         stream.append([draft(ServerStopped())])  # the log saves it when it closes
 
 
-# The sweeper: forgets, now and then, what is of no use to anybody any more.
-
-SWEEP_INTERVAL: Final = 600.0  # seconds between two sweeps
-
 sweep_logger = logging.getLogger("legation.server")
 
 
@@ -211,13 +206,7 @@ async def sweep(database: Database, now_ms: int) -> int:
     return forgotten
 
 
-# The door of a server and all that it needs, opened and kept in order for as long as the server runs.
-
-NOTIFY_GRACE: Final = 1.0  # seconds: of notices that wait when the server stops
-
 notify_logger = logging.getLogger("legation.notify")
-
-_DOOR_SQL: Final = Queries("door")
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,15 +358,16 @@ async def open_instance(
                 rest_after=settings.agent_rest,
             )
         )
-        means = Means(
-            launcher=ProcessLauncher(registry=Registry(settings.data_dir / CHILDREN)),
-            folder=files.folder,
-            homes=settings.data_dir / "processes",
-            record=record_starts(database, clock),
-            clock=clock,
+        processes = await stack.enter_async_context(
+            Processes(
+                launcher=ProcessLauncher(registry=Registry(settings.data_dir / CHILDREN)),
+                folder=files.folder,
+                homes=settings.data_dir / "processes",
+                record=record_starts(database, clock),
+                clock=clock,
+                enabled=settings.processes,
+            )
         )
-        processes = await stack.enter_async_context(Processes(means, enabled=settings.processes))
-
         acp = await stack.enter_async_context(
             AcpConnections(
                 log=log,

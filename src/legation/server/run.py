@@ -43,8 +43,6 @@ from legation.store.datafolder import LOGS
 from legation.store.files import write_atomically
 from legation.wire.api.server import SERVER_FILE, ServerFile
 
-# `server.json`: how the CLI of this machine finds its server. There while the server is, for its owner alone.
-
 
 @contextmanager
 def server_file(folder: Path, content: ServerFile) -> Iterator[None]:

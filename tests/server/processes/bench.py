@@ -22,7 +22,7 @@ from legation.server.fs.files import Files
 from legation.server.fs.paths import ServedFolders
 from legation.server.http.app import AppOptions, make_app
 from legation.server.http.server import UvicornServer
-from legation.server.processes.processes import Means, OperatorProcess, Processes
+from legation.server.processes.processes import OperatorProcess, Processes
 from legation.server.processes.websocket import WebSocketUpgrades
 from legation.server.routes.processes import TERMINALS, routes
 from legation.store.forbidden import ForbiddenPlaces
@@ -157,14 +157,14 @@ async def open_bench(
     recorded, children = Recorded(), data / "children"
     async with open_rig("sqlite", data, request, cors_origins="https://listed.test") as rig:
         files = Files(ServedFolders([work], ForbiddenPlaces([data])), lambda _session, _workspace: None)
-        means = Means(
+        async with Processes(
             launcher=ProcessLauncher(registry=Registry(children)),
             folder=files.folder,
             homes=data / "processes",
             record=recorded,
             clock=SystemClock(),
-        )
-        async with Processes(means, enabled=enabled) as processes:
+            enabled=enabled,
+        ) as processes:
             app = make_app(
                 [routes],
                 services=With(rig.services, processes),  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from legation.clock import SystemClock
 from legation.proc import ProcessLauncher, Registry
-from legation.server.processes.processes import Means, Processes
+from legation.server.processes.processes import Processes
 from legation.wire.api.processes import NewProcess
 from legation.wire.principal import Principal
 
@@ -23,8 +23,14 @@ async def main(folder: Path) -> None:
         return folder
 
     launcher = ProcessLauncher(registry=Registry(folder / "children"))
-    means = Means(launcher=launcher, folder=here, homes=folder / "homes", record=record, clock=SystemClock())
-    async with Processes(means, enabled=True) as processes:
+    async with Processes(
+        launcher=launcher,
+        folder=here,
+        homes=folder / "homes",
+        record=record,
+        clock=SystemClock(),
+        enabled=True,
+    ) as processes:
         for tty in (False, True):
             await processes.start(OPERATOR, NewProcess(command="sh", args=["-c", SCRIPT], tty=tty))
         sys.stdout.write("ready\n")

@@ -43,11 +43,17 @@ if TYPE_CHECKING:
     from legation.server.services import Services
 
 
-# From a path to its operations: a dictionary for fixed paths, a tree of segments for the templates.
-#
-# A fixed segment is preferred to a parameter. The raw path is matched, so that `%2F` is part of a segment.
-
+DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
+OPEN_BODY_BYTES: Final = (
+    1 << 14
+)  # from whom we do not know: enough for a sign-in code, too little for a burden
+BODY_TRUST: Final = (
+    0.5  # seconds that a body may take before its credential is looked at again: the caller's time
+)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_CLASSES: Final = ("0xx", "1xx", "2xx", "3xx", "4xx", "5xx")
+_STREAM: Final = "text/event-stream"
 
 
 @dataclass(slots=True)
@@ -129,15 +135,6 @@ class Router:
             self._fixed[operation.path] = node.resource
 
 
-# What is known of a request when it is over: for the access log and for the figures.
-#
-# Neither holds a path, a query or a body, only the route's template: ids and one-time codes stay out of both.
-
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_CLASSES: Final = ("0xx", "1xx", "2xx", "3xx", "4xx", "5xx")
-_STREAM: Final = "text/event-stream"
-
-
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
     request_id: str
@@ -196,14 +193,6 @@ class RequestMetrics:
         if trail.status != 101 and (trail.operation is None or trail.operation.media != _STREAM):
             self._seconds.observe(seconds, method, route)
 
-
-DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
-OPEN_BODY_BYTES: Final = (
-    1 << 14
-)  # from whom we do not know: enough for a sign-in code, too little for a burden
-BODY_TRUST: Final = (
-    0.5  # seconds that a body may take before its credential is looked at again: the caller's time
-)
 
 logger = logging.getLogger("legation.server")
 

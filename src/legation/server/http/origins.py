@@ -14,8 +14,7 @@ from legation.errors import ConfigInvalid, Forbidden
 from legation.server.http.request import invalid
 from legation.server.http.response import Headers, Written
 
-# Other origins and other hosts: nobody unless listed.
-
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _EXPOSED: Final = b"ETag, Link, Location, Request-Id, Retry-After"
 _ALLOWED_HEADERS: Final = (
     b"Authorization, Content-Type, Last-Event-ID, Legation-Workspace, Prefer, X-Request-Id"
@@ -27,6 +26,7 @@ _AUTHORITY: Final = re.compile(
     re.ASCII,
 )
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_OURS: Final = frozenset({"same-origin", "none"})  # "none": the person's own doing, no page's
 
 
 class Authority(NamedTuple):
@@ -135,14 +135,6 @@ def _name(listed: str) -> str:
     bare = listed.strip("[]")
     read = read_authority(f"[{bare}]" if ":" in bare else bare)
     return bare.lower() if read is None else read.name
-
-
-# A browser sends its cookie with whatever page makes it call us: a change is taken from our own pages alone.
-#
-# Another port of this machine is the same *site* for a browser, so that SameSite does not keep it out; this does.
-
-SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_OURS: Final = frozenset({"same-origin", "none"})  # "none": the person's own doing, no page's
 
 
 class OwnOrigins:

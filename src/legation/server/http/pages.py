@@ -14,8 +14,6 @@ from legation.errors import NotFound
 from legation.server.http.openapi import Json
 from legation.server.http.routes import OPEN, Call, Header, Routes
 
-# Pages of ours: files in the package, kept by the browser and asked for again by their tag.
-
 ASSETS: Final = Path(__file__).parents[1] / "assets"
 _MEDIA: Final = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
 
@@ -48,9 +46,6 @@ def static_files(folder: str) -> dict[str, StaticFile]:
         for path in sorted((ASSETS / folder).iterdir())
         if path.suffix in _MEDIA
     }
-
-
-# /openapi.json and the interactive docs made from it: three static files, no framework, nothing from elsewhere.
 
 
 def docs_routes(document: Json) -> Routes:

@@ -1,4 +1,9 @@
-"""Read a request: parameters and body, within limits of size and time, as values of the types that its route declares."""
+"""Read a request: parameters and body, within limits of size and time, as values of the types that its route declares.
+
+INV: nothing of what the caller sent is repeated; it may be a secret in the wrong place.
+INV: no body takes more memory than the limit, however its length is announced, and none is waited for longer
+INV-B1  No object of a body names a member twice: whoever decided about the one would be told of the other.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +22,9 @@ from starlette.types import Message, Receive
 
 from legation.errors import Cancelled, InvalidParams, TooLarge, UnsupportedMedia
 
-# What a request should have held, and where: the only thing that is said about a wrong one.
-#
-# INV: nothing of what the caller sent is repeated; it may be a secret in the wrong place.
-
+REQUIRED: Final = object()
+BODY_SECONDS: Final = 60.0  # the caller's time to send a whole body, over a slow line
+TICKS: Final = 6  # looks at who is late, in that time
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in `)?(?P<path>\$[^`]*)`*)?$", re.DOTALL)
 _PATH: Final = re.compile(r"\$(?:\.[A-Za-z0-9_]{1,64}|\[[0-9.]{1,9}\]){0,32}")
 _EXPECTED: Final = re.compile(r"Expected (?P<what>.*?)(?:, got .*)?", re.DOTALL)
@@ -28,6 +32,13 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<item>[^\]]*)\]")
 _JSON_WORDS: Final = {"int": "integer", "str": "string", "float": "number", "bool": "boolean"}
 _PYTHON: Final = re.compile(r"(?<=`)(?:int|str|float|bool)\b|(?<=\| )(?:int|str|float|bool)\b")
+_BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_MOST_FIELDS: Final = 1000  # of one query; nobody repeats a parameter more often in earnest
+_BOOLEANS: Final = {"true": True, "false": False}
+_MOST_DIGITS: Final = 15  # of a length; Python refuses to read numbers of thousands of digits
+_JSON: Final = b"application/json"
+# Bytes of a body that is looked through on the loop: the densest of that size takes some milliseconds.
+_LOOKED_AT_ON_LOOP: Final = 64 * 1024
 
 
 def invalid(path: str, expected: str) -> InvalidParams:
@@ -124,14 +135,7 @@ def _choices(kinds: list[shape.Type]) -> str:
     return f"one of {', '.join(map(str, values))}" if values else ""
 
 
-# Parameters of the path, the query and the headers: text in, typed values out.
-
 Place = Literal["path", "query", "header"]
-REQUIRED: Final = object()
-
-_BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_MOST_FIELDS: Final = 1000  # of one query; nobody repeats a parameter more often in earnest
-_BOOLEANS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +254,10 @@ def _unknown_parameter(known: list[str]) -> InvalidParams:
     return invalid("query", f"no other parameters than {', '.join(known)}" if known else "no parameters")
 
 
-# Reading bodies within limits of size and time.
-#
-# INV: no body takes more memory than the limit, however its length is announced, and none is waited for longer
-# than `BODY_SECONDS` and a tick.
-
-BODY_SECONDS: Final = 60.0  # the caller's time to send a whole body, over a slow line
-TICKS: Final = 6  # looks at who is late, in that time
-
-_MOST_DIGITS: Final = 15  # of a length; Python refuses to read numbers of thousands of digits
+async def until_disconnected(receive: Receive) -> None:
+    """Wait until the caller has gone. Only after the body: what else arrives is dropped."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class BodyReader:
@@ -322,15 +321,6 @@ async def _collect(message: Message, receive: Receive, limit: int) -> bytes:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"cannot take a body of more than {limit} bytes; send less", {"limit": limit})
-
-
-# Bodies: checked for type and charset, decoded once. Whatever they hold, none makes a 500.
-#
-# INV-B1  No object of a body names a member twice: whoever decided about the one would be told of the other.
-
-_JSON: Final = b"application/json"
-# Bytes of a body that is looked through on the loop: the densest of that size takes some milliseconds.
-_LOOKED_AT_ON_LOOP: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)

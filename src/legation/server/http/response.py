@@ -17,9 +17,24 @@ from legation.ids import new_id
 from legation.server.http.routes import Operation, Reply
 from legation.wire import jsontext
 
-# The id of a request: the caller's own where it is harmless, else a new one.
-
+# A page of ours loads only files of ours, and nobody may frame it.
+CONTENT_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    b"connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PROBLEM_MEDIA: Final = "application/problem+json"
+CHALLENGE: Final = 'Bearer realm="legation"'
 _HARMLESS: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_JSON: Final = b"application/json"
+_NO_STORE: Final = (b"cache-control", b"no-store")
+_NO_SNIFF: Final = (b"x-content-type-options", b"nosniff")
+_PAGE_HEADERS: Final = {
+    b"content-security-policy": CONTENT_POLICY,
+    b"referrer-policy": b"no-referrer",
+    b"x-frame-options": b"DENY",
+}
+_answer_encoder: Final = msgspec.json.Encoder()
+_problem_encoder: Final = msgspec.json.Encoder(enc_hook=str)
 
 
 def request_id(headers: Mapping[bytes, bytes], clock: Clock) -> str:
@@ -29,26 +44,7 @@ def request_id(headers: Mapping[bytes, bytes], clock: Clock) -> str:
     return new_id("req", now_ms=clock.now_ms())
 
 
-# Answers on their way out: what a handler returned as bytes, and the headers that every answer carries.
-
 Headers = Iterable[tuple[bytes, bytes]]
-
-# A page of ours loads only files of ours, and nobody may frame it.
-CONTENT_POLICY: Final = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-    b"connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-
-_JSON: Final = b"application/json"
-_NO_STORE: Final = (b"cache-control", b"no-store")
-_NO_SNIFF: Final = (b"x-content-type-options", b"nosniff")
-_PAGE_HEADERS: Final = {
-    b"content-security-policy": CONTENT_POLICY,
-    b"referrer-policy": b"no-referrer",
-    b"x-frame-options": b"DENY",
-}
-
-_answer_encoder: Final = msgspec.json.Encoder()
 
 
 @dataclass(slots=True)
@@ -117,14 +113,6 @@ def _is_page(headers: Mapping[bytes, bytes]) -> bool:
 
 def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
-
-
-# Errors as they leave the server: RFC 9457 problems.
-
-PROBLEM_MEDIA: Final = "application/problem+json"
-CHALLENGE: Final = 'Bearer realm="legation"'
-
-_problem_encoder: Final = msgspec.json.Encoder(enc_hook=str)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

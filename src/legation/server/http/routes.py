@@ -48,9 +48,13 @@ if TYPE_CHECKING:
     from legation.server.services import Services
 
 
-# Who may call a route.
-
 PEOPLE: Final = frozenset({"user", "process"})  # kinds of principals that act as the person behind them
+NOBODY: Final = Principal(kind="nobody", id="nobody", workspace="", scopes=frozenset(), level=0)
+
+_PATH: Final = re.compile(r"/|(/([A-Za-z0-9._~-]+|\{[a-z_]+\}))+")
+_BODYLESS: Final = frozenset({"GET", "DELETE"})
+# JSON has no bound, the databases do: a larger number would fail there instead of here.
+_INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +90,9 @@ def needs(scope: Scope) -> Access:
     return Access(open=False, scope=scope)
 
 
-# What a handler gets and gives: one call in, a value or a `Reply` out.
-
 T = TypeVar("T")
 
 Authenticate = Callable[[Request], Awaitable[Principal]]
-
-NOBODY: Final = Principal(kind="nobody", id="nobody", workspace="", scopes=frozenset(), level=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +129,8 @@ class Alias:
     name: str
 
 
-# An operation: one method of one path, with everything its handler's signature says.
-#
-# A signature that cannot be served fails at once, where it is declared, never at the first request.
-
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Handler = Callable[..., Awaitable[object]]
-
-_PATH: Final = re.compile(r"/|(/([A-Za-z0-9._~-]+|\{[a-z_]+\}))+")
-_BODYLESS: Final = frozenset({"GET", "DELETE"})
-# JSON has no bound, the databases do: a larger number would fail there instead of here.
-_INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,20 +335,6 @@ def _words(handler: Handler) -> tuple[str, str]:
     summary, _, description = words.partition("\n\n")
     return " ".join(summary.split()), description.strip()
 
-
-# Declaring routes: the signature of the handler is the contract, checked where it is written.
-#
-#     routes = Routes(tag="tokens")
-#
-#     @routes.post("/v1/tokens", access=needs("manage"), status=201, errors=(Conflict,))
-#     async def create_token(call: Call, body: NewToken) -> TokenCreated:
-#         """The summary, in one sentence.
-#
-#         The description."""
-#
-# A name in braces is a path parameter, `body` is the body, `Annotated[..., Header("Name")]` a header, and every
-# other parameter is one of the query, in camelCase on the wire; a list type takes a repeated one. Returning None
-# means 204. `Annotated[..., Alias("snake_name")]` gives one of the query a second name. A Starlette `Response` passes through as it is; say its type with `media`.
 
 __all__ = [
     "OPEN",

@@ -1,4 +1,9 @@
-"""The output of a process: read as it comes, kept in a bounded log, followed as server-sent events."""
+"""The output of a process: read as it comes, kept in a bounded log, followed as server-sent events.
+
+INV-P3  Numbers are dense, from 1 on, over all streams of the process, and never reused. A piece is never changed.
+INV-P4  Memory is bounded: by `limit`, with what each piece costs besides its bytes. The oldest go, whole, and how many
+        bytes went is told to whoever asks for them.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +20,23 @@ from legation.server.streaming.hub import KEEP_ALIVE, RECHECK
 from legation.server.streaming.sse import CHUNK_BYTES, PING, end
 from legation.wire.api.processes import LogStream, ProcessLogEntry
 
-# What comes out of a pipe or a terminal, taken as it comes: nobody's slowness ever stops the process.
-
 PIECE_BYTES: Final = 64 * 1024  # of one read
 LAST_BYTES: Final = 2 * 1024 * 1024  # read at most after the process tree's end: more than a pipe holds
+# Bytes of memory for each piece besides its own: a byte at a time must not cost gigabytes.
+PIECE_COST: Final = 256
+MOST_PIECES: Final = 1024  # looked at for one write
+
+_ROOM_FOR_GONE: Final = 1024  # pieces that may be gone from the front before the list is made anew
+
+OutputName = Literal["stdout", "stderr", "pty"]
+Holds = Callable[[], Awaitable[bool]]
+"""Says whether the credential that opened something still would."""
 
 
 class OutputReader:
-    """Owns the descriptor. `take` gets every piece, in order; after `finish` there are no more."""
+    """Take what comes out of a pipe or a terminal as it comes: nobody's slowness ever stops the process.
+
+    It owns the descriptor. `take` gets every piece, in order; after `finish` there are no more."""
 
     def __init__(self, descriptor: int, take: Callable[[bytes], None]) -> None:
         self._descriptor: int | None = descriptor
@@ -32,7 +46,7 @@ class OutputReader:
         self._loop.add_reader(descriptor, self._read)
 
     def finish(self) -> None:
-        """Whoever could write is dead: what they wrote is all there is."""
+        """Read the rest: whoever could write is dead, and what they wrote is all there is."""
         left = LAST_BYTES
         while left > 0 and (size := self._read()):
             left -= size
@@ -56,24 +70,9 @@ class OutputReader:
         if data:
             self._take(data)
         else:
-            self._loop.remove_reader(
-                self._descriptor
-            )  # closed by `finish`: of a terminal it is also where one writes
+            # Closed by `finish`: of a terminal it is also where one writes.
+            self._loop.remove_reader(self._descriptor)
         return len(data)
-
-
-# What a process has written: the last of it, in numbered pieces.
-#
-# INV-P3  Numbers are dense, from 1 on, over all streams of the process, and never reused. A piece is never changed.
-# INV-P4  Memory is bounded: by `limit`, with what each piece costs besides its bytes. The oldest go, whole, and how many
-#         bytes went is told to whoever asks for them.
-
-PIECE_COST: Final = (
-    256  # bytes of memory for each piece besides its own: a byte at a time must not cost gigabytes
-)
-_ROOM_FOR_GONE: Final = 1024  # pieces that may be gone from the front before the list is made anew
-
-OutputName = Literal["stdout", "stderr", "pty"]
 
 
 class LogPiece(NamedTuple):
@@ -87,11 +86,13 @@ class LogPiece(NamedTuple):
 
 
 class ProcessLog:
+    """The last of what a process has written, in numbered pieces (INV-P3, INV-P4)."""
+
     def __init__(self, limit: int) -> None:
         self._most = self._limit = limit
         self._pieces: list[LogPiece] = []
         self._gone = 0  # pieces at the front of the list that are no longer kept
-        self._size = 0
+        self.size = 0
         self._waiters: set[asyncio.Future[None]] = set()
         self.head = 0  # the last number
         self.dropped_bytes = 0
@@ -102,19 +103,15 @@ class ProcessLog:
         """The number of the oldest that is kept, or of the next to come."""
         return self.head + 1 - (len(self._pieces) - self._gone)
 
-    @property
-    def size(self) -> int:
-        return self._size
-
     def limit_to(self, limit: int) -> None:
-        """While there are many others; never to more than it was made with."""
+        """Limit it while there are many others; never to more than it was made with."""
         self._limit = min(self._most, limit)
         self._trim()
 
     def add(self, stream: OutputName, data: bytes, at_ms: int) -> None:
         self.head += 1
         self._pieces.append(LogPiece(self.head, stream, at_ms, data))
-        self._size += len(data) + PIECE_COST
+        self.size += len(data) + PIECE_COST
         self._trim()
         self.wake()
 
@@ -123,7 +120,7 @@ class ProcessLog:
         self.wake()
 
     def since(self, number: int, most: int | None = None) -> Sequence[LogPiece]:
-        """Those above the number that are kept, in order."""
+        """List the pieces above the number that are kept, in order."""
         at = self._gone + max(0, number + 1 - self.first)
         return self._pieces[at : None if most is None else at + most]
 
@@ -136,7 +133,7 @@ class ProcessLog:
         return self.first - 1
 
     async def changed(self, number: int, seconds: float) -> bool:
-        """Until there is something above the number, or the end, or a `wake`; False if the time was up first."""
+        """Wait for something above the number, the end, or a `wake`; False if the time was up first."""
         if self.head > number or self.closed:
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -156,12 +153,12 @@ class ProcessLog:
                 waiter.set_result(None)
 
     def _trim(self) -> None:
-        """The newest always stays, so that a limit smaller than one piece does not make a log of nothing."""
-        while self._size > self._limit and self._gone < len(self._pieces) - 1:
+        # The newest always stays, so that a limit smaller than one piece does not make a log of nothing.
+        while self.size > self._limit and self._gone < len(self._pieces) - 1:
             piece = self._pieces[self._gone]
             self._pieces[self._gone] = _GONE
             self._gone += 1
-            self._size -= len(piece.data) + PIECE_COST
+            self.size -= len(piece.data) + PIECE_COST
             self.dropped_bytes += len(piece.data)
         if self._gone > max(_ROOM_FOR_GONE, len(self._pieces) // 2):
             del self._pieces[: self._gone]
@@ -169,17 +166,6 @@ class ProcessLog:
 
 
 _GONE: Final = LogPiece(0, "stdout", 0, b"")
-
-
-# The log of a process as server-sent events: `event: log`, its number as the id, until the process has ended.
-#
-# A reader that is slow finds what it has not read yet in the log, as long as it is kept there; what was dropped in the
-# meantime is told by `event: truncated`.
-
-MOST_PIECES: Final = 1024  # looked at for one write
-
-Holds = Callable[[], Awaitable[bool]]
-"""Whether the credential that opened it still would."""
 
 
 def log_entry(piece: LogPiece) -> ProcessLogEntry:
@@ -193,7 +179,10 @@ def log_entry(piece: LogPiece) -> ProcessLogEntry:
 
 
 class LogFollower:
-    """A body of `EventStream`."""
+    """The log of a process as a body of `EventStream`: `event: log`, its number as the id, until the process has ended.
+
+    A reader that is slow finds what it has not read yet in the log, as long as it is kept there; what was dropped in
+    the meantime is told by `event: truncated`."""
 
     def __init__(self, log: ProcessLog, stream: LogStream, after: int, holds: Holds, clock: Clock) -> None:
         self._log = log
@@ -246,7 +235,7 @@ class LogFollower:
         return b"".join(parts)
 
     def _truncation(self) -> bytes:
-        """If something between what was sent and what is next is gone."""
+        """Tell it if something between what was sent and what is next is gone."""
         first = self._log.first
         if self._after + 1 >= first:
             return b""

@@ -1,4 +1,14 @@
-"""Processes that operators start on the server's machine, by workspace. Off unless the owner turned them on."""
+"""Processes that operators start on the server's machine, by workspace. Off unless the owner turned them on.
+
+INV-P6  The whole tree of a process ends with it: what it started and left behind is killed and reaped (`legation.proc`),
+        before it counts as exited.
+INV-P7  However a command that is run once ends, also when its caller has gone, nothing of its process tree is left.
+INV-P8  Nobody sees, or can act on, a process of another workspace.
+INV-P9  Every start is recorded before it happens: what cannot be recorded is not started.
+INV-P10 At the end of `async with` no process is left; after a kill -9 of the server the next start ends them all,
+        because the launcher registers each.
+INV-P11 All logs together take no more than `LOGS_BYTES`: the more there are, the smaller the share of each.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +21,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 from legation.clock import Clock
@@ -42,18 +51,24 @@ from legation.wire.api.processes import (
 )
 from legation.wire.principal import Principal
 
-# One process: what it was asked to be, what it has written, and how it ended.
-#
-# INV-P6  Its whole tree ends with it: what it started and left behind is killed and reaped (`legation.proc`), before it
-#         counts as exited.
-
 MOST_UNSENT: Final = 1 << 20  # bytes of input that wait for the process to read them
+KEPT_ENDED: Final = 64  # whose logs can still be read; the oldest goes first
+LOGS_BYTES: Final = 256 << 20
+MOST_RUNNING: Final = 256  # of all workspaces together
+CLOSING_LIMIT: Final = 10.0  # seconds: the time of what is starting, or run once, when the server stops
 
 # What ends the programs in a terminal: an interactive shell ignores TERM and heeds its terminal's end.
 _STOPS_TERMINAL: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT)
 _STOPS: Final = (signal.SIGTERM, signal.SIGCONT)
+_FIRST_FOLDER: Final = "."  # a relative path begins at the first folder that is served
+# A name that stands in a table unsealed; whatever else somebody may call a program is left out.
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,31}", re.ASCII)
 
 _log = logging.getLogger(__name__)
+
+Asked = NewProcess | NewProcessRun
+Gone = Callable[[], Awaitable[None]]
+"""Returns when nobody waits for the result any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +78,10 @@ class ProcessEnd:
 
 
 class OperatorProcess:
-    """Made of what `begin` returned. `close` leaves nothing of it."""
+    """One process: what it was asked to be, what it has written, and how it ended. `close` leaves nothing of it."""
 
     def __init__(
-        self, id_: str, asked: NewProcess, cwd: str, begun: StartedProcess, log: ProcessLog, clock: Clock
+        self, id_: str, asked: NewProcess, cwd: str, started: StartedProcess, log: ProcessLog, clock: Clock
     ) -> None:
         self.id = id_
         self.tty = asked.tty
@@ -74,23 +89,19 @@ class OperatorProcess:
         self._asked = asked
         self._cwd = cwd
         self._clock = clock
-        self._child = begun.child
+        self._child = started.child
         self._created_at_ms = clock.now_ms()
-        self._ended: ProcessEnd | None = None
-        self._terminal = TerminalInput(begun.outputs[0][1]) if asked.tty else None
-        self._readers = [OutputReader(each, self._taking(stream)) for stream, each in begun.outputs]
-        self._life = asyncio.create_task(self._live(), name=f"legation-process-{begun.child.pid}")
+        self.ended: ProcessEnd | None = None
+        self._terminal = TerminalInput(started.outputs[0][1]) if asked.tty else None
+        self._readers = [OutputReader(each, self._taking(stream)) for stream, each in started.outputs]
+        self._life = asyncio.create_task(self._live(), name=f"legation-process-{started.child.pid}")
 
     @property
     def running(self) -> bool:
-        return self._ended is None
-
-    @property
-    def ended(self) -> ProcessEnd | None:
-        return self._ended
+        return self.ended is None
 
     def info(self) -> ProcessInfo:
-        asked, ended = self._asked, self._ended
+        asked, ended = self._asked, self.ended
         return ProcessInfo(
             id=self.id,
             command=asked.command,
@@ -108,7 +119,7 @@ class OperatorProcess:
         )
 
     def write(self, data: bytes) -> None:
-        """To its terminal or its standard input; what it does not read at once waits, up to a bound."""
+        """Write to its terminal or its standard input; what it does not read at once waits, up to a bound."""
         target = self._terminal or self._child
         if not self.running:
             raise Conflict("cannot write to the process: it has ended; start another")
@@ -132,7 +143,7 @@ class OperatorProcess:
         await self._signal((signal.SIGKILL,), seconds)
 
     async def close(self) -> None:
-        """Down the whole ladder, whose every step is bounded."""
+        """End it: down the whole ladder, whose every step is bounded."""
         if not self._life.done():
             try:
                 await self._child.stop(grace=0.0)
@@ -162,7 +173,7 @@ class OperatorProcess:
                 self._terminal.close()
             for reader in self._readers:
                 reader.finish()
-            self._ended = ProcessEnd(found, self._clock.now_ms())
+            self.ended = ProcessEnd(found, self._clock.now_ms())
             self.log.close()
 
     def _taking(self, stream: OutputName) -> Callable[[bytes], None]:
@@ -176,14 +187,6 @@ def signal_name(found: Exit) -> str | None:
         return signal.Signals(found.signal).name
     except ValueError:  # a real-time signal other than the first and the last
         return f"SIG{found.signal}"
-
-
-# A command that is run to its end, or to the end of its time, and what it wrote.
-#
-# INV-P7  However it ends, also when its caller has gone, nothing of its process tree is left.
-
-Gone = Callable[[], Awaitable[None]]
-"""Returns when nobody waits for the result any more."""
 
 
 class FirstBytes:
@@ -210,23 +213,24 @@ class FirstBytes:
 
 
 async def run_once(
-    launcher: Launcher, order: ProcessSpec, *, seconds: float, most: int, gone: Gone, clock: Clock
+    launcher: Launcher, spec: ProcessSpec, *, seconds: float, most: int, gone: Gone, clock: Clock
 ) -> ProcessRunResult:
+    """Run a command to its end, or to the end of its time (INV-P7)."""
     began = clock.monotonic()
     leaving = asyncio.ensure_future(gone())
     try:
-        begun = await start_child(launcher, order)
-        begun.child.close_stdin()
+        started = await start_child(launcher, spec)
+        started.child.close_stdin()
         out, err = FirstBytes(most), FirstBytes(most)
         readers = [
-            OutputReader(each, (out if stream == "stdout" else err).take) for stream, each in begun.outputs
+            OutputReader(each, (out if stream == "stdout" else err).take) for stream, each in started.outputs
         ]
-        ending = asyncio.ensure_future(begun.child.wait())
+        ending = asyncio.ensure_future(started.child.wait())
         try:
             await asyncio.wait({ending, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             timed_out = not ending.done()
         finally:
-            await begun.child.stop(grace=0.0)
+            await started.child.stop(grace=0.0)
             found: Exit = await ending
             for reader in readers:
                 reader.finish()
@@ -246,24 +250,21 @@ async def run_once(
     )
 
 
-# The processes of one workspace, running and ended, and its limits.
-
-KEPT_ENDED: Final = 64  # whose logs can still be read; the oldest goes first
-
-
 class WorkspaceProcesses:
+    """The processes of one workspace, running and ended, and its limits."""
+
     def __init__(self) -> None:
         self.config = ProcessConfig()
-        self._things: dict[str, OperatorProcess] = {}
+        self._processes: dict[str, OperatorProcess] = {}
         self._promised = 0  # places of those that are starting, and of one-off runs
 
     def __iter__(self) -> Iterator[OperatorProcess]:
-        """Those that were started first come first."""
-        return iter([self._things[key] for key in sorted(self._things)])
+        """Iterate in the order of their starts."""
+        return iter([self._processes[key] for key in sorted(self._processes)])
 
     @property
     def busy(self) -> int:
-        return self._promised + sum(each.running for each in self._things.values())
+        return self._promised + sum(each.running for each in self._processes.values())
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -277,13 +278,13 @@ class WorkspaceProcesses:
             self._promised -= 1
 
     def add(self, process: OperatorProcess) -> None:
-        self._things[process.id] = process
+        self._processes[process.id] = process
         ended = [each for each in self if each.ended is not None]
         for each in ended[: max(0, len(ended) - KEPT_ENDED)]:
-            del self._things[each.id]
+            del self._processes[each.id]
 
     def find(self, process_id: str) -> OperatorProcess:
-        found = self._things.get(process_id)
+        found = self._processes.get(process_id)
         if found is None:
             raise NotFound("cannot find this process; list them with GET /v1/processes")
         return found
@@ -291,48 +292,35 @@ class WorkspaceProcesses:
     def remove(self, process_id: str) -> None:
         if self.find(process_id).running:
             raise Conflict("cannot delete this process: it still runs; stop or kill it first")
-        del self._things[process_id]
-
-
-# The processes that operators start on the server's machine, by workspace. Off unless the owner turned them on.
-#
-# INV-P8  Nobody sees, or can act on, a process of another workspace.
-# INV-P9  Every start is recorded before it happens: what cannot be recorded is not started.
-# INV-P10 At the end of `async with` no process is left; after a kill -9 of the server the next start ends them all,
-#         because the launcher registers each.
-# INV-P11 All logs together take no more than `LOGS_BYTES`: the more there are, the smaller the share of each.
-
-LOGS_BYTES: Final = 256 << 20
-MOST_RUNNING: Final = 256  # of all workspaces together
-CLOSING_LIMIT: Final = 10.0  # seconds: the time of what is starting, or run once, when the server stops
-_FIRST_FOLDER: Final = "."  # a relative path begins at the first folder that is served
-
-NewOrder = NewProcess | NewProcessRun
+        del self._processes[process_id]
 
 
 class RecordStart(Protocol):
     async def __call__(self, principal: Principal, process_id: str, program: str, *, tty: bool) -> None:
-        """Into the audit log: who starts which program. Its arguments are not for it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What processes are made with. `folder` confines where they start, `homes` is where they are at home."""
-
-    launcher: Launcher
-    folder: FolderOf
-    homes: Path
-    record: RecordStart
-    clock: Clock
+        """Write into the audit log who starts which program. Its arguments are not for it."""
 
 
 class Processes:
-    """`async with Processes(means, enabled=settings.processes)`."""
+    """`async with Processes(...)`: the processes of all workspaces."""
 
-    def __init__(self, means: Means, *, enabled: bool) -> None:
-        self._means = means
+    def __init__(
+        self,
+        *,
+        launcher: Launcher,
+        folder: FolderOf,
+        homes: Path,
+        record: RecordStart,
+        clock: Clock,
+        enabled: bool,
+    ) -> None:
+        """`folder` confines where they start, `homes` is where they are at home."""
+        self._launcher = launcher
+        self._folder = folder
+        self._homes = homes
+        self._record = record
+        self._clock = clock
         self._enabled = enabled
-        self._shelves: dict[str, WorkspaceProcesses] = {}
+        self._workspaces: dict[str, WorkspaceProcesses] = {}
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -341,11 +329,9 @@ class Processes:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closed = True
-        await asyncio.gather(*[each.close() for shelf in self._shelves.values() for each in shelf])
+        await asyncio.gather(*[each.close() for own in self._workspaces.values() for each in own])
         try:
             async with asyncio.timeout(CLOSING_LIMIT):
                 await self._idle.wait()
@@ -354,66 +340,66 @@ class Processes:
 
     def hurry(self) -> None:
         """The server has a second to end, whatever they do."""
-        if isinstance(self._means.launcher, ProcessLauncher):
-            self._means.launcher.hurry()
+        if isinstance(self._launcher, ProcessLauncher):
+            self._launcher.hurry()
 
     async def start(self, principal: Principal, asked: NewProcess) -> ProcessInfo:
-        shelf = self._shelf(principal)
-        process_id = new_id("proc", now_ms=self._means.clock.now_ms())
-        with self._moves(), shelf.place():
-            order = await self._order(principal.workspace, asked, process_id, tty=asked.tty)
-            await self._record(principal, process_id, asked)
-            begun = await start_child(self._means.launcher, order)
-            log = ProcessLog(shelf.config.max_log_bytes_per_process)
-            process = OperatorProcess(process_id, asked, str(order.cwd), begun, log, self._means.clock)
+        own = self._of(principal)
+        process_id = new_id("proc", now_ms=self._clock.now_ms())
+        with self._moves(), own.place():
+            spec = await self._spec(principal.workspace, asked, process_id, tty=asked.tty)
+            await self._record_start(principal, process_id, asked)
+            started = await start_child(self._launcher, spec)
+            log = ProcessLog(own.config.max_log_bytes_per_process)
+            process = OperatorProcess(process_id, asked, str(spec.cwd), started, log, self._clock)
             if self._closed:  # meanwhile
                 await process.close()
                 raise _stopping()
-            shelf.add(process)
+            own.add(process)
         self._share()
         return process.info()
 
     async def run(self, principal: Principal, asked: NewProcessRun, gone: Gone) -> ProcessRunResult:
-        shelf = self._shelf(principal)
-        config, process_id = shelf.config, new_id("proc", now_ms=self._means.clock.now_ms())
+        own = self._of(principal)
+        config, process_id = own.config, new_id("proc", now_ms=self._clock.now_ms())
         milliseconds = min(asked.timeout_ms or config.default_run_timeout_ms, config.max_run_timeout_ms)
         most = config.max_output_bytes if asked.max_output_bytes is None else asked.max_output_bytes
-        with self._moves(), shelf.place():
-            order = await self._order(principal.workspace, asked, process_id, tty=False)
-            await self._record(principal, process_id, asked)
+        with self._moves(), own.place():
+            spec = await self._spec(principal.workspace, asked, process_id, tty=False)
+            await self._record_start(principal, process_id, asked)
             return await run_once(
-                self._means.launcher,
-                order,
+                self._launcher,
+                spec,
                 seconds=milliseconds / 1000,
                 most=min(most, config.max_output_bytes),
                 gone=gone,
-                clock=self._means.clock,
+                clock=self._clock,
             )
 
     def list(self, principal: Principal, owner: ProcessOwner | None) -> list[ProcessInfo]:
-        shelf = self._shelf(principal)
-        return [each.info() for each in shelf] if owner in (None, "user") else []
+        own = self._of(principal)
+        return [each.info() for each in own] if owner in (None, "user") else []
 
     def find(self, principal: Principal, process_id: str) -> OperatorProcess:
-        return self._shelf(principal).find(process_id)
+        return self._of(principal).find(process_id)
 
     def remove(self, principal: Principal, process_id: str) -> None:
-        self._shelf(principal).remove(process_id)
+        self._of(principal).remove(process_id)
         self._share()
 
     def config(self, principal: Principal) -> ProcessConfig:
-        return self._shelf(principal).config
+        return self._of(principal).config
 
     def configure(self, principal: Principal, config: ProcessConfig) -> ProcessConfig:
-        """Holds for what is started from now on; forgotten when the server stops."""
-        self._shelf(principal).config = config
+        """Set the limits of what is started from now on; they are forgotten when the server stops."""
+        self._of(principal).config = config
         return config
 
     @contextmanager
     def _moves(self) -> Iterator[None]:
         if self._closed:
             raise _stopping()
-        if sum(shelf.busy for shelf in self._shelves.values()) >= MOST_RUNNING:
+        if sum(own.busy for own in self._workspaces.values()) >= MOST_RUNNING:
             raise Conflict(
                 f"cannot start another process: the server runs {MOST_RUNNING} for all workspaces; try again later"
             )
@@ -426,7 +412,7 @@ class Processes:
             if not self._moving:
                 self._idle.set()
 
-    def _shelf(self, principal: Principal) -> WorkspaceProcesses:
+    def _of(self, principal: Principal) -> WorkspaceProcesses:
         if not self._enabled:
             raise Forbidden(
                 "cannot use processes: they are off on this server, because they run any command as its user; the owner "
@@ -434,35 +420,29 @@ class Processes:
             )
         if principal.agent is not None:
             raise Forbidden("cannot use processes as an agent: they run outside its jail; use its own tools")
-        return self._shelves.setdefault(principal.workspace, WorkspaceProcesses())
+        return self._workspaces.setdefault(principal.workspace, WorkspaceProcesses())
 
-    async def _order(self, workspace: str, asked: NewOrder, process_id: str, *, tty: bool) -> ProcessSpec:
+    async def _spec(self, workspace: str, asked: Asked, process_id: str, *, tty: bool) -> ProcessSpec:
         words = (asked.command, *asked.args)
         check_words(words)
-        home, tmp = await asyncio.to_thread(make_home, self._means.homes, workspace)
+        home, tmp = await asyncio.to_thread(make_home, self._homes, workspace)
         env = environment(asked.env, home, tmp, tty=tty)
-        cwd = await self._means.folder(asked.cwd or _FIRST_FOLDER)
+        cwd = await self._folder(asked.cwd or _FIRST_FOLDER)
         return ProcessSpec(process_id, words, cwd, env, tty)
 
-    async def _record(self, principal: Principal, process_id: str, asked: NewOrder) -> None:
+    async def _record_start(self, principal: Principal, process_id: str, asked: Asked) -> None:
         program = PurePosixPath(asked.command).name
         tty = isinstance(asked, NewProcess) and asked.tty
-        await self._means.record(principal, process_id, program, tty=tty)
+        await self._record(principal, process_id, program, tty=tty)
 
     def _share(self) -> None:
-        logs = [each.log for shelf in self._shelves.values() for each in shelf]
+        logs = [each.log for own in self._workspaces.values() for each in own]
         for log in logs:
             log.limit_to(LOGS_BYTES // len(logs))
 
 
 def _stopping() -> Unavailable:
     return Unavailable("cannot start processes any more: the server stops; try again when it is back")
-
-
-# Starts of processes, in the audit log.
-
-# A name that stands in a table unsealed; whatever else somebody may call a program is left out.
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,31}", re.ASCII)
 
 
 def record_starts(database: Database, clock: Clock) -> RecordStart:

@@ -1,4 +1,8 @@
-"""Start a process: its folder, environment and arguments, pipes or a terminal, and the trampoline that becomes the command."""
+"""Start a process: its folder, environment and arguments, pipes or a terminal, and the trampoline that becomes the command.
+
+INV-P5  The environment is built up from an allow-list and from what was asked for; nothing else of the server's, and
+        above all none of its settings and keys, is in it.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +27,26 @@ from legation.server.processes import trampoline
 from legation.server.processes.output import OutputName
 from legation.store.datafolder import make_folder
 
-# What a process of an operator starts with: a folder, an environment of its own, arguments that a kernel can take.
-#
-# INV-P5  The environment is built up from an allow-list and from what was asked for; nothing else of the server's, and
-#         above all none of its settings and keys, is in it.
-
-FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
-"""Of a path that somebody sent: its real path, if it is a folder that this server serves."""
-
 TERMINAL_KIND: Final = "xterm-256color"
+COLUMNS: Final = 80
+ROWS: Final = 24
+START_LIMIT: Final = (
+    30.0  # seconds: a loaded machine's, to load the trampoline and have it become the command
+)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OURS: Final = "LEGATION_"
+_TRAMPOLINE: Final = Path(trampoline.__file__)
+_REASONS: Final[Mapping[int, str]] = {
+    errno.ENOENT: "there is no such program; install it, or give its full path",
+    errno.ENOTDIR: "there is no such program; install it, or give its full path",
+    errno.EACCES: "it is not executable; change its permissions (chmod +x)",
+    errno.ENOEXEC: "it is no program; check its first line, or start it with its interpreter",
+    errno.E2BIG: "its arguments and variables are too long; pass them in a file",
+}
+
+
+FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
+"""The real path of one that somebody sent, if it is a folder that this server serves."""
 
 
 def check_words(words: Iterable[str]) -> None:
@@ -58,7 +71,7 @@ def environment(asked: Mapping[str, str], home: Path, tmp: Path, *, tty: bool) -
 
 
 def make_home(homes: Path, workspace: str) -> tuple[Path, Path]:
-    """HOME and TMPDIR of a workspace's processes; kept. Blocks."""
+    """Make HOME and TMPDIR of a workspace's processes, which are kept. Blocks."""
     place = homes / quote(workspace, safe="")
     home, tmp = place / "home", place / "tmp"
     try:
@@ -78,15 +91,10 @@ def _check_text(text: str) -> None:
         raise InvalidParams("cannot start the process: a text in it is not UTF-8; correct it") from None
 
 
-# Our side of a pseudo-terminal: its size, and what is typed into it.
-
-COLUMNS: Final = 80
-ROWS: Final = 24
-
-
 class TerminalInput:
-    """Writes as far as the terminal takes it, and the rest as soon as it does. Does not own the descriptor: `close` it
-    before whoever does."""
+    """Our side of a pseudo-terminal: write as far as it takes it, and the rest as soon as it does; resize it.
+
+    It does not own the descriptor: `close` it before whoever does."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
@@ -108,7 +116,7 @@ class TerminalInput:
     def resize(self, columns: int, rows: int) -> None:
         if self._descriptor is None:
             raise Conflict("cannot resize the terminal: its process has ended; start another")
-        set_size(self._descriptor, columns, rows)
+        _set_size(self._descriptor, columns, rows)
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -130,35 +138,20 @@ class TerminalInput:
 
 
 def open_terminal() -> tuple[int, int]:
-    """Ours and the process's."""
+    """Open one: our end and the process's."""
     ours, theirs = os.openpty()
-    set_size(ours, COLUMNS, ROWS)
+    _set_size(ours, COLUMNS, ROWS)
     return ours, theirs
 
 
-def set_size(descriptor: int, columns: int, rows: int) -> None:
-    """The kernel tells the programs in it (SIGWINCH)."""
+def _set_size(descriptor: int, columns: int, rows: int) -> None:
+    # The kernel tells the programs in it (SIGWINCH).
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-
-# From a request to a process that runs: pipes or a terminal are made, the trampoline is started, the command heard of.
-
-# The time of a loaded machine to load the trampoline and have it become the command.
-START_LIMIT: Final = 30.0
-
-_TRAMPOLINE: Final = Path(trampoline.__file__)
-_REASONS: Final[Mapping[int, str]] = {
-    errno.ENOENT: "there is no such program; install it, or give its full path",
-    errno.ENOTDIR: "there is no such program; install it, or give its full path",
-    errno.EACCES: "it is not executable; change its permissions (chmod +x)",
-    errno.ENOEXEC: "it is no program; check its first line, or start it with its interpreter",
-    errno.E2BIG: "its arguments and variables are too long; pass them in a file",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to start, checked."""
+    """A process to start, checked."""
 
     name: str  # for the list of children and for messages
     words: tuple[str, ...]

@@ -1,4 +1,16 @@
-"""WebSockets: opened through the same door as any request, and a client at the terminal of a process."""
+"""WebSockets: opened through the same door as any request, and a client at the terminal of a process.
+
+`WebSocketUpgrades` stands around the application. An opening handshake becomes a GET of its address; if the route
+answers with a `WebSocketUpgrade`, the WebSocket is accepted and that has it; any other answer, a problem for example, is
+what the client gets instead of it. So a route is a WebSocket's by what it returns, and the layer of routes need not know.
+
+INV-U1  Nothing is upgraded that the address, the Host, the credential, its scope and the Origin do not allow.
+INV-U2  `?access_token=`, for browsers, which can send no header here, is read of a WebSocket's handshake at these
+        addresses only, and never reaches the query that a route sees, or a log.
+INV-U5  The client's slowness costs the client: what it does not take waits in the process's log, which is bounded, and
+        what the log drops meanwhile is told. The process is never held up, and our memory does not grow.
+INV-U6  It ends when what opened it would not open it again.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +36,21 @@ from legation.server.processes.processes import OperatorProcess
 from legation.server.streaming.hub import KEEP_ALIVE, RECHECK
 from legation.wire.api.processes import Cells
 
-# A WebSocket is opened through the same door as any request: routed, authenticated and refused by the same code.
-#
-# `Upgrades` stands around the application. An opening handshake becomes a GET of its address; if the route answers with
-# an `Upgrade`, the WebSocket is accepted and the `Upgrade` has it; any other answer, a problem for example, is what the
-# client gets instead of it. So a route is a WebSocket's by what it returns, and the layer of routes need not know.
-#
-# INV-U1  Nothing is upgraded that the address, the Host, the credential, its scope and the Origin do not allow.
-# INV-U2  `?access_token=`, for browsers, which can send no header here, is read of a WebSocket's handshake at these
-#         addresses only, and never reaches the query that a route sees, or a log.
-
 ACCESS_TOKEN: Final = "access_token"  # noqa: S105 - a name
+REPLAY_BYTES: Final = 256 * 1024  # of what was written before, for who comes later
+FRAME_BYTES: Final = 64 * 1024  # of one binary frame, about
+STALL_LIMIT: Final = 60.0  # seconds: a client's time to take one frame
+NORMAL: Final = 1000
+POLICY: Final = 1008  # not allowed, or not any more
 _KEY: Final = "legation.websocket"
+_MOST_PIECES: Final = 256
 
 Serve = Callable[[Receive, Send], Awaitable[None]]
 """Has the WebSocket, accepted, until it returns; it closes it."""
 
 
 class WebSocketUpgrades:
-    """`addresses` are those of routes that return an `Upgrade`."""
+    """Have handshakes routed, authenticated and refused as requests. `addresses` are those of routes that upgrade."""
 
     def __init__(self, app: ASGIApp, addresses: re.Pattern[bytes], clock: Clock) -> None:
         self._app = app
@@ -62,7 +70,7 @@ class WebSocketUpgrades:
 
 
 class _Handshake:
-    """What the application sends as an answer, as the handshake's."""
+    """Turn what the application answers into the answer of the handshake."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -80,7 +88,7 @@ class _Handshake:
 
 
 class WebSocketUpgrade(Response):
-    """Return it from a GET: `serve` gets the WebSocket. For any other request it is refused in `check_handshake`."""
+    """Answer of a GET whose `serve` gets the WebSocket. Any other request is refused in `check_handshake`."""
 
     def __init__(self, serve: Serve) -> None:
         self.status_code = 101
@@ -96,7 +104,7 @@ class WebSocketUpgrade(Response):
 
 
 def check_handshake(request: Request, own: OwnOrigins) -> None:
-    """Called by the route, before it returns an `Upgrade`.
+    """Refuse what is no handshake, or none of our pages': called by the route before it upgrades.
 
     A browser says which page opens a WebSocket, sends the cookie with it whatever page that is, and does not ask us
     first: so the page must be ours, or one that the owner listed, whatever vouches for the call."""
@@ -139,20 +147,6 @@ async def _no_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-# A client at the terminal of a process, over a WebSocket: binary frames out, JSON frames in.
-#
-# INV-U5  The client's slowness costs the client: what it does not take waits in the process's log, which is bounded, and
-#         what the log drops meanwhile is told. The process is never held up, and our memory does not grow.
-# INV-U6  It ends when what opened it would not open it again.
-
-REPLAY_BYTES: Final = 256 * 1024  # of what was written before, for who comes later
-FRAME_BYTES: Final = 64 * 1024  # of one binary frame, about
-STALL_LIMIT: Final = 60.0  # seconds: a client's time to take one frame
-_MOST_PIECES: Final = 256
-
-NORMAL: Final = 1000
-POLICY: Final = 1008  # not allowed, or not any more
-
 Encoding = Literal["base64", "utf8", "text"]
 
 
@@ -186,7 +180,7 @@ def input_bytes(data: str, encoding: Encoding, most: int) -> bytes:
 
 
 class TerminalAttachment:
-    """`await Attachment(...).serve(receive, send)`, of an accepted WebSocket."""
+    """A client at the terminal of a process: binary frames out, JSON frames in, over an accepted WebSocket."""
 
     def __init__(self, process: OperatorProcess, most_input: int, holds: Holds, clock: Clock) -> None:
         self._process = process
@@ -217,7 +211,7 @@ class TerminalAttachment:
                 await client.close(code)
 
     async def _show(self, client: _TerminalClient) -> int | None:
-        """Until the process has ended and all of it was shown."""
+        """Show what it writes until the process has ended and all of it was shown."""
         log = self._process.log
         await client.say({"type": "ready", "processId": self._process.id})
         after = log.tail_start(REPLAY_BYTES)
@@ -247,7 +241,7 @@ class TerminalAttachment:
         return b"".join(parts), after
 
     async def _listen(self, receive: Receive, client: _TerminalClient) -> int | None:
-        """None when the client has gone."""
+        """Obey the client until it closes; None when it has gone."""
         while (message := await receive())["type"] != "websocket.disconnect":
             text = message.get("text")
             try:
@@ -282,7 +276,7 @@ class TerminalAttachment:
 
 
 class _TerminalClient:
-    """One frame at a time, and none for ever."""
+    """Send one frame at a time, and wait for none for ever."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -301,7 +295,6 @@ class _TerminalClient:
         async with asyncio.timeout(STALL_LIMIT), self._turn:
             try:
                 await self._send(message)
-            except (
-                RuntimeError
-            ) as error:  # so uvicorn says that it has given it up meanwhile: no ping was answered
+            except RuntimeError as error:
+                # So uvicorn says that it has given it up meanwhile: no ping was answered.
                 raise ConnectionAbortedError("the connection is closed") from error

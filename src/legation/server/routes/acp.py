@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from legation.errors import Conflict, LegationError, NotAcceptable, NotFound, TooLarge
 from legation.server.http.app import BODY_TRUST
-from legation.server.http.request import BodyReader, check_media, check_members
+from legation.server.http.request import BodyReader, check_media, check_members, until_disconnected
 from legation.server.http.routes import Call, Header, Routes, needs
 from legation.server.routes.streams import credential_of
 from legation.server.streaming.hub import check_position
@@ -179,7 +179,7 @@ class KeepAliveReply(Response):
             await send({"type": "http.response.body", "body": self._coming.result(), "more_body": False})
 
     async def _wait(self, receive: Receive, send: Send) -> None:
-        leaving = asyncio.create_task(_until_gone(receive))
+        leaving = asyncio.create_task(until_disconnected(receive))
         try:
             while not leaving.done():
                 await send({"type": "http.response.body", "body": b" ", "more_body": True})
@@ -191,8 +191,3 @@ class KeepAliveReply(Response):
             leaving.cancel()
             with suppress(asyncio.CancelledError):
                 await leaving
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

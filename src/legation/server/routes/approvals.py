@@ -207,8 +207,6 @@ def _shown(call: Call, view: V) -> V:
     return msgspec.structs.replace(view, params=hide(view.params))
 
 
-# Grants: for a bounded time agents use tools without asking. People give and revoke them; whoever may read sees them.
-
 grants_routes = Routes(tag="grants")
 
 

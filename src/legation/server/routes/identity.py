@@ -31,8 +31,6 @@ from legation.wire.api.identity import (
 )
 from legation.wire.api.shape import Page
 
-# Who the caller is; the one call of every visit, so that the session is renewed by it.
-
 routes = Routes(tag="identity")
 
 
@@ -65,8 +63,6 @@ def _renewal(call: Call) -> dict[str, str]:
         return {}
     return cookies.header(new_session(session.user, session.workspace, session.token_version, now), now)
 
-
-# Users of the installation, for its admins.
 
 users_routes = Routes(tag="users")
 
@@ -106,11 +102,6 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
     await call.services.shut_out()
     return changed
 
-
-# Workspaces and their members.
-#
-# The path's workspace is the principal's: `auth.py` looks at it for whoever may be in several. Any other, foreign
-# or not there at all, is not found.
 
 workspaces_routes = Routes(tag="workspaces")
 
@@ -199,8 +190,6 @@ def _must_be_own(call: Call, workspace: str) -> None:
         raise NotFound("cannot find the workspace; check the id among yours")
 
 
-# API tokens of the caller's workspace.
-
 tokens_routes = Routes(tag="tokens")
 
 
@@ -239,8 +228,6 @@ async def revoke_token(call: Call, token: str) -> None:
     )
     await call.services.shut_out()
 
-
-# The audit log of the caller's workspace.
 
 audit_routes = Routes(tag="audit")
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Annotated, Final, Protocol, cast
+from typing import Annotated, Final, cast
 
 from msgspec import Meta
 from starlette.responses import Response
 
-from legation.clock import Clock
 from legation.errors import Conflict, NotFound, TooLarge, Unavailable
 from legation.server.http.origins import OwnOrigins
+from legation.server.http.request import until_disconnected
 from legation.server.http.routes import Call, Header, Routes, needs
 from legation.server.processes.output import LogFollower, log_entry
-from legation.server.processes.processes import OperatorProcess, Processes
+from legation.server.processes.processes import OperatorProcess
 from legation.server.processes.websocket import (
     TerminalAttachment,
     WebSocketUpgrade,
@@ -24,7 +24,6 @@ from legation.server.processes.websocket import (
 from legation.server.routes.streams import credential_of
 from legation.server.streaming.multiplex import read_position
 from legation.server.streaming.sse import EventStream
-from legation.settings import Settings
 from legation.wire.api.processes import (
     LogStream,
     NewProcess,
@@ -56,7 +55,7 @@ async def list_processes(call: Call, owner: ProcessOwner | None = None) -> Proce
     """The processes of the workspace, running and ended, the oldest first.
 
     The last 64 that have ended are kept."""
-    return ProcessList(processes=_processes(call).list(call.principal, owner))
+    return ProcessList(processes=call.services.processes.list(call.principal, owner))
 
 
 @routes.post("/v1/processes", access=ACCESS, errors=(Conflict, NotFound, Unavailable))
@@ -64,19 +63,19 @@ async def start_process(call: Call, body: NewProcess) -> ProcessInfo:
     """Start a process, with pipes or with a terminal.
 
     It runs as the server's user, in one of the allowed folders, with an environment of its own."""
-    return await _processes(call).start(call.principal, body)
+    return await call.services.processes.start(call.principal, body)
 
 
 @routes.get("/v1/processes/config", access=ACCESS)
 async def read_process_config(call: Call) -> ProcessConfig:
     """The workspace's limits."""
-    return _processes(call).config(call.principal)
+    return call.services.processes.config(call.principal)
 
 
 @routes.post("/v1/processes/config", access=ACCESS)
 async def set_process_config(call: Call, body: ProcessConfig) -> ProcessConfig:
     """Set the workspace's limits, for what is started from now on, until the server stops."""
-    return _processes(call).configure(call.principal, body)
+    return call.services.processes.configure(call.principal, body)
 
 
 @routes.post("/v1/processes/run", access=ACCESS, errors=(Conflict, NotFound, Unavailable))
@@ -84,7 +83,9 @@ async def run_process(call: Call, body: NewProcessRun) -> ProcessRunResult:
     """Run a command to its end and return what it wrote.
 
     At the end of its time, or when the caller closes the connection, it is ended with all it started."""
-    return await _processes(call).run(call.principal, body, partial(_gone, call))
+    return await call.services.processes.run(
+        call.principal, body, partial(until_disconnected, call.request.receive)
+    )
 
 
 @routes.get("/v1/processes/{process}", access=ACCESS)
@@ -96,7 +97,7 @@ async def read_process(call: Call, process: str) -> ProcessInfo:
 @routes.delete("/v1/processes/{process}", access=ACCESS, errors=(Conflict,))
 async def delete_process(call: Call, process: str) -> None:
     """Forget a process that has ended, and its log."""
-    _processes(call).remove(call.principal, process)
+    call.services.processes.remove(call.principal, process)
 
 
 @routes.post("/v1/processes/{process}/stop", access=ACCESS)
@@ -137,7 +138,9 @@ async def read_process_logs(
         pieces = [each for each in found.log.since(after) if each.is_of(wanted)]
         after = pieces[-tail].sequence - 1 if 0 < tail <= len(pieces) else after if tail else found.log.head
     if follow:
-        body = LogFollower(found.log, wanted, after, credential_of(call, "operate").holds, _needs(call).clock)
+        body = LogFollower(
+            found.log, wanted, after, credential_of(call, "operate").holds, call.services.clock
+        )
         return cast(ProcessLogs, EventStream(body))  # a Response goes out as it is, whatever is declared
     return ProcessLogs(
         process_id=found.id,
@@ -151,7 +154,7 @@ async def read_process_logs(
 @routes.post("/v1/processes/{process}/input", access=ACCESS, errors=(Conflict, TooLarge))
 async def write_to_process(call: Call, process: str, body: ProcessInput) -> ProcessInputTaken:
     """Type into a process's terminal, or write to its standard input."""
-    most = _processes(call).config(call.principal).max_input_bytes_per_request
+    most = call.services.processes.config(call.principal).max_input_bytes_per_request
     found = _process(call, process)
     data = input_bytes(body.data, body.encoding or "base64", most)
     found.write(data)
@@ -172,41 +175,15 @@ async def open_terminal(call: Call, process: str) -> Response:
     Binary frames are what it shows; docs/processes-api.md describes the others. Here alone a browser may send its token
     as `?access_token=`; a page of another origin is refused, unless it is listed."""
     found = _process(call, process)
-    services = _needs(call)
+    services = call.services
     check_handshake(call.request, OwnOrigins(services.public_url, services.settings.cors_origins))
     if not found.tty:
         raise Conflict("cannot open the terminal of this process: it has none; start it with `tty`")
-    most = _processes(call).config(call.principal).max_input_bytes_per_request
+    most = call.services.processes.config(call.principal).max_input_bytes_per_request
     return WebSocketUpgrade(
         TerminalAttachment(found, most, credential_of(call, "operate").holds, services.clock).serve
     )
 
 
-class NeedsProcesses(Protocol):
-    """What these routes need of the services."""
-
-    @property
-    def processes(self) -> Processes: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def public_url(self) -> str: ...
-    @property
-    def settings(self) -> Settings: ...
-
-
-def _needs(call: Call) -> NeedsProcesses:
-    return cast(NeedsProcesses, call.services)
-
-
-def _processes(call: Call) -> Processes:
-    return _needs(call).processes
-
-
 def _process(call: Call, process_id: str) -> OperatorProcess:
-    return _processes(call).find(call.principal, process_id)
-
-
-async def _gone(call: Call) -> None:
-    while (await call.request.receive())["type"] != "http.disconnect":
-        pass
+    return call.services.processes.find(call.principal, process_id)

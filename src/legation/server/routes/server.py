@@ -30,9 +30,12 @@ from legation.store.secrets.keys import drop_older_keys, open_key_file, rotate_k
 from legation.store.secrets.vault import check_keys, keys_in_use
 from legation.wire.api.server import Check, Health, KeysRotated, Readiness, ServerInfo
 
-# Is it alive, is it ready, what is it; and stop it.
-
 CHECK_LIMIT: Final = 2.0  # seconds for the database to answer: its time
+LEFT_OUT: Final = {
+    "/v1/desktop": "the desktop of sandbox-agent; start a program with /v1/processes instead",
+    "/v1/config": "the MCP and skills files of sandbox-agent; give `mcp` and `skills` to POST /v1/sessions/{id}",
+    "/opencode": "the OpenCode-compatible API of sandbox-agent; use /v1/sessions, or /v1/acp",
+}
 
 logger = logging.getLogger("legation.server")
 routes = Routes(tag="server")
@@ -92,8 +95,6 @@ async def _database_answers(call: Call) -> bool:
     return True
 
 
-# `POST /v1/keys/rotate`: a new vault key, and everything wrapped anew under it.
-
 keys_routes = Routes(tag="server")
 
 
@@ -141,8 +142,6 @@ async def _rewrap(services: Services) -> int:
         )
     return count
 
-
-# `GET /v1/backup`: the whole installation as one file, while it runs.
 
 backup_routes = Routes(tag="server")
 
@@ -201,8 +200,6 @@ def _numbered(folder: str, files: list[Path]) -> Iterator[Written]:
         yield f"{folder}/{plain if plain == file.name else f'{number}-{plain}'}", file
 
 
-# `/`: where a browser begins.
-
 home_routes = Routes(tag="docs")
 
 
@@ -211,14 +208,6 @@ async def home(_: Call) -> Response:
     """To the interactive docs, until there is a dashboard."""
     return RedirectResponse("/docs", status_code=303)
 
-
-# What sandbox-agent has and Legation leaves out: it says so, with 501, instead of a bare 404.
-
-LEFT_OUT: Final = {
-    "/v1/desktop": "the desktop of sandbox-agent; start a program with /v1/processes instead",
-    "/v1/config": "the MCP and skills files of sandbox-agent; give `mcp` and `skills` to POST /v1/sessions/{id}",
-    "/opencode": "the OpenCode-compatible API of sandbox-agent; use /v1/sessions, or /v1/acp",
-}
 
 left_out_routes = Routes(tag="left out")
 

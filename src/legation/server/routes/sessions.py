@@ -47,6 +47,8 @@ from legation.wire.api.sessions import (
     Words,
 )
 
+MEDIA: Final = "text/event-stream"
+
 Limit = Annotated[int | None, Meta(ge=1, le=500)]
 Cursor = Annotated[str | None, Meta(pattern=CURSOR)]
 
@@ -171,10 +173,6 @@ async def reject_question(call: Call, id: str, question: str) -> None:  # noqa: 
 def _record(call: Call, session_id: str) -> SessionRecord:
     return call.services.sessions.records.get(call.principal.workspace, session_id)
 
-
-# The events of a session over HTTP: pages, a live body, and the body of one turn. See docs/session-events.md.
-
-MEDIA: Final = "text/event-stream"
 
 Offset = Annotated[int, Meta(ge=0, le=10**18 - 1)]
 EventLimit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]

@@ -22,7 +22,10 @@ from legation.wire.api.shape import Page
 from legation.wire.events import Event
 from legation.wire.principal import Scope
 
-# What an open body was opened with, asked about again while it is open.
+MEDIA: Final = "text/event-stream"
+PAGE_BYTES: Final = (
+    4 * 1024 * 1024
+)  # of one page of events, however many were asked for; a longer one goes alone
 
 
 def credential_of(call: Call, scope: Scope = "read") -> Credential:
@@ -41,11 +44,6 @@ def credential_of(call: Call, scope: Scope = "read") -> Credential:
     named = ("authorization", "cookie", WORKSPACE_HEADER)
     return Credential((scope, *(request.headers.get(name) for name in named)), holds)
 
-
-MEDIA: Final = "text/event-stream"
-PAGE_BYTES: Final = (
-    4 * 1024 * 1024
-)  # of one page of events, however many were asked for; a longer one goes alone
 
 Position = Annotated[int, Meta(ge=0, le=10**18 - 1)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]

@@ -11,7 +11,6 @@ from collections.abc import Coroutine
 from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import Meta
-from starlette.types import Receive
 
 from legation.approvals.door import STOPPING
 from legation.approvals.policies import off_loop
@@ -22,7 +21,7 @@ from legation.approvals.trace.step import StepKind, must_be_name
 from legation.errors import Cancelled, Conflict, NotFound, RateLimited, Unavailable
 from legation.gateway.calls import ToolFailed, ToolTimedOut, Unanswered, agent_of, failed, refused
 from legation.gateway.tools import action_for, facts_of
-from legation.server.http.request import invalid
+from legation.server.http.request import invalid, until_disconnected
 from legation.server.http.routes import Call, Header, Routes, needs
 from legation.server.routes.rates import limit_caller
 from legation.store.counters import Limit
@@ -126,7 +125,7 @@ async def question_of(call: Call, body: DecideBody, agent: str) -> DoorRequest:
 
 async def while_connected(call: Call, work: Coroutine[Any, Any, T]) -> T:
     """The work is cancelled when its caller leaves, which the server does not do by itself."""
-    task, gone = asyncio.create_task(work), asyncio.create_task(_left(call.request.receive))
+    task, gone = asyncio.create_task(work), asyncio.create_task(until_disconnected(call.request.receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -136,11 +135,6 @@ async def while_connected(call: Call, work: Coroutine[Any, Any, T]) -> T:
         for each in (task, gone):
             each.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _why_cancelled(call: Call, ruling: DoorResult) -> str | None:

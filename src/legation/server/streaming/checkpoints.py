@@ -1,4 +1,9 @@
-"""Folds of sessions' logs into projected events, and checkpoints from which they can be read."""
+"""Folds of sessions' logs into projected events, and checkpoints from which they can be read.
+
+INV-P1  A checkpoint changes no number: a reading from it gives what a reading from the beginning gives.
+INV-P2  What is kept does not grow with the sessions, nor with their logs: `MOST_CHECKPOINTS` states, those that together
+        hold no more than `MOST_HELD`, and `MOST_BLOCKS` blocks of the log.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,16 @@ from legation.wire.universal.output import ProjectedRow, framed
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import SessionFacts
 
-# The folds that make a session's log into events of seed 002, and a row of what comes out of them.
+FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
+    "sandbox-agent": Projector,
+    "universal": MessageProjector,
+}
+APART: Final = 1000  # events of the log between two checkpoints of a reading that passes by
+MOST_CHECKPOINTS: Final = 4096  # about 1.5 kB each: of four million events
+MOST_HELD: Final = (
+    16 * 1024 * 1024
+)  # bytes of agents' text in them: as objects it may be thirty times as much
+MOST_BLOCKS: Final = 8  # of at most half a megabyte of the log each, see `store.log.READ_BYTES`
 
 Schema = Literal["sandbox-agent", "universal"]
 
@@ -51,12 +65,6 @@ class Fold(Protocol):
         `feed`."""
 
 
-FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
-    "sandbox-agent": Projector,
-    "universal": MessageProjector,
-}
-
-
 def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> ProjectedRow:
     """Its JSON; `framed_row` is for a live body."""
     number, type_ = emitted.sequence, getattr(emitted, "type", "")
@@ -70,19 +78,6 @@ def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> ProjectedRow:
 def framed_row(emitted: Emitted, cause: Event, *, include_raw: bool) -> ProjectedRow:
     return framed(row(emitted, cause, include_raw=include_raw))
 
-
-# Where readings of sessions' logs can begin: states of folds, the least used of which give way.
-#
-# INV-P1  A checkpoint changes no number: a reading from it gives what a reading from the beginning gives.
-# INV-P2  What is kept does not grow with the sessions, nor with their logs: `MOST_CHECKPOINTS` states, those that together
-#         hold no more than `MOST_HELD`, and `MOST_BLOCKS` blocks of the log.
-
-APART: Final = 1000  # events of the log between two checkpoints of a reading that passes by
-MOST_CHECKPOINTS: Final = 4096  # about 1.5 kB each: of four million events
-MOST_HELD: Final = (
-    16 * 1024 * 1024
-)  # bytes of agents' text in them: as objects it may be thirty times as much
-MOST_BLOCKS: Final = 8  # of at most half a megabyte of the log each, see `store.log.READ_BYTES`
 
 _seq = attrgetter("seq")
 _log_seq = attrgetter("log_seq")

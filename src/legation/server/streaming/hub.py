@@ -23,11 +23,16 @@ from legation.store.log import EventLog
 from legation.store.stream import GenerationRange, Stream
 from legation.wire.events import Event
 
-# A stream that is being read: its frames, made once for all readers, and the task that rings them.
-
 WRITE_TIME: Final = 20e-6  # seconds of the loop that waking one reader and writing to it takes
 LEAST_REST: Final = 1e-3  # seconds: below that a timer costs more than it saves
 MOST_REST: Final = 10e-3  # seconds: what an event may wait because there was another just before it
+KEEP_ALIVE: Final = 15.0  # seconds of silence before a comment: proxies give up on idle bodies after 30 to 60
+RECHECK: Final = 15.0  # seconds for which a body may outlive its credential, at most
+MOST_AT_ONCE: Final = (
+    100  # events that a reader is sent before others have a turn: sending need not wait for anything
+)
+CACHE_BYTES: Final = 8 * 1024 * 1024
+ALL: Final = "all"  # generations
 
 logger = logging.getLogger("legation.streams")
 
@@ -201,15 +206,6 @@ class FrameCache:
 
     def _pop(self, key: tuple[StreamChannel, int]) -> None:
         self.size -= len(self._frames.pop(key).data)
-
-
-KEEP_ALIVE: Final = 15.0  # seconds of silence before a comment: proxies give up on idle bodies after 30 to 60
-RECHECK: Final = 15.0  # seconds for which a body may outlive its credential, at most
-MOST_AT_ONCE: Final = (
-    100  # events that a reader is sent before others have a turn: sending need not wait for anything
-)
-CACHE_BYTES: Final = 8 * 1024 * 1024
-ALL: Final = "all"  # generations
 
 
 Find = Callable[[str, str], Awaitable[StreamSource | None]]  # name, workspace

@@ -1,4 +1,12 @@
-"""Projections of a session's log: read from a checkpoint on, followed by the hub like a stream, sent as pages."""
+"""Projections of a session's log: read from a checkpoint on, followed by the hub like a stream, sent as pages.
+
+INV-P3  A reading never holds the loop for more than `STEP` events of the log, or one of them and those in `STEP_BYTES`
+        before it, and never for more than it was asked for.
+INV-P4  It shows one history: if that is replaced meanwhile, it begins again.
+INV-P5  Readers at the end share one fold, which is fed with each event of the log once.
+INV-P6  A source holds at most `TAIL_ROWS` rows and `TAIL_BYTES` bytes besides one step's; who is behind that reads from
+        a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +37,20 @@ from legation.wire.events import Event
 from legation.wire.universal.output import ProjectedRow, framed, join_frames
 from legation.wire.universal.shapes import STRIDE, SessionFacts
 
-# One reading of a session's log from a number on, in any of its projections: pages, and readers who are behind.
-#
-# INV-P3  A reading never holds the loop for more than `STEP` events of the log, or one of them and those in `STEP_BYTES`
-#         before it, and never for more than it was asked for.
-# INV-P4  It shows one history: if that is replaced meanwhile, it begins again.
-
 BEYOND: Final = 2**62  # above all numbers
 STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls
 STEP_BYTES: Final = 32 * 1024  # of them: of small objects it is some milliseconds
+TAIL_ROWS: Final = 4096
+TAIL_BYTES: Final = 2 * 1024 * 1024
+LONG: Final = 64  # rows that go out before what comes next is looked at
+AT_ONCE: Final = 2 * CHUNK_BYTES  # of a reader that is behind
+LONG_EVENT: Final = (
+    4 * 1024 * 1024
+)  # bytes: what is made of a longer one is not made while readers wait for their turns
+JSON: Final = "application/json"
+
+_OPENING: Final = b'{"events":['
+_ENDINGS: Final = {True: b'],"hasMore":true}', False: b'],"hasMore":false}'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,20 +192,6 @@ class _LogWalk:
             self._projection.lay(self._boundary.log_seq, self._boundary.fold)
         return FoundRows(self._rows[: self._wanted.rows])
 
-
-# A session's log as a source of projected events, which the hub reads like a stream.
-#
-# INV-P5  Readers at the end share one fold, which is fed with each event of the log once.
-# INV-P6  A source holds at most `TAIL_ROWS` rows and `TAIL_BYTES` bytes besides one step's; who is behind that reads from
-#         a checkpoint.
-
-TAIL_ROWS: Final = 4096
-TAIL_BYTES: Final = 2 * 1024 * 1024
-LONG: Final = 64  # rows that go out before what comes next is looked at
-AT_ONCE: Final = 2 * CHUNK_BYTES  # of a reader that is behind
-LONG_EVENT: Final = (
-    4 * 1024 * 1024
-)  # bytes: what is made of a longer one is not made while readers wait for their turns
 
 _seq = attrgetter("seq")
 
@@ -375,16 +374,6 @@ class ProjectedSource(StreamSource):
             left -= len(each.raw) + len(each.native)
         self._before_tail, self._tail_bytes = tail[count - 1].seq, left
         del tail[:count]
-
-
-# A page of projected events as it goes over the wire: `{"events":[...],"hasMore":false}`.
-#
-# A page without a limit is the whole log, however long: it is sent as it is made, and held nowhere.
-
-JSON: Final = "application/json"
-
-_OPENING: Final = b'{"events":['
-_ENDINGS: Final = {True: b'],"hasMore":true}', False: b'],"hasMore":false}'}
 
 
 async def page(projection: Projection, after: int, limit: int | None) -> Response:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from legation.server.http.request import until_disconnected
 from legation.store import codec
 from legation.wire.events import Event
 
@@ -58,18 +59,18 @@ def frames(events: Sequence[Event]) -> Frames:
 
 
 def _shown(event: Event) -> Event:
-    """Without what is the store's own."""
+    """Leave out what is the store's own."""
     return replace(event, digest=b"", blob="")
 
 
 def _long_frame(event: Event) -> Frames:
-    """As few copies as can be. That it is UTF-8 is known (INV-W5)."""
+    """Frame one long event with as few copies as can be. That it is UTF-8 is known (INV-W5)."""
     parts = [part.replace(b"\r", b" ") if b"\r" in part else part for part in codec.long_parts(_shown(event))]
     return Frames(b"".join((b"id: %d\ndata: " % event.seq, *parts, b"\n\n")), event.seq, 1)
 
 
 def as_text(data: bytes) -> bytes:
-    """The same, without what a browser would take for a line's end or refuse as text. Mostly: just the same."""
+    """Replace what a browser would take for a line's end or refuse as text. Mostly there is nothing of it."""
     if b"\r" in data:
         data = data.replace(b"\r", b" ")
     return data if data.isascii() else as_utf8(data)
@@ -84,7 +85,7 @@ def as_utf8(data: bytes) -> bytes:
 
 
 def first_chunk(events: Sequence[Event], limit: int = CHUNK_BYTES) -> Sequence[Event]:
-    """As many of the first as fit into one write, and at least one."""
+    """Take as many of the first as fit into one write, and at least one."""
     size = 0
     for count, event in enumerate(events):
         size += len(event.raw) + len(event.native) + _AROUND
@@ -103,12 +104,12 @@ def chunks(
 
 
 def bye(reason: str) -> bytes:
-    """The last frame of a body that a reader should ask for again."""
+    """Make the last frame of a body that a reader should ask for again."""
     return _notice("bye", {"reason": reason})
 
 
 def end(reason: str, stream: str | None = None) -> bytes:
-    """No more will come of this stream, ever."""
+    """Make the last frame of a stream: no more will come of it, ever."""
     return _notice("end", {"reason": reason} if stream is None else {"stream": stream, "reason": reason})
 
 
@@ -117,19 +118,19 @@ def _notice(event: str, data: dict[str, str]) -> bytes:
 
 
 class SseBody(Protocol):
-    """What is sent, a chunk at a time. It counts as a reader while it is entered."""
+    """A body to send, a chunk at a time. It counts as a reader while it is entered."""
 
     def __enter__(self) -> SseBody: ...
     def __exit__(self, *_: object) -> None: ...
     async def next(self) -> bytes:
-        """The next whole frames, as soon as there are any; empty when the body is over."""
+        """Wait for the next whole frames; empty when the body is over."""
 
     def leave(self) -> None:
         """The reader has gone: `next` returns at once."""
 
 
 class EventStream(Response):
-    """Sends a body until it is over or its reader has gone. Bare ASGI: one task that listens, none per event."""
+    """Send a body until it is over or its reader has gone. Bare ASGI: one task that listens, none per event."""
 
     def __init__(self, body: SseBody) -> None:
         self.status_code = 200
@@ -165,7 +166,6 @@ async def _send_in_pieces(chunk: bytes, send: Send) -> None:
 
 
 async def _leave_with_the_reader(receive: Receive, body: SseBody) -> None:
-    """An idle reader's end is heard here, not at the next event."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    """Hear of an idle reader's end at once, not at the next event."""
+    await until_disconnected(receive)
     body.leave()
