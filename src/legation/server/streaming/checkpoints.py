@@ -22,10 +22,6 @@ from legation.wire.universal.output import ProjectedRow, framed
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import SessionFacts
 
-FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
-    "sandbox-agent": Projector,
-    "universal": MessageProjector,
-}
 APART: Final = 1000  # events of the log between two checkpoints of a reading that passes by
 MOST_CHECKPOINTS: Final = 4096  # about 1.5 kB each: of four million events
 MOST_HELD: Final = (
@@ -43,12 +39,12 @@ class Emitted(Protocol):
     def sequence(self) -> int: ...
     def encode(self, include_raw: bool = False) -> bytes: ...
     def apart(self, include_raw: bool = False) -> Sequence[bytes]:
-        """The same where it has long texts, which are not copied: what stands before one, the text, and so on to what
-        is behind the last. Nothing where it has none."""
+        """Encode one with long texts, which are not copied: what stands before one, the text, and so on to what is
+        behind the last. Nothing where it has none."""
 
 
 class Fold(Protocol):
-    """Fed with a log in order. Its numbers are those of the whole fold, wherever its state was copied."""
+    """Fold of a log, which it is fed in order. Its numbers are those of the whole, wherever its state was copied."""
 
     @property
     def sequence(self) -> int:
@@ -65,8 +61,14 @@ class Fold(Protocol):
         `feed`."""
 
 
+FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
+    "sandbox-agent": Projector,
+    "universal": MessageProjector,
+}
+
+
 def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> ProjectedRow:
-    """Its JSON; `framed_row` is for a live body."""
+    """Make its row, with its JSON; `framed_row` is for a live body."""
     number, type_ = emitted.sequence, getattr(emitted, "type", "")
     parts = emitted.apart(include_raw)
     if parts:
@@ -109,13 +111,13 @@ class Track:
         return Checkpoint(floor - 1, self._make(self._facts))
 
     def before(self, after: int) -> Checkpoint | None:
-        """The last one with no number above `after`."""
+        """Find the last one with no number above `after`."""
         at = bisect_right(self.points, after, key=_sequence)
         return self.points[at - 1] if at else None
 
 
 class Checkpoints:
-    """Of all sessions. Belongs to one event loop."""
+    """Checkpoints of all sessions. Belongs to one event loop."""
 
     def __init__(self, limit: int = MOST_CHECKPOINTS, apart: int = APART) -> None:
         self.apart = apart
@@ -130,7 +132,7 @@ class Checkpoints:
         return len(self._used)
 
     def track(self, key: str, schema: Schema, facts: SessionFacts) -> Track:
-        """By the facts too: what was read before the agent had named its session is not what is read now."""
+        # By the facts too: what was read before the agent had named its session is not what is read now.
         name = (key, schema, facts)
         found = self._tracks.get(name)
         if found is None:
@@ -138,7 +140,7 @@ class Checkpoints:
         return found
 
     def find(self, track: Track, after: int, floor: int) -> Checkpoint:
-        """Where to begin to read what is above `after`."""
+        """Find where to begin to read what is above `after`."""
         if track.points and track.points[0].log_seq < floor:
             self._forget_below(track, floor)
         found = track.before(after)
@@ -159,7 +161,7 @@ class Checkpoints:
             del other.points[_index(other, oldest)]
 
     def _forget_below(self, track: Track, floor: int) -> None:
-        """The history was replaced: what only led up to it leads nowhere."""
+        # The history was replaced: what only led up to it leads nowhere.
         gone = bisect_right(track.points, floor - 1, key=_log_seq)
         for each in track.points[:gone]:
             self._held -= self._used.pop((track, each.log_seq))

@@ -28,9 +28,8 @@ LEAST_REST: Final = 1e-3  # seconds: below that a timer costs more than it saves
 MOST_REST: Final = 10e-3  # seconds: what an event may wait because there was another just before it
 KEEP_ALIVE: Final = 15.0  # seconds of silence before a comment: proxies give up on idle bodies after 30 to 60
 RECHECK: Final = 15.0  # seconds for which a body may outlive its credential, at most
-MOST_AT_ONCE: Final = (
-    100  # events that a reader is sent before others have a turn: sending need not wait for anything
-)
+# Events that a reader is sent before others have a turn: sending need not wait for anything.
+MOST_AT_ONCE: Final = 100
 CACHE_BYTES: Final = 8 * 1024 * 1024
 ALL: Final = "all"  # generations
 
@@ -45,7 +44,7 @@ class StreamSource(Protocol):
 
     @property
     def key(self) -> str:
-        """The one that no other has, in whatever workspace."""
+        """Name that no other has, in whatever workspace."""
 
     @property
     def name(self) -> str: ...
@@ -55,7 +54,7 @@ class StreamSource(Protocol):
     def visible(self) -> int: ...
     @property
     def floor(self) -> int:
-        """It rises when the history is replaced: what was read before must not be shown again."""
+        """First number of its history. It rises when that is replaced: what was read before must not be shown again."""
 
     @property
     def ended(self) -> bool: ...
@@ -63,7 +62,7 @@ class StreamSource(Protocol):
     def deleted(self) -> bool: ...
     @property
     def finished(self) -> bool:
-        """It is there, but no more will come of it: an earlier generation."""
+        """True of an earlier generation: it is there, but no more will come of it."""
 
     def since(self, seq: int) -> list[Event] | None:
         """The visible events above `seq`, or None where they must be read with `read_older`."""
@@ -72,6 +71,43 @@ class StreamSource(Protocol):
     @property
     def news(self) -> asyncio.Event:
         """Set when there may be something new; then another takes its place."""
+
+
+class DerivedSource:
+    """A source made of a stream of the log: a key of its own, and the state of the stream."""
+
+    def __init__(self, key: str, stream: Stream | GenerationRange) -> None:
+        self.key = key
+        self.name = stream.name
+        self._stream = stream
+
+    @property
+    def head(self) -> int:
+        return self._stream.head
+
+    @property
+    def visible(self) -> int:
+        return self._stream.visible
+
+    @property
+    def floor(self) -> int:
+        return self._stream.floor
+
+    @property
+    def ended(self) -> bool:
+        return self._stream.ended
+
+    @property
+    def deleted(self) -> bool:
+        return self._stream.deleted
+
+    @property
+    def finished(self) -> bool:
+        return self._stream.finished
+
+    @property
+    def news(self) -> asyncio.Event:
+        return self._stream.news
 
 
 class ChannelReader(Protocol):
@@ -117,7 +153,7 @@ class StreamChannel:
         self._cache.drop(self)
 
     def frames(self, after: int) -> Frames | None:
-        """The next chunk above that number, empty at the end; None: it must be read from the store."""
+        """Find the next chunk above that number, empty at the end; None: it must be read from the store."""
         source = self.source
         if source.floor != self._floor:
             self._floor = source.floor
@@ -134,7 +170,7 @@ class StreamChannel:
         return found
 
     def _lengthened(self, first: Frames) -> Frames:
-        """With those behind it, which are mostly made already: who is behind catches up in long strides."""
+        """Add those behind it, which are mostly made already: who is behind catches up in long strides."""
         parts, room, upto = [first], CHUNK_BYTES - len(first.data), first.upto
         while room > 0:
             more = self._cache.get(self, upto)
@@ -153,7 +189,7 @@ class StreamChannel:
         return Frames(b"".join([part.data for part in parts]), upto, sum([part.events for part in parts]))
 
     async def older(self, after: int) -> Frames:
-        """From the store; readers who want the same wait for one read."""
+        """Read from the store; readers who want the same wait for one read."""
         read = self._reads.get(after)
         if read is None:
             read = self._reads[after] = asyncio.create_task(self._read(after))
@@ -221,7 +257,7 @@ class GenerationSource(StreamSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a body was opened with. Bodies with the same `key` are asked about once."""
+    """Credential that a body was opened with. Bodies with the same `key` are asked about once."""
 
     key: Hashable
     holds: Callable[[], Awaitable[bool]]
@@ -268,11 +304,11 @@ class LiveReader:
         return last or b""
 
     async def _ready(self) -> bytes:
-        """What there is to send now, or nothing."""
+        """Take what there is to send now, or nothing."""
         raise NotImplementedError
 
     def ping(self) -> None:
-        """It was silent for long."""
+        """Have it send a comment, because it was silent for long."""
         self._ping = True
         self.bell.set()
 
@@ -330,7 +366,7 @@ class LiveStreamReader(LiveReader):
 
 
 def farewell(source: StreamSource) -> bytes:
-    """Of one that has ended."""
+    """Make the last bytes of a source that has ended."""
     if source.deleted:
         return sse.end("deleted")
     return sse.end("replaced") if source.finished else sse.bye("shutdown")
@@ -365,7 +401,7 @@ class Hub:
         return self._cache.size
 
     async def source(self, name: str, workspace: str, generation: str | None = None) -> StreamSource:
-        """The stream of that name. An absent one, a deleted one and another workspace's look the same."""
+        """Find the stream of that name. An absent one, a deleted one and another workspace's look the same."""
         for find in self._finders:
             found = await find(name, workspace)
             if found is not None and not found.deleted:
@@ -385,14 +421,14 @@ class Hub:
         return LiveStreamReader(self, source, after, credential)
 
     def recheck(self) -> None:
-        """Somebody was shut out, perhaps: bodies whose credential does not hold any more end. The same is done
-        every `RECHECK` seconds, for what another server did, and for what just expires."""
+        """End the bodies whose credential does not hold any more. The same is done every `RECHECK` seconds, for what
+        another server did, and for what just expires."""
         self._doubtful = True
         if self._checking is None and self._readers:
             self._checking = asyncio.create_task(self._check_credentials())
 
     def close(self) -> None:
-        """Every body ends with `bye`, those that are opened later too."""
+        """End every body with `bye`, those that are opened later too."""
         self._closed = True
         for reader in self._readers:
             reader.dismiss("shutdown")
@@ -459,7 +495,7 @@ class Hub:
 
 
 def of_generation(stream: Stream, generation: str | None) -> Stream | GenerationRange:
-    """The one of that number, or `all`; without either the newest, and whatever takes its place."""
+    """Take the generation of that number, or `all`; without either the newest, and whatever takes its place."""
     if generation is None:
         return stream
     return stream.whole() if generation == ALL else stream.generation(int(generation))

@@ -40,7 +40,7 @@ class WantedStream:
 
 
 def read_wanted(streams: str, last_event_id: str | None) -> list[WantedStream]:
-    """`a@12,b`, with percent-encoded names. The positions of a `Last-Event-ID` win."""
+    """Read `a@12,b`, with percent-encoded names. The positions of a `Last-Event-ID` win."""
     wanted = [_read_one(given) for given in streams.split(",") if given]
     if not 0 < len(wanted) <= MOST_STREAMS:
         raise InvalidParams(f"cannot read {len(wanted)} streams at once; name 1 to {MOST_STREAMS}")
@@ -129,7 +129,7 @@ class MultiplexReader(LiveReader):
                 self._hub.part(member.channel, self)
 
     async def _ready(self) -> bytes:
-        """One chunk of every stream in turn, as many as fit into one write; the next write goes on from there."""
+        """Take one chunk of every stream in turn, as many as fit into one write; the next write goes on from there."""
         parts: list[bytes] = []
         size = 0
         for _ in self._members:
@@ -169,7 +169,7 @@ class MultiplexReader(LiveReader):
         return sse.end("deleted", member.name)
 
     def _wrapped(self, index: int, frames: Frames) -> bytes:
-        """The stream's own frames with the name around each event, and every position in its id."""
+        """Put the name around each event of the stream's own frames, and every position in its id."""
         member = self._members[index]
         before = b"".join([b"%d." % each.seq for each in self._members[:index]])
         behind = b"".join([b".%d" % each.seq for each in self._members[index + 1 :]])

@@ -29,7 +29,7 @@ from legation.server.streaming.checkpoints import (
     framed_row,
     row,
 )
-from legation.server.streaming.hub import Hub, StreamSource, of_generation
+from legation.server.streaming.hub import DerivedSource, Hub, of_generation
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
 from legation.store.stream import GenerationRange, Stream
@@ -44,9 +44,8 @@ TAIL_ROWS: Final = 4096
 TAIL_BYTES: Final = 2 * 1024 * 1024
 LONG: Final = 64  # rows that go out before what comes next is looked at
 AT_ONCE: Final = 2 * CHUNK_BYTES  # of a reader that is behind
-LONG_EVENT: Final = (
-    4 * 1024 * 1024
-)  # bytes: what is made of a longer one is not made while readers wait for their turns
+# Bytes: what is made of a longer one is not made while readers wait for their turns.
+LONG_EVENT: Final = 4 * 1024 * 1024
 JSON: Final = "application/json"
 
 _OPENING: Final = b'{"events":['
@@ -55,8 +54,8 @@ _ENDINGS: Final = {True: b'],"hasMore":true}', False: b'],"hasMore":false}'}
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:
-    """Rows above the number `after`, from what the log has up to `until`. The event of the log at which there is no
-    room left is the last one that is read, and its rows are all given."""
+    """Rows to read: above the number `after`, from what the log has up to `until`. The event of the log at which there is
+    no room left is the last one that is read, and its rows are all given."""
 
     after: int
     until: int
@@ -66,14 +65,16 @@ class WantedRows:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """`end` is where it stands, if the log was read to the end of what was wanted; else there is more, or may be."""
+    """Rows that were read."""
 
     rows: list[ProjectedRow]
-    end: Checkpoint | None = None
+    end: Checkpoint | None = (
+        None  # after the log was read to the end of what was wanted; else there may be more
+    )
 
 
 def steps(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    """INV-P3: as many at a time as hold up nobody."""
+    """Divide events into as many at a time as hold up nobody (INV-P3)."""
     start = size = 0
     for end, event in enumerate(events, 1):
         size += len(event.raw)  # though it be its digest that is read: what is made of it has its text
@@ -85,7 +86,7 @@ def steps(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
 
 
 async def in_pieces(parts: Sequence[bytes], size: int) -> AsyncIterator[memoryview]:
-    """Of a long row: as much at a time as can be copied while others wait for their turn."""
+    """Divide a long row into what can be copied at a time while others wait for their turn."""
     for part in parts:
         view = memoryview(part)
         for start in range(0, len(view), size):
@@ -115,7 +116,7 @@ class Projection:
                     return found
 
     async def end(self, after: int = BEYOND) -> int | None:
-        """The last number there is; None if there is one above `after`."""
+        """Find the last number there is; None if there is one above `after`."""
         found = await self.read(WantedRows(after, self.stream.visible, rows=0, room=0))
         return None if found.end is None else found.end.sequence
 
@@ -123,7 +124,7 @@ class Projection:
         self._checkpoints.lay(self._track, log_seq, fold)
 
     async def events(self, after: int) -> Sequence[Event]:
-        """Of the log; none at its end."""
+        """Read events of the log; none at its end."""
         stream = self.stream
         found = stream.since(after)
         if found is not None:
@@ -138,7 +139,7 @@ class Projection:
 
 
 class _LogWalk:
-    """From a checkpoint to what is wanted, laying others on the way."""
+    """Walk from a checkpoint to what is wanted, laying others on the way."""
 
     def __init__(self, projection: Projection, start: Checkpoint, wanted: WantedRows) -> None:
         self._projection = projection
@@ -185,7 +186,7 @@ class _LogWalk:
         return False
 
     def _cut(self) -> FoundRows:
-        """The next reading begins just where this one ends."""
+        # The next reading begins just where this one ends.
         if len(self._rows) <= self._wanted.rows:
             self._projection.lay(self._at, self._fold)
         elif self._boundary is not None:
@@ -206,7 +207,7 @@ async def project(
     include_raw: bool,
     generation: str | None = None,
 ) -> ProjectedSource:
-    """The session's own stream must be there: it is made with the session."""
+    """Make the source of a session in a schema. Its own stream must be there: it is made with the session."""
     found = await log.find(facts.session_id, workspace)
     if found is None or found.deleted:
         raise NotFound(f"cannot find session {facts.session_id}; check its id")
@@ -217,39 +218,32 @@ async def project(
 
 
 def frames(rows: Sequence[Event]) -> Frames:
-    """Of the rows that a `Projected` gives."""
+    """Join the rows that a `ProjectedSource` gives."""
     is_joined = len(rows) == 1 and not rows[0].native  # no copy of a long one
     return Frames(rows[0].raw if is_joined else join_frames(rows), rows[-1].seq, len(rows))
 
 
 async def _joined(row: ProjectedRow) -> ProjectedRow:
-    """A long one, put together bit by bit: to make room for all of it at once would take as long as to copy it."""
+    # Put together bit by bit: to make room for all of it at once would take as long as to copy it.
     frame = bytearray()
     async for piece in in_pieces(row.parts, AT_ONCE):
         frame += piece
     return ProjectedRow(row.seq, row.at, row.type, cast(bytes, frame), b"", cause=row.cause)
 
 
-class ProjectedSource(StreamSource):
-    """Nothing of it is made before somebody reads. The rows that it gives have frames."""
+class ProjectedSource(DerivedSource):
+    """A session's log as a source of projected events, which the hub reads like a stream.
+
+    Nothing of it is made before somebody reads. The rows that it gives have frames."""
 
     def __init__(self, key: str, projection: Projection) -> None:
+        super().__init__(key, projection.stream)
         self.projection = projection
-        self._key = key
-        self._stream: Stream | GenerationRange = projection.stream
         self._floor = self._stream.floor
         self._tip: Checkpoint | None = None  # as far as the log was fed; this fold is our own
         self._tail: list[ProjectedRow] = []
         self._tail_bytes = 0
         self._before_tail = 0
-
-    @property
-    def key(self) -> str:
-        return self._key
-
-    @property
-    def name(self) -> str:
-        return self._stream.name
 
     @property
     def head(self) -> int:
@@ -262,28 +256,8 @@ class ProjectedSource(StreamSource):
 
     @property
     def visible(self) -> int:
-        """No number above it was given out. What the last one is would only be known by a reading to the end."""
+        """Number above which none was given out. The last one itself would only be known by a reading to the end."""
         return self._stream.visible * STRIDE
-
-    @property
-    def floor(self) -> int:
-        return self._stream.floor
-
-    @property
-    def ended(self) -> bool:
-        return self._stream.ended
-
-    @property
-    def deleted(self) -> bool:
-        return self._stream.deleted
-
-    @property
-    def finished(self) -> bool:
-        return self._stream.finished
-
-    @property
-    def news(self) -> asyncio.Event:
-        return self._stream.news
 
     async def check_position(self, after: int) -> None:
         end = await self.projection.end(after)
@@ -295,7 +269,7 @@ class ProjectedSource(StreamSource):
             )
 
     async def end(self) -> int:
-        """The last number there is now."""
+        """Find the last number there is now."""
         return await self.projection.end(BEYOND) or 0
 
     def since(self, seq: int) -> list[Event] | None:
@@ -319,7 +293,7 @@ class ProjectedSource(StreamSource):
         self._tail, self._tail_bytes, self._before_tail = [], 0, tip.sequence
 
     def _replaced(self) -> None:
-        """Who followed to the end is told how what was open ends, and then the new history; others only that."""
+        # Who followed to the end is told how what was open ends, and then the new history; others only that.
         self._floor = self._stream.floor
         if self._tip is not None and self._tip.log_seq == self._floor - 1:
             self._restart(self._tip)
@@ -327,7 +301,7 @@ class ProjectedSource(StreamSource):
             self._tip = None
 
     def _feed_until_above(self, seq: int) -> bool:
-        """Up to the first rows above that number, or to the end of the log. False: not at once."""
+        """Feed the fold up to the first rows above that number, or to the end of the log. False: not at once."""
         tip = self._tip
         if tip is None:
             return False
@@ -342,8 +316,8 @@ class ProjectedSource(StreamSource):
         return tip.fold.sequence > seq or reached >= self._stream.visible
 
     def _feed(self, tip: Checkpoint, events: Sequence[Event]) -> int:
-        """All of them, or up to the end of a message: that repeats its text, and what came before goes out first.
-        The number of the last one that was fed."""
+        """Feed all of them, or up to the end of a message: that repeats its text, and what came before goes out first.
+        Return the number of the last one that was fed."""
         fold, at, reached = tip.fold, 0, tip.log_seq
         include_raw, apart = self.projection.include_raw, self.projection.apart
         while at < len(events):
@@ -365,7 +339,7 @@ class ProjectedSource(StreamSource):
         return reached
 
     def _trim(self) -> None:
-        """Before it grows, so that those who were rung for what came last still find it."""
+        # Before it grows, so that those who were rung for what came last still find it.
         tail, count, left = self._tail, 0, self._tail_bytes
         for each in tail:  # only what goes is looked at
             if len(tail) - count <= TAIL_ROWS // 2 and left <= TAIL_BYTES // 2:
@@ -377,7 +351,10 @@ class ProjectedSource(StreamSource):
 
 
 async def page(projection: Projection, after: int, limit: int | None) -> Response:
-    """At most `limit` events above `after`. The first part is made at once: what fails, fails before the answer."""
+    """Answer with a page, `{"events":[...],"hasMore":false}`: at most `limit` events above `after`.
+
+    Without a limit it is the whole log, however long: sent as it is made, and held nowhere."""
+    # The first part is made at once: what fails, fails before the answer.
     parts = _parts(projection, after, BEYOND if limit is None else limit)
     first = await anext(parts)
     second = await anext(parts, None)

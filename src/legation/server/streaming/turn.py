@@ -113,7 +113,7 @@ class TurnReader(LiveReader):
         return frames(sent).data if sent else b""
 
     def _waits(self) -> bool:
-        """Asked when rows are there: the turn is known to begin before the log has any of it."""
+        # Asked when rows are there: the turn is known to begin before the log has any of it.
         begins = self._begins
         if begins is None or not begins.done():
             return begins is not None
@@ -123,8 +123,8 @@ class TurnReader(LiveReader):
         return False
 
     def _is_over_with(self, rows: Sequence[ProjectedRow], known: bool) -> bool:
-        """What ends it is the last row of its cause; in another schema that cause may have more, behind this chunk.
-        `known`: these rows were taken when the end was there."""
+        """Say whether these rows are the last. `known`: they were taken when the end was there."""
+        # What ends it is the last row of its cause; in another schema that cause may have more, behind this chunk.
         if self._last is None:
             return False
         return self._shown is self._judged or (rows[-1].cause > self._last if rows else known)
@@ -137,7 +137,7 @@ class TurnReader(LiveReader):
         return row.cause > self._boundary and (self._last is None or row.cause < self._last)
 
     async def _judge_up_to(self, cause: int | None) -> None:
-        """Everything that is shown has been judged before; without anything to show, all there is."""
+        """Judge up to what is shown, so that all of it has been judged; without anything to show, all there is."""
         while self._last is None and (cause is None or self._judged_upto < cause):
             rows = await self._judged.take()
             if not rows:
@@ -152,7 +152,7 @@ class TurnReader(LiveReader):
             self._judged_upto = each.cause
 
     def _is_end(self, row: ProjectedRow, waits: bool) -> bool:
-        """Where its session is closed just before the turn, that is said to begin behind the end, and nothing follows."""
+        # Where its session is closed just before the turn, that is said to begin behind the end, and nothing follows.
         if row.type == "session.ended" and _TERMINATED in row.raw and row.cause > self._accepted:
             return True
         if row.cause <= self._boundary:
