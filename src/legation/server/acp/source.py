@@ -8,7 +8,6 @@ INV-R3  Of a session that was deleted no line is shown any more, not even out of
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Self, TypeAlias
@@ -16,7 +15,7 @@ from weakref import ref
 
 from legation.server.acp.log import MESSAGE, OPENED
 from legation.server.acp.messages import ACP_TYPES, Updates
-from legation.server.streaming.hub import Credential, Hub, LiveStreamReader, StreamSource
+from legation.server.streaming.hub import Credential, DerivedSource, Hub, LiveStreamReader, StreamSource
 from legation.server.streaming.sse import CHUNK_BYTES, Frames, as_utf8, first_chunk
 from legation.store.codec import REFERENCE, referred_stream, split_reference
 from legation.store.log import READ_BYTES, EventLog
@@ -54,34 +53,25 @@ Blocks: TypeAlias = dict[_Session, _Block]
 _NO_BLOCK: Final = _Block(0, ())
 
 
-class ConnectionSource:
+class ConnectionSource(DerivedSource):
     """The stream of a connection, or generations of it. With `messages` as its client reads it: messages alone, until
     the connection is closed."""
 
     def __init__(
         self, log: EventLog, stream: Stream, span: GenerationRange | None = None, *, messages: bool = False
     ) -> None:
+        read = span or stream
+        # A key of its own: a channel has one framing.
+        super().__init__(f"{read.key}\n{'messages' if messages else 'lines'}", read)
         self._log = log
         self._all = stream
-        self._stream = span or stream
         self._messages = messages
         self._workspace = stream.info().workspace
-        # Of its own: a channel has one framing.
-        self.key = f"{self._stream.key}\n{'messages' if messages else 'lines'}"
-        self.name = stream.name
         self._sessions: dict[bytes, _Session] = {}  # by how references to them begin
         self._unread: list[Event] = []  # entries of the store, above those that somebody was given last
         self._before_unread = 0
         self._blocks: Blocks = {}  # the one that was found last is the last
         self._deletions = log.deletions  # when they were found, at the latest
-
-    @property
-    def head(self) -> int:
-        return self._stream.head
-
-    @property
-    def visible(self) -> int:
-        return self._stream.visible
 
     @property
     def floor(self) -> int:
@@ -91,18 +81,6 @@ class ConnectionSource:
     @property
     def ended(self) -> bool:
         return self._stream.ended or (self._messages and self._stream.closed)
-
-    @property
-    def deleted(self) -> bool:
-        return self._stream.deleted
-
-    @property
-    def finished(self) -> bool:
-        return self._stream.finished
-
-    @property
-    def news(self) -> asyncio.Event:
-        return self._stream.news
 
     def generation(self, number: int) -> ConnectionSource:
         return ConnectionSource(self._log, self._all, self._all.generation(number))
