@@ -1,4 +1,4 @@
-"""Declaring routes: the signature of the handler is the contract, checked where it is written.
+"""Routes: the signature of the handler is the contract, checked where it is written.
 
     routes = Routes(tag="tokens")
 
@@ -10,7 +10,8 @@
 
 A name in braces is a path parameter, `body` is the body, `Annotated[..., Header("Name")]` a header, and every
 other parameter is one of the query, in camelCase on the wire; a list type takes a repeated one. Returning None
-means 204. `Annotated[..., Alias("snake_name")]` gives one of the query a second name. A Starlette `Response` passes through as it is; say its type with `media`.
+means 204. `Annotated[..., Alias("snake_name")]` gives one of the query a second name. A Starlette `Response` passes
+through as it is; say its type with `media`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ from legation.wire.principal import SCOPES, Principal, Scope
 if TYPE_CHECKING:
     from legation.server.services import Services
 
-
 PEOPLE: Final = frozenset({"user", "process"})  # kinds of principals that act as the person behind them
 NOBODY: Final = Principal(kind="nobody", id="nobody", workspace="", scopes=frozenset(), level=0)
 
@@ -57,9 +57,16 @@ _BODYLESS: Final = frozenset({"GET", "DELETE"})
 _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 
 
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Handler = Callable[..., Awaitable[object]]
+Authenticate = Callable[[Request], Awaitable[Principal]]
+T = TypeVar("T")
+F = TypeVar("F", bound=Handler)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`open`: no credential is looked at. `scope` None: any valid credential will do.
+    """Who may call a route. `open`: no credential is looked at. `scope` None: any valid credential will do.
 
     `person`: a session or the process, for what is about the caller's own sessions. A token acts for itself alone."""
 
@@ -90,11 +97,6 @@ def needs(scope: Scope) -> Access:
     return Access(open=False, scope=scope)
 
 
-T = TypeVar("T")
-
-Authenticate = Callable[[Request], Awaitable[Principal]]
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request, as a handler sees it."""
@@ -117,91 +119,117 @@ class Reply(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Marks a parameter that is read from a header: `Annotated[str | None, Header("Last-Event-ID")] = None`."""
+    """Mark a parameter that is read from a header: `Annotated[str | None, Header("Last-Event-ID")] = None`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Marks a parameter of the query that has a second name: `Annotated[str | None, Alias("session_id")] = None`."""
+    """Mark a parameter of the query that has a second name: `Annotated[str | None, Alias("session_id")] = None`."""
 
     name: str
 
 
-Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-Handler = Callable[..., Awaitable[object]]
+class RouteOptions(TypedDict, total=False):
+    access: Required[Access]
+    status: int  # of success: 200, or 204 where nothing is returned, unless said
+    errors: tuple[type[LegationError], ...]  # beyond those that every route of its kind may answer with
+    also: Mapping[int, object]  # other answers than success and problems, and their types: {503: Readiness}
+    media: str  # of the answer; application/json unless said
+    takes: str  # the media type of a body that the handler reads itself, as it arrives, from `call.request`
+    listed: bool  # False: not part of the OpenAPI document
+    body_bytes: int  # the longest `body`, where the limit of the settings is too small for what it is for
+    any_query: bool  # a query is not looked at; else one that is not declared is refused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
+    """One method of one path: everything that its handler's signature says, and the options of its route."""
+
     handler: Handler
     method: Method
     path: str  # the template
     tag: str
-    access: Access
-    status: int  # of success
-    errors: tuple[type[LegationError], ...]  # beyond those that every operation of its kind may answer with
-    also: Mapping[int, object]  # other answers than success and problems, and their types
-    media: str
-    listed: bool
     name: str  # the operationId
     summary: str
     description: str
     parameters: tuple[Parameter, ...]
     body: JsonBody | None
-    takes: str | None  # the media type of a body that the handler reads itself, as it arrives
     answer: object  # the type of the success's body; None: there is none
     passes_through: bool  # the handler makes the whole Response itself
-    any_query: bool  # it looks at none, so that none is wrong
-    body_bytes: int = 0  # of its body, at least; the settings may allow more
+    access: Access
+    status: int = 200
+    errors: tuple[type[LegationError], ...] = ()
+    also: Mapping[int, object] = field(default_factory=dict)
+    media: str = "application/json"
+    takes: str | None = None
+    listed: bool = True
+    body_bytes: int = 0
+    any_query: bool = False
 
 
-def declare(
-    handler: Handler,
-    *,
-    method: Method,
-    path: str,
-    tag: str,
-    access: Access,
-    status: int | None,
-    errors: tuple[type[LegationError], ...],
-    also: Mapping[int, object],
-    media: str,
-    listed: bool,
-    takes: str | None = None,
-    any_query: bool = False,
-    body_bytes: int = 0,
+class Routes:
+    """The routes of one surface; `legation.server.http.app.make_app` makes an application of several."""
+
+    def __init__(self, *, tag: str) -> None:
+        self.tag = tag
+        self._operations: list[Operation] = []
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(self._operations)
+
+    def get(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
+        """Declare a GET. It answers HEAD too, without the body."""
+        return self._route("GET", path, options)
+
+    def post(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
+        return self._route("POST", path, options)
+
+    def put(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
+        return self._route("PUT", path, options)
+
+    def patch(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
+        return self._route("PATCH", path, options)
+
+    def delete(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
+        return self._route("DELETE", path, options)
+
+    def _route(self, method: Method, path: str, options: RouteOptions) -> Callable[[F], F]:
+        def keep(handler: F) -> F:
+            self._operations.append(_declare(handler, method, path, self.tag, **options))
+            return handler
+
+        return keep
+
+
+def _declare(
+    handler: Handler, method: Method, path: str, tag: str, **options: Unpack[RouteOptions]
 ) -> Operation:
+    """Read a handler's signature. One that cannot be served fails here, never at the first request."""
     try:
         hints, parameters, body = _signature(handler, method, path)
-        if takes is not None and (body is not None or method in _BODYLESS):
+        if "takes" in options and (body is not None or method in _BODYLESS):
             raise _Refused("a body that the handler reads itself leaves none for `body`, and a GET has none")
         answer, passes_through = _answer(hints["return"])
         summary, description = _words(handler)
     except _Refused as error:
         raise TypeError(f"cannot declare {method} {path} ({handler.__qualname__}): {error}") from error
+    options.setdefault("status", 204 if answer is None and not passes_through else 200)
     return Operation(
         handler=handler,
         method=method,
         path=path,
         tag=tag,
-        access=access,
-        status=status or (204 if answer is None and not passes_through else 200),
-        errors=errors,
-        also=also,
-        media=media,
-        listed=listed,
         name=camel(handler.__name__),
         summary=summary,
         description=description,
         parameters=parameters,
         body=body,
-        takes=takes,
         answer=answer,
         passes_through=passes_through,
-        any_query=any_query,
-        body_bytes=body_bytes,
+        **options,
     )
 
 
@@ -334,83 +362,3 @@ def _words(handler: Handler) -> tuple[str, str]:
         raise _Refused("give it a docstring: one sentence, then what else there is to say")
     summary, _, description = words.partition("\n\n")
     return " ".join(summary.split()), description.strip()
-
-
-__all__ = [
-    "OPEN",
-    "SIGNED_IN",
-    "Access",
-    "Alias",
-    "Call",
-    "Header",
-    "Operation",
-    "Reply",
-    "RouteOptions",
-    "Routes",
-    "needs",
-]
-
-F = TypeVar("F", bound=Handler)
-
-
-class RouteOptions(TypedDict, total=False):
-    access: Required[Access]
-    status: int  # of success: 200, or 204 where nothing is returned, unless said
-    errors: tuple[type[LegationError], ...]  # beyond those that every route of its kind may answer with
-    also: Mapping[int, object]  # other answers, and their types: {503: Readiness}
-    media: str  # of the answer; application/json unless said
-    takes: str  # the media type of a body that the handler reads itself, as it arrives, from `call.request`
-    listed: bool  # False: not part of the OpenAPI document
-    body_bytes: int  # the longest `body`, where the limit of the settings is too small for what it is for
-    any_query: bool  # a query is not looked at; else one that is not declared is refused
-
-
-class Routes:
-    """The routes of one surface; `legation.server.http.app.make_app` makes an application of several."""
-
-    def __init__(self, *, tag: str) -> None:
-        self.tag = tag
-        self._operations: list[Operation] = []
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return tuple(self._operations)
-
-    def get(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
-        """Answers HEAD too, without the body."""
-        return self._route("GET", path, options)
-
-    def post(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
-        return self._route("POST", path, options)
-
-    def put(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
-        return self._route("PUT", path, options)
-
-    def patch(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
-        return self._route("PATCH", path, options)
-
-    def delete(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
-        return self._route("DELETE", path, options)
-
-    def _route(self, method: Method, path: str, options: RouteOptions) -> Callable[[F], F]:
-        def keep(handler: F) -> F:
-            self._operations.append(
-                declare(
-                    handler,
-                    method=method,
-                    path=path,
-                    tag=self.tag,
-                    access=options["access"],
-                    status=options.get("status"),
-                    errors=options.get("errors", ()),
-                    also=options.get("also", {}),
-                    media=options.get("media", "application/json"),
-                    listed=options.get("listed", True),
-                    takes=options.get("takes"),
-                    any_query=options.get("any_query", False),
-                    body_bytes=options.get("body_bytes", 0),
-                )
-            )
-            return handler
-
-        return keep
