@@ -20,7 +20,7 @@ from starlette.requests import Request
 from legation.clock import SystemClock
 from legation.server.address import listen
 from legation.server.http.app import AppOptions, make_app
-from legation.server.http.server import run, serve
+from legation.server.http.server import UvicornServer, run
 from legation.server.routes.sessions import event_routes
 from legation.server.streaming.hub import Hub
 from legation.store.log import EventLog
@@ -97,7 +97,7 @@ async def main(folder: Path) -> None:
         sock = listen("127.0.0.1", 0)
         obeying = asyncio.create_task(Publisher(log, stream).obey())
         port = sock.getsockname()[1]
-        await serve(app, [sock], on_ready=lambda: print(port, flush=True), before_exit=hub.close)
+        await UvicornServer(app, lambda: print(port, flush=True), hub.close).serve_on([sock])
         obeying.cancel()
         await asyncio.wait({obeying})
 

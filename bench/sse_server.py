@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from legation.clock import SystemClock
 from legation.server.address import listen
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.http.server import run, serve
+from legation.server.http.server import UvicornServer, run
 from legation.server.routes import streams
 from legation.server.streaming import sse
 from legation.server.streaming.hub import Hub
@@ -119,7 +119,7 @@ async def main(variant: str) -> None:
         sock = listen("127.0.0.1", 0)
         obeying = asyncio.create_task(obey(publisher))
         port = sock.getsockname()[1]
-        await serve(app, [sock], on_ready=lambda: print(port, flush=True), before_exit=publisher.close)
+        await UvicornServer(app, lambda: print(port, flush=True), publisher.close).serve_on([sock])
         obeying.cancel()
         await asyncio.wait({obeying})
 

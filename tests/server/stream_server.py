@@ -21,7 +21,7 @@ from legation.clock import SystemClock
 from legation.errors import Unauthenticated
 from legation.server.address import listen
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.http.server import UvicornServer, run, serve
+from legation.server.http.server import UvicornServer, run
 from legation.server.routes import streams
 from legation.server.streaming.hub import Hub
 from legation.store.log import EventLog
@@ -102,7 +102,7 @@ async def main(plan: Plan) -> None:
         hub = Hub(log, SystemClock())
         held = [await log.stream(name) for name in plan.streams]
         producer = asyncio.create_task(fill_all(log, plan.streams))
-        await serve(app_of(log, hub), [sock], on_ready=say_ready, before_exit=hub.close)
+        await UvicornServer(app_of(log, hub), say_ready, hub.close).serve_on([sock])
         producer.cancel()
         await asyncio.wait({producer})
         del held

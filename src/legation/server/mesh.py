@@ -9,7 +9,6 @@ INV-M4  While agents run that no jail keeps off it, a caller without a credentia
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from legation.server.address import LOOPBACK_NAMES, listen
 from legation.server.http.app import App, AppOptions
 from legation.server.http.response import request_id, write_problem
 from legation.server.http.routes import Authenticate, Routes
-from legation.server.http.server import Tls, UvicornServer
 from legation.server.services import Services
 from legation.server.sessions.hosts import CHILDREN
 from legation.wire.principal import Principal
@@ -39,7 +37,7 @@ ONLY_READ: Final = frozenset({"grants"})  # tags of surfaces: a grant takes a pe
 
 
 def take_mesh(port: int | None) -> tuple[socket.socket, ...]:
-    """Sockets on both loopback addresses, as far as the machine has them; none without a port. Port 0: any."""
+    """Listen on both loopback addresses, as far as the machine has them; on none without a port. Port 0: any."""
     if port is None:
         return ()
     for _ in range(TRIES if port == 0 else 1):
@@ -58,7 +56,7 @@ def mesh_url(sockets: Sequence[socket.socket]) -> str | None:
 
 
 def agents_running(data_dir: Path) -> int:
-    """Those that this server or a command on its data folder has started. None is jailed yet, so each of them counts."""
+    """Count those that this server or a command on its data folder has started. None is jailed yet: each of them counts."""
     return len(listed(data_dir / CHILDREN))
 
 
@@ -70,7 +68,7 @@ def mesh_app(
     options: AppOptions,
     running: Callable[[], int],
 ) -> ASGIApp:
-    """`surfaces` are what it serves; of those of `ONLY_READ` tags only what reads."""
+    """Make the application of the mesh port: all of `surfaces`, but of those of `ONLY_READ` tags only what reads."""
     operations = [
         operation
         for surface in surfaces
@@ -85,7 +83,7 @@ def mesh_app(
 
 @dataclass(frozen=True, slots=True)
 class MeshAuthenticator:
-    """Who calls the mesh port. A cookie says nothing here: it is a browser's."""
+    """Tell who calls the mesh port. A cookie says nothing here: it is a browser's."""
 
     authenticate: Authenticate
     workspace: str
@@ -112,7 +110,7 @@ class MeshAuthenticator:
 
 @dataclass(frozen=True, slots=True)
 class NoBrowsers:
-    """A page on any site can make its browser call this machine: whatever a browser marks as a page's is refused."""
+    """Refuse whatever a browser marks as a page's: a page on any site can make its browser call this machine."""
 
     app: ASGIApp
     clock: Clock
@@ -131,49 +129,6 @@ class NoBrowsers:
 
 def _from_a_page(headers: Mapping[bytes, bytes]) -> bool:
     return b"origin" in headers or headers.get(b"sec-fetch-site", b"none") != b"none"
-
-
-class ServerWithMesh(UvicornServer):
-    """The server's own listener and the mesh's beside it: one state, so that one bounded end closes both.
-
-    The mesh never has TLS: it does not leave the machine, and its programs call `http://localhost`."""
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        on_ready: Callable[[], None],
-        before_exit: Callable[[], None],
-        *,
-        tls: Tls | None,
-        trusted_proxies: Sequence[str],
-        websockets: bool,
-        reader_timeout: float,
-        mesh: ASGIApp,
-        mesh_sockets: Sequence[socket.socket],
-    ) -> None:
-        super().__init__(
-            app,
-            before_exit=before_exit,
-            tls=tls,
-            trusted_proxies=trusted_proxies,
-            websockets=websockets,
-            reader_timeout=reader_timeout,
-        )
-        self._when_ready = on_ready
-        self._mesh = UvicornServer(mesh, reader_timeout=reader_timeout).config  # with the same bounds
-        self._mesh_sockets = tuple(mesh_sockets)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._mesh.load()
-        loop = asyncio.get_running_loop()
-        for sock in self._mesh_sockets:
-            self.servers.append(await loop.create_server(self._connection, sock=sock))
-        self._when_ready()
-
-    def _connection(self) -> asyncio.Protocol:
-        kind = self._mesh.http_protocol_class
-        return kind(config=self._mesh, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -32,7 +32,7 @@ from legation.server.http.server import Tls, UvicornServer
 from legation.server.http.server import run as run_loop
 from legation.server.instance import open_instance, prepare_folder
 from legation.server.logs import level_of, logging_to, secrets_of
-from legation.server.mesh import HOSTS, ServerWithMesh, agents_running, mesh_app, mesh_url, take_mesh
+from legation.server.mesh import HOSTS, agents_running, mesh_app, mesh_url, take_mesh
 from legation.server.processes.websocket import WebSocketUpgrades
 from legation.server.routes import MESH_ROUTES, ROUTES
 from legation.server.routes.processes import TERMINALS
@@ -160,32 +160,23 @@ def _serving(
     app: ASGIApp = make_app(ROUTES, services=services, authenticate=authenticate, options=options)
     if settings.processes:
         app = WebSocketUpgrades(app, TERMINALS, services.clock)
-    tls, proxies, websockets = _tls(settings), settings.trusted_proxies, settings.processes
-    if not mesh:
-        return UvicornServer(
-            app,
-            on_ready,
-            _before_exit(services),
-            tls=tls,
-            trusted_proxies=proxies,
-            websockets=websockets,
-            reader_timeout=settings.reader_timeout,
+    beside: ASGIApp | None = None
+    if mesh:
+        beside = mesh_app(
+            MESH_ROUTES,
+            services=services,
+            authenticate=authenticate,
+            # Its figures are its own: two of one name would be counted as one.
+            options=replace(options, cors_origins=(), allowed_hosts=HOSTS, metrics=Metrics()),
+            running=lambda: agents_running(settings.data_dir),
         )
-    beside = mesh_app(
-        MESH_ROUTES,
-        services=services,
-        authenticate=authenticate,
-        # Its figures are its own: two of one name would be counted as one.
-        options=replace(options, cors_origins=(), allowed_hosts=HOSTS, metrics=Metrics()),
-        running=lambda: agents_running(settings.data_dir),
-    )
-    return ServerWithMesh(
+    return UvicornServer(
         app,
         on_ready,
         _before_exit(services),
-        tls=tls,
-        trusted_proxies=proxies,
-        websockets=websockets,
+        tls=_tls(settings),
+        trusted_proxies=settings.trusted_proxies,
+        websockets=settings.processes,
         reader_timeout=settings.reader_timeout,
         mesh=beside,
         mesh_sockets=mesh,
@@ -193,8 +184,8 @@ def _serving(
 
 
 def _before_exit(services: Services) -> Callable[[], None]:
-    """Whoever waits for an approval, and whoever follows a stream, hears of the end while there is time to say so; no agent and
-    no process takes longer for its own."""
+    """Tell those who wait for an approval or follow a stream of the end while there is time; no agent and no process takes
+    longer for its own."""
 
     def tell() -> None:
         services.hosts.cut_turns()

@@ -92,6 +92,10 @@ class _Node:
 
 
 class Router:
+    """Find the operations of a path: in a dictionary of fixed paths, then in a tree of segments for the templates.
+
+    A fixed segment is preferred to a parameter. The raw path is matched, so that `%2F` is part of a segment."""
+
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._fixed: dict[str, Resource] = {}
         self._root = _Node()
@@ -99,7 +103,7 @@ class Router:
             self._add(operation)
 
     def find(self, raw_path: bytes) -> tuple[Resource, Mapping[str, str], InvalidParams | None] | None:
-        """The resource, its path parameters, and what is wrong with their percent-encoding.
+        """Find the resource, its path parameters, and what is wrong with their percent-encoding.
 
         That is not raised: who may call the resource at all is asked first."""
         path = raw_path.decode("latin-1")
@@ -137,6 +141,8 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
+    """A request that is over, for the access log. It holds no path, query or body: ids and one-time codes stay out."""
+
     request_id: str
     method: str
     route: str  # the template; empty if there is no such path
@@ -149,7 +155,7 @@ class RequestSummary:
 
 @dataclass(slots=True)
 class Trail:
-    """Filled in as the request gets further."""
+    """A request under way: filled in as it gets further."""
 
     request_id: str
     method: str
@@ -166,7 +172,7 @@ class Trail:
 
 
 class RequestMetrics:
-    """The server's own figures about its requests."""
+    """Figures about requests, by the route's template."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.in_flight = 0
@@ -211,7 +217,7 @@ class AppOptions:
 def make_app(
     surfaces: Sequence[Routes], *, services: Services, authenticate: Authenticate, options: AppOptions
 ) -> App:
-    """Every surface, and what each server has: /openapi.json, /docs, /metrics."""
+    """Make the application of every surface, and of what each server has: /openapi.json, /docs, /metrics."""
     operations = [each for surface in surfaces for each in surface.operations]
     operations += metrics_routes(options.metrics).operations
     document = openapi(operations, version=options.version)
@@ -355,7 +361,7 @@ def _internal(error: Exception, trail: Trail) -> Written:
 
 
 async def _serve_other(scope: Scope, receive: Receive, send: Send) -> None:
-    """Nothing starts or ends with the application: its services belong to whoever made it."""
+    # Nothing starts or ends with the application: its services belong to whoever made it.
     if scope["type"] != "lifespan":
         await send({"type": "websocket.close"})
         return

@@ -78,7 +78,7 @@ def openapi(operations: Iterable[Operation], *, version: str) -> Json:
 
 
 def errors_of(operation: Operation) -> list[type[LegationError]]:
-    """Every error it may answer with, those that come with its kind included."""
+    """List every error it may answer with, those that come with its kind included."""
     found: list[type[LegationError]] = [InvalidParams]
     if not operation.access.open:
         found += [Unauthenticated, Forbidden, RateLimited]
@@ -161,7 +161,7 @@ def _parameter(parameter: Parameter, schemas: _Schemas) -> Json:
 
 
 def _without_nul(schema: Json) -> Json:
-    """Text of a parameter never holds NUL, which a database would refuse."""
+    # Text of a parameter never holds NUL, which a database would refuse.
     if schema.get("type") == "string":
         return {"pattern": "^[^\\u0000]*$", **schema}
     items = schema.get("items")
@@ -192,7 +192,7 @@ def _responses(operation: Operation, schemas: _Schemas) -> Json:
 
 
 def _merged(answer: object, problem: Json) -> Json:
-    """One status may be an answer or a problem, told apart by the content type."""
+    # One status may be an answer or a problem, told apart by the content type.
     if not isinstance(answer, dict):
         return problem
     return {**problem, "content": {**answer["content"], **problem["content"]}}  # type: ignore[dict-item]

@@ -30,7 +30,7 @@ _OURS: Final = frozenset({"same-origin", "none"})  # "none": the person's own do
 
 
 class Authority(NamedTuple):
-    """Whom a request is addressed to, in one spelling: lower case, an IPv6 address in its short form, no brackets."""
+    """Addressee of a request, in one spelling: lower case, an IPv6 address in its short form, no brackets."""
 
     name: str
     port: int | None
@@ -44,9 +44,8 @@ class PageOrigin(NamedTuple):
 
 @lru_cache(maxsize=256)  # a server has few names, and is called by them all day
 def read_authority(text: str) -> Authority | None:
-    """`name`, `name:port`, `[address]:port`; None for every other spelling.
-
-    What is read leniently here is read otherwise elsewhere, and then a foreign name passes for ours."""
+    """Read `name`, `name:port` or `[address]:port`; None for every other spelling."""
+    # What is read leniently here is read otherwise elsewhere, and then a foreign name passes for ours.
     found = _AUTHORITY.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         return None
@@ -62,7 +61,7 @@ def read_authority(text: str) -> Authority | None:
 
 
 def read_origin(text: str) -> PageOrigin | None:
-    """`scheme://authority` as browsers send it, with the port that the scheme implies; None for whatever is none."""
+    """Read `scheme://authority` as browsers send it, with the port that the scheme implies; None for whatever is none."""
     scheme, _, rest = text.partition("://")
     scheme = scheme.lower()
     authority = read_authority(rest) if scheme in _DEFAULT_PORTS else None
@@ -97,7 +96,7 @@ class Origins:
         )
 
     def preflight(self, method: str, request: Mapping[bytes, bytes], allow: str) -> Written | None:
-        """The answer to a browser that asks before it calls; None if this is not one, or not from a listed origin."""
+        """Answer a browser that asks before it calls; None if this is not one, or not from a listed origin."""
         if method != "OPTIONS" or b"access-control-request-method" not in request:
             return None
         if request.get(b"origin", b"").lower() not in self._origins:
@@ -131,28 +130,31 @@ class Hosts:
 
 
 def _name(listed: str) -> str:
-    """As a request's would be read; an IPv6 address may be listed with its brackets or without."""
+    """Read it as a request's; an IPv6 address may be listed with its brackets or without."""
     bare = listed.strip("[]")
     read = read_authority(f"[{bare}]" if ":" in bare else bare)
     return bare.lower() if read is None else read.name
 
 
 class OwnOrigins:
-    """`public_url`, whatever name the request is addressed to, and the origins that the owner listed."""
+    """Origins of our own pages: `public_url`, the name that a request is addressed to, and those that the owner listed.
+
+    A browser sends its cookie with whatever page makes it call us, so a change is taken from these alone. Another port of
+    this machine is the same *site* for a browser: SameSite does not keep that out, this does."""
 
     def __init__(self, public_url: str, listed: Collection[str] = ()) -> None:
         known = map(read_origin, (public_url.rstrip("/"), *listed))
         self._origins = frozenset(origin for origin in known if origin is not None)
 
     def check(self, request: Request) -> None:
-        """For a call that a cookie vouches for: the page that made it must be known, and ours."""
+        """Refuse a call that a cookie vouches for, unless the page that made it is known, and ours."""
         if request.method not in SAFE_METHODS and not self._is_ours(request):
             raise Forbidden(
                 "cannot take this from a page of another site; open Legation's own page, or call with a token"
             )
 
     def check_page(self, request: Request) -> None:
-        """For a call that needs no cookie: only a page that is known to be another's is refused."""
+        """Refuse a call that needs no cookie only if its page is known to be another's."""
         if ("origin" in request.headers or "sec-fetch-site" in request.headers) and not self._is_ours(
             request
         ):

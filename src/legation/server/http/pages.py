@@ -22,7 +22,7 @@ IfNoneMatch = Annotated[str | None, Header("If-None-Match")]
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """Bytes that change only with the program: kept by the browser, asked for again by their tag."""
+    """A file that changes only with the program: kept by the browser, asked for again by its tag."""
 
     data: bytes
     media: str
@@ -40,7 +40,7 @@ class StaticFile:
 
 
 def static_files(folder: str) -> dict[str, StaticFile]:
-    """The files of one page, by name."""
+    """Read the files of one page, by name."""
     return {
         path.name: StaticFile.of(path.read_bytes(), _MEDIA[path.suffix])
         for path in sorted((ASSETS / folder).iterdir())

@@ -1,7 +1,8 @@
 """Read a request: parameters and body, within limits of size and time, as values of the types that its route declares.
 
-INV: nothing of what the caller sent is repeated; it may be a secret in the wrong place.
-INV: no body takes more memory than the limit, however its length is announced, and none is waited for longer
+INV     Nothing of what the caller sent is repeated; it may be a secret in the wrong place.
+INV     No body takes more memory than the limit, however its length is announced, and none is waited for longer than
+        `BODY_SECONDS` and a tick. Whatever it holds, it makes no 500.
 INV-B1  No object of a body names a member twice: whoever decided about the one would be told of the other.
 """
 
@@ -49,7 +50,7 @@ def invalid(path: str, expected: str) -> InvalidParams:
 
 
 def expectation(error: msgspec.DecodeError, kind: object) -> tuple[str, str]:
-    """The path and what was expected there, out of msgspec's message and the type it was decoding."""
+    """Find the path and what was expected there, out of msgspec's message and the type it was decoding."""
     said = _AT.match(str(error))
     what, path = (said["what"], said["path"] or "$") if said else ("", "$")
     if not _PATH.fullmatch(path):  # a name that the caller made up, as long as they liked
@@ -69,7 +70,7 @@ def expectation(error: msgspec.DecodeError, kind: object) -> tuple[str, str]:
 
 
 def _at(kind: object, path: str) -> list[shape.Type]:
-    """Every type that the schema allows at the path."""
+    """List every type that the schema allows at the path."""
     found = list(_flat(shape.type_info(kind)))
     for step in _STEP.finditer(path):
         found = [deeper for each in found for inner in _step(each, step) for deeper in _flat(inner)]
@@ -77,7 +78,7 @@ def _at(kind: object, path: str) -> list[shape.Type]:
 
 
 def _description(kind: object, path: str) -> str | None:
-    """What the type itself says to people, in place of its pattern."""
+    """Find the words of the type itself to people, in place of its pattern."""
     steps = list(_STEP.finditer(path))
     found = [shape.type_info(kind)]
     for step in steps:
@@ -204,7 +205,7 @@ def read_query(raw: bytes) -> dict[str, list[str]]:
 
 
 def decode_segment(raw: str) -> str:
-    """One segment of the path, percent-decoded: a slash in an id stays part of the id."""
+    """Decode one segment of the path: a slash in an id stays part of the id."""
     try:
         if not _BROKEN_ESCAPE.search(raw):
             return unquote(raw, errors="strict")
@@ -219,7 +220,7 @@ def read_parameters(
     query: bytes,
     headers: Iterable[tuple[bytes, bytes]],
 ) -> dict[str, object]:
-    """The arguments of the handler. A query parameter that is unknown is refused, as a member of a body is."""
+    """Read the arguments of the handler. An unknown query parameter is refused, as a member of a body is."""
     queried = read_query(query) if query else {}
     values: dict[str, object] = {}
     known: list[str] = []
@@ -261,7 +262,7 @@ async def until_disconnected(receive: Receive) -> None:
 
 
 class BodyReader:
-    """Reads the bodies of one application. One timer serves them all: a timer each would cost more than decoding."""
+    """Read the bodies of one application. One timer serves them all: a timer each would cost more than decoding."""
 
     def __init__(self, seconds: float = BODY_SECONDS) -> None:
         self._seconds = seconds
@@ -372,7 +373,7 @@ class JsonBody:
             raise _too_deep() from None
 
     def _decode_whole_floats(self, data: bytes, first: msgspec.DecodeError) -> object:
-        """To JSON 5.0 is the integer 5 and some languages write it so; to msgspec it is a float."""
+        # To JSON 5.0 is the integer 5 and some languages write it so; to msgspec it is a float.
         try:
             value = json.loads(data, parse_float=_whole, parse_constant=_no_constant)
             return self._decoder.decode(msgspec.json.encode(value))

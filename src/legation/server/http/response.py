@@ -77,7 +77,7 @@ def write(operation: Operation, result: object) -> Written | Response:
 
 
 class StampedSend:
-    """A `send` that adds what every answer carries to the headers of a response made elsewhere."""
+    """A `send` that adds the headers that every answer carries to a response made elsewhere."""
 
     __slots__ = ("extra", "request_id", "send", "started")
 

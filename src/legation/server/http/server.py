@@ -1,4 +1,4 @@
-"""Serving HTTP until a signal: uvicorn with bounds, and an end that does not wait for readers.
+"""The HTTP server: uvicorn with bounds, until a signal, and an end that does not wait for readers.
 
 INV-V1  After the first signal everybody is told, requests in flight have `GRACE`, and then it is over, whatever
         a client does or does not read. After the second signal it is over at once.
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -50,28 +51,17 @@ class Tls:
 
 
 def run(main: Coroutine[Any, Any, _R]) -> _R:
-    """`asyncio.run` on uvloop."""
+    """Run it as `asyncio.run` does, on uvloop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
 
-async def serve(
-    app: ASGIApp,
-    sockets: Sequence[socket.socket],
-    *,
-    on_ready: Callable[[], None] = lambda: None,
-    before_exit: Callable[[], None] = lambda: None,
-    grace: float = GRACE,
-    tls: Tls | None = None,
-    trusted_proxies: Sequence[str] = (),
-) -> None:
-    """Returns after SIGTERM or SIGINT (in the main thread), or when cancelled; the sockets are closed then."""
-    server = UvicornServer(app, on_ready, before_exit, grace=grace, tls=tls, trusted_proxies=trusted_proxies)
-    await server.serve_on(sockets)
-
-
 class UvicornServer(uvicorn.Server):
-    """`stop()` is what the signals call. `before_exit` ends the bodies that would never end by themselves."""
+    """Server of an application. `stop()` is what the signals call; `before_exit` ends the bodies that would never end by
+    themselves.
+
+    A `mesh` application has sockets beside: one state, so that one bounded end closes both. It never has TLS: it does not
+    leave the machine, and its programs call `http://localhost`."""
 
     def __init__(
         self,
@@ -84,15 +74,20 @@ class UvicornServer(uvicorn.Server):
         trusted_proxies: Sequence[str] = (),
         websockets: bool = False,
         reader_timeout: float = READER_TIMEOUT,
+        mesh: ASGIApp | None = None,
+        mesh_sockets: Sequence[socket.socket] = (),
     ) -> None:
         http = type(BoundedHttp.__name__, (BoundedHttp,), {"reader_timeout": reader_timeout})
         super().__init__(_config(app, http, tls, trusted_proxies, websockets=websockets))
+        self._mesh = None if mesh is None else _config(mesh, http, None, (), websockets=False)
+        self._mesh_sockets = mesh_sockets
         self._on_ready = on_ready
         self._before_exit = before_exit
         self._grace = grace
         self._stopping = asyncio.Event()
 
     async def serve_on(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve until SIGTERM or SIGINT (in the main thread), or until cancelled; the sockets are closed then."""
         with self._signals():
             await self._serve(list(sockets))
 
@@ -103,7 +98,7 @@ class UvicornServer(uvicorn.Server):
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Through the loop, and swallowed: uvicorn would raise them again, and nothing of ours be closed."""
+        # Through the loop, and swallowed: uvicorn would raise them again, and nothing of ours be closed.
         loop = asyncio.get_running_loop()
         caught = (
             (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
@@ -118,6 +113,17 @@ class UvicornServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._mesh is not None:
+            self._mesh.load()
+            connection = partial(
+                self._mesh.http_protocol_class,
+                config=self._mesh,
+                server_state=self.server_state,
+                app_state={},
+            )
+            loop = asyncio.get_running_loop()
+            for sock in self._mesh_sockets:
+                self.servers.append(await loop.create_server(connection, sock=sock))
         self._on_ready()
 
     async def main_loop(self) -> None:
@@ -144,7 +150,7 @@ class UvicornServer(uvicorn.Server):
             await self.lifespan.shutdown()
 
     async def _end_the_rest(self) -> None:
-        """Cut off, rather than cancelled, where that is enough: an SSE body then ends by itself, quietly."""
+        # Cut off, rather than cancelled, where that is enough: an SSE body then ends by itself, quietly.
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
@@ -236,7 +242,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._patience = self.loop.call_later(self.reader_timeout, self._look_at_reader)
 
     def _look_at_reader(self) -> None:
-        """Whatever an answer holds, a file, a place, a backup, it holds until its reader has it."""
+        # Whatever an answer holds, a file, a place, a backup, it holds until its reader has it.
         if self._unread - self.transport.get_write_buffer_size() < LEAST_TAKEN:
             self.transport.abort()  # to close would wait for it
         else:
@@ -290,9 +296,8 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _names_us_twice(self) -> bool:
-        """`GET http://host/path`: its host stands before that of the header (RFC 9112), which alone is looked at later.
-
-        So the two must be one."""
+        # `GET http://host/path`: its host stands before that of the header (RFC 9112), which alone is looked at later.
+        # So the two must be one.
         hosts = [value.lower() for name, value in self.headers if name == b"host"]
         scheme = (self.scheme or "http").encode("ascii")
         return len(hosts) == 1 and self.url.lower().startswith(b"%b://%b/" % (scheme, hosts[0]))
@@ -321,8 +326,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 @contextmanager
 def _without_tracebacks_of_the_cancelled() -> Iterator[None]:
-    """uvicorn logs each as an error of the application; it is we who stop them."""
-
+    # uvicorn logs each as an error of the application; it is we who stop them.
     def is_error(record: logging.LogRecord) -> bool:
         return not (record.exc_info and record.exc_info[0] is asyncio.CancelledError)
 
