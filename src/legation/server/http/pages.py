@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from legation.errors import NotFound
 from legation.server.http.openapi import Json
@@ -39,35 +39,42 @@ class StaticFile:
         return Response(self.data, headers={**headers, "content-type": self.media})
 
 
-def static_files(folder: str) -> dict[str, StaticFile]:
-    """Read the files of one page, by name."""
-    return {
-        path.name: StaticFile.of(path.read_bytes(), _MEDIA[path.suffix])
-        for path in sorted((ASSETS / folder).iterdir())
-        if path.suffix in _MEDIA
+def add_page(routes: Routes, path: str, folder: str) -> None:
+    """Declare a page of ours and the files of its folder; the page is the one that is HTML."""
+    files = {
+        each.name: StaticFile.of(each.read_bytes(), _MEDIA[each.suffix])
+        for each in sorted((ASSETS / folder).iterdir())
+        if each.suffix in _MEDIA
     }
+    page = next(file for name, file in files.items() if name.endswith(".html"))
+
+    @routes.get(path, access=OPEN, media="text/html", listed=False)
+    async def read_page(call: Call, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001
+        """The page."""
+        return page.answer(if_none_match)
+
+    @routes.get(f"{path}/{{name}}", access=OPEN, media="*/*", listed=False)
+    async def read_file(call: Call, name: str, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001
+        """A file of the page."""
+        if name not in files:
+            raise NotFound(f"cannot find this file; the page is at {path}")
+        return files[name].answer(if_none_match)
 
 
 def docs_routes(document: Json) -> Routes:
+    """Declare /openapi.json and the interactive docs made from it, where a browser begins."""
     routes = Routes(tag="docs")
     openapi = StaticFile.of(msgspec.json.encode(document), "application/json")
-    files = static_files("docs")
+
+    @routes.get("/", access=OPEN, media="text/html", listed=False)
+    async def home(_: Call) -> Response:
+        """To the interactive docs, until there is a dashboard."""
+        return RedirectResponse("/docs", status_code=303)
 
     @routes.get("/openapi.json", access=OPEN, listed=False)
     async def read_openapi(call: Call, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001
         """This document."""
         return openapi.answer(if_none_match)
 
-    @routes.get("/docs", access=OPEN, media="text/html", listed=False)
-    async def read_docs(call: Call, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001
-        """The interactive docs."""
-        return files["docs.html"].answer(if_none_match)
-
-    @routes.get("/docs/{name}", access=OPEN, media="*/*", listed=False)
-    async def read_docs_file(call: Call, name: str, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001
-        """A file of the interactive docs."""
-        if name not in files:
-            raise NotFound("cannot find this file; the docs are at /docs")
-        return files[name].answer(if_none_match)
-
+    add_page(routes, "/docs", "docs")
     return routes

@@ -20,7 +20,6 @@ from legation.server.routes import (
 )
 
 ROUTES: Final = (
-    server.home_routes,
     server.routes,
     identity.routes,
     sign_in.routes,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 import legation
 from legation.agents.catalogue import entries
@@ -198,15 +198,6 @@ def _numbered(folder: str, files: list[Path]) -> Iterator[Written]:
     for number, file in enumerate(files, 1):
         plain = re.sub(r"[^A-Za-z0-9._-]", "_", file.name)[-100:]
         yield f"{folder}/{plain if plain == file.name else f'{number}-{plain}'}", file
-
-
-home_routes = Routes(tag="docs")
-
-
-@home_routes.get("/", access=OPEN, media="text/html", listed=False)
-async def home(_: Call) -> Response:
-    """To the interactive docs, until there is a dashboard."""
-    return RedirectResponse("/docs", status_code=303)
 
 
 left_out_routes = Routes(tag="left out")

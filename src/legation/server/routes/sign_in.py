@@ -6,14 +6,12 @@ page posts it, and the answer sets the cookie.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from starlette.responses import Response
+from typing import TYPE_CHECKING
 
 from legation.errors import Conflict, Forbidden, NotFound, RateLimited, Unauthenticated
 from legation.server.auth import Cookies, new_session
 from legation.server.http.origins import OwnOrigins
-from legation.server.http.pages import IfNoneMatch, static_files
+from legation.server.http.pages import add_page
 from legation.server.http.routes import A_PERSON, OPEN, SIGNED_IN, Call, Reply, Routes
 from legation.server.routes.rates import LINKS, count_wrong_sign_in, limit_caller
 from legation.store.identity import links, users
@@ -24,9 +22,8 @@ if TYPE_CHECKING:
     from legation.secret import Secret
     from legation.server.services import Services
 
-_FILES: Final = static_files("sign_in")
-
 routes = Routes(tag="sign-in")
+add_page(routes, "/sign-in", "sign_in")
 
 
 @routes.post(
@@ -95,20 +92,6 @@ async def sign_out(call: Call, *, everywhere: bool = False) -> Reply[None]:
         await services.database.transact(users.sign_out, call.principal, user, now_ms=now)
         await services.shut_out()
     return Reply(None, headers=_cookies(call.services).clearing())
-
-
-@routes.get("/sign-in", access=OPEN, media="text/html", listed=False)
-async def sign_in_page(call: Call, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001
-    """The page that a link opens."""
-    return _FILES["sign-in.html"].answer(if_none_match)
-
-
-@routes.get("/sign-in/{name}", access=OPEN, media="*/*", listed=False)
-async def sign_in_file(call: Call, name: str, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001
-    """A file of that page."""
-    if name not in _FILES:
-        raise NotFound("cannot find this file; the page is at /sign-in")
-    return _FILES[name].answer(if_none_match)
 
 
 def _link(services: Services, code: Secret, expires_at: int) -> SignInLink:
