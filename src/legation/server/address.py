@@ -1,4 +1,4 @@
-"""Where the server listens and what it is called.
+"""The address of the server: where it listens and what it is called.
 
 The port is kept: whatever found the server once, a runner or a bookmark, finds it again after a restart.
 """
@@ -32,7 +32,7 @@ BROWSER_DOMAIN: Final = "localhost"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """It listens at once: two could bind the same port, and only one listen on it. Port 0: any."""
+    """Bind a socket and listen at once: two could bind the same port, and only one listen on it. Port 0: any."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -118,7 +118,8 @@ def browser_url(settings: Settings, port: int, own_name: str) -> str:
 
 
 def hosts(settings: Settings, own_name: str) -> frozenset[str] | None:
-    """A page of another site can make its own name point here; it must then not be taken for ours."""
+    """List the names that a request may be addressed to; None: any."""
+    # A page of another site can make its own name point here; it must then not be taken for ours.
     named = {*settings.allowed_hosts}
     if settings.public_url:
         named.add(urlsplit(settings.public_url).hostname or "")

@@ -1,4 +1,4 @@
-"""One place turns any credential into a `Principal`.
+"""Authentication: the one place that turns any credential into a `Principal`.
 
 INV-A1  Every request is checked against the database as it is now: whatever was revoked, disabled, removed or
         demoted a moment ago counts.
@@ -18,7 +18,6 @@ import hmac
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
@@ -39,7 +38,6 @@ from legation.wire.principal import ADMIN_SCOPES, SCOPES, Principal
 if TYPE_CHECKING:
     from legation.server.services import Services
 
-
 COOKIE_NAME: Final = "legation_session"
 SESSION_MS: Final = 30 * 86_400_000  # without a visit; each visit starts it anew
 RENEW_AFTER_MS: Final = 86_400_000  # not at every visit: a new cookie a day is enough
@@ -53,14 +51,14 @@ _SKEW_MS: Final = 60_000  # how far the clocks of two servers may be apart
 
 
 def wrong_credential() -> Unauthenticated:
-    """One answer for whatever is wrong with it, so that nobody learns which tokens and users there are."""
+    # One answer for whatever is wrong with it, so that nobody learns which tokens and users there are.
     return Unauthenticated(
         "cannot accept this credential: it is not valid, or not any more; create another token or sign in again"
     )
 
 
 def presented_token(request: Request) -> str | None:
-    """The token; None without an Authorization header. Whatever cannot hold a token is a wrong credential."""
+    """Read the token, unchecked; None without an Authorization header. What cannot hold one is a wrong credential."""
     found = request.headers.getlist("authorization")
     if not found:
         return None
@@ -79,7 +77,7 @@ def presented_token(request: Request) -> str | None:
 
 
 def presented_session(request: Request) -> str | None:
-    """The first cookie of our name; an empty one is none."""
+    """Read the first cookie of our name, unchecked; an empty one is none."""
     for header in request.headers.getlist("cookie"):
         for pair in header.split(";"):
             name, _, value = pair.strip().partition("=")
@@ -89,7 +87,7 @@ def presented_session(request: Request) -> str | None:
 
 
 def _password(encoded: str) -> str:
-    """The name before the colon says nothing: the token alone tells who it is."""
+    """Read the password of Basic. The name before the colon says nothing: the token alone tells who it is."""
     try:
         text = base64.b64decode(encoded, validate=True).decode()
     except (binascii.Error, ValueError):
@@ -111,6 +109,11 @@ def new_session(user: str, workspace: str, token_version: int, now_ms: int) -> C
 
 @dataclass(frozen=True, slots=True)
 class Cookies:
+    """Session cookies: `v1.<what it says>.<signature>`. Whoever reads one learns ids and times, and nothing secret.
+
+    One is valid as long as the user's `token_version` is the one that it was made with: raising that number ends every
+    session of the user, without a table of sessions."""
+
     key: Secret
     secure: bool  # only over https
 
@@ -123,7 +126,7 @@ class Cookies:
         return f"{said}.{_base64(self._sign(said))}"
 
     def read(self, text: str, now_ms: int) -> CookieSession | None:
-        """None for what we did not write, or what is over."""
+        """Read a cookie; None for what we did not write, or what is over."""
         said, _, signature = text.rpartition(".")
         if len(text) > _LONGEST or not text.isascii() or not said.startswith(f"{_COOKIE_VERSION}."):
             return None
@@ -156,6 +159,11 @@ def _base64(data: bytes) -> str:
 
 
 class ProcessTokens:
+    """Tokens that live as long as the process: the one of `--token`, and the one that the CLI finds in `server.json`.
+
+    They are in no table, and only their hashes are in memory. Whoever has one is the first workspace's owner, and is
+    recorded as that person: `via` says by which credential. What the process does by itself is its own."""
+
     def __init__(self, keys: Keys, installed: Installation) -> None:
         self._hashes = CredentialHash(keys.pepper)
         self._known: set[bytes] = set()
@@ -170,7 +178,7 @@ class ProcessTokens:
         self.owner: Final = replace(self.principal, kind="user", id=installed.user, via=PROCESS)
 
     def add(self, token: Secret | None = None) -> Secret:
-        """The token itself; a new one if none is given."""
+        """Accept a token, a new one if none is given, and return it."""
         token = token or new_token()
         self._known.add(self._hashes.token(token.reveal()))
         return token
@@ -183,7 +191,9 @@ logger = logging.getLogger("legation.server")
 
 
 class TokenUses:
-    """`async with TokenUses(database, clock) as uses`: owns its task, and writes what is left when it ends."""
+    """When each token was last used: noted in memory by the request, written once a minute.
+
+    `async with TokenUses(database, clock) as uses`: it owns its task, and writes what is left when it ends."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
@@ -199,9 +209,7 @@ class TokenUses:
         self._task = asyncio.create_task(self._run(), name="legation-token-uses")
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -230,7 +238,7 @@ class TokenUses:
 
 class CredentialKind(Protocol):
     async def __call__(self, request: Request) -> Principal | None:
-        """None if the request carries none of this kind; an error if it carries a wrong one."""
+        """Find the principal; None if the request carries none of this kind, an error if it carries a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +255,7 @@ class Authenticator:
 
 
 def make_authenticate(services: Services, *others: CredentialKind) -> Authenticator:
-    """`others`: kinds that later surfaces bring along."""
+    """Make the authentication of a server. `others`: kinds of credentials that later surfaces bring along."""
     database, keys, clock = services.database, services.keys, services.clock
     own = OwnOrigins(services.public_url, services.settings.cors_origins)
     hashes = CredentialHash(keys.pepper)
@@ -283,7 +291,7 @@ class TokenCredential:
         return principal
 
     async def _of_process(self, own: Principal, request: Request) -> Principal:
-        """The owner of the machine gets everywhere that its user is a member; elsewhere it stays at home."""
+        """Let the owner of the machine act everywhere that its user is a member; elsewhere it stays at home."""
         named, asked = workspaces_of(request)
         wanted = named or asked
         if wanted is None or wanted == own.workspace or own.user is None:
@@ -345,7 +353,7 @@ def _signed_in(found: Standing, workspace: str) -> Principal:
 
 
 def workspaces_of(request: Request) -> tuple[str | None, str | None]:
-    """The one that its path names, as in `/v1/workspaces/{workspace}/...`, and the one that its header asks for."""
+    """Read the one that its path names, as in `/v1/workspaces/{workspace}/...`, and the one that its header asks for."""
     return request.path_params.get("workspace"), request.headers.get(WORKSPACE_HEADER) or None
 
 

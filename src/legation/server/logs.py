@@ -35,7 +35,7 @@ _IDS: Final = ("request_id", "workspace", "principal", "method", "route", "statu
 
 
 class JsonLogFormatter(logging.Formatter):
-    """The ids of a record stand beside its message: `logger.info("...", extra={"request_id": ...})`."""
+    """Write a record as JSON, its ids beside its message: `logger.info("...", extra={"request_id": ...})`."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ class JsonLogFormatter(logging.Formatter):
 
 
 class _BoundedQueueHandler(logging.handlers.QueueHandler):
-    """Drops a line when the queue is full; how many is told with the next one that gets through."""
+    """Drop a line when the queue is full; how many is told with the next one that gets through."""
 
     _dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """As it is: the formatter, in the other thread, sees the record itself."""
+        # As it is: the formatter, in the other thread, sees the record itself.
         try:
             if self._dropped:
                 note = f"{self._dropped} line(s) were dropped: the log could not keep up"
@@ -82,7 +82,7 @@ class _BoundedQueueListener(logging.handlers.QueueListener):
         self._lines = lines
 
     def stop(self) -> None:
-        """With a bound: a reader that stalls must not keep the server from ending. The thread is a daemon."""
+        # With a bound: a reader that stalls must not keep the server from ending. The thread is a daemon.
         thread, self._thread = self._thread, None
         with suppress(queue.Full):
             self._lines.put(None, timeout=END_LIMIT)
@@ -92,7 +92,7 @@ class _BoundedQueueListener(logging.handlers.QueueListener):
 
 @contextmanager
 def logging_to(target: Path | TextIO | int, level: LogLevel, redactor: Redactor) -> Iterator[None]:
-    """Everything that is logged goes there, until the end of the block."""
+    """Write everything that is logged there, until the end of the block."""
     lines: queue.Queue[logging.LogRecord | None] = queue.Queue(QUEUE_LINES)
     writer = _writer(target)
     writer.setFormatter(JsonLogFormatter(redactor))
@@ -126,11 +126,11 @@ def _writer(target: Path | TextIO | int) -> logging.Handler:
 
 class _StreamWriter(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
-        """A reader that went away or a full disk: there is nowhere to say so."""
+        """Do nothing: of a reader that went away or a full disk there is nowhere to say so."""
 
 
 class _DescriptorWriter(logging.Handler):
-    """Straight to the descriptor: a thread that is stuck in a write must hold no lock, of this handler or of
+    """Write straight to the descriptor: a thread that is stuck in a write must hold no lock, of this handler or of
     `sys.stderr`, that the end of the process needs."""
 
     def __init__(self, fd: int) -> None:
@@ -149,21 +149,21 @@ class _DescriptorWriter(logging.Handler):
 
 class _FileWriter(logging.handlers.RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
-        """Private, also the next one."""
+        """Open it private, also the next one."""
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         return os.fdopen(fd, "a", encoding=self.encoding, errors=self.errors)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
-        """As above: the server goes on without its log."""
+        """Do nothing, as above: the server goes on without its log."""
 
 
 def level_of(settings: Settings) -> LogLevel:
-    """A server says what it does unless told otherwise; commands keep to warnings."""
+    # A server says what it does unless told otherwise; commands keep to warnings.
     return "info" if settings.source("log_level").startswith("default") else settings.log_level
 
 
 def secrets_of(settings: Settings) -> Iterator[Secret]:
-    """What of the settings must never be in a log."""
+    """List what of the settings must never be in a log."""
     for value in (
         settings.token,
         settings.vault_key,

@@ -148,7 +148,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _has_ipv6() -> bool:
-    """`localhost` may mean ::1: where the machine has that, nobody else may answer there in our place."""
+    # `localhost` may mean ::1: where the machine has that, nobody else may answer there in our place.
     if not socket.has_ipv6:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What must be right before the server opens anything: all that is wrong is told at once, and nothing is touched."""
+"""Requirements of a start: all that is wrong with the settings is told at once, before anything is opened."""
 
 from __future__ import annotations
 

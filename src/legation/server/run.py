@@ -46,6 +46,7 @@ from legation.wire.api.server import SERVER_FILE, ServerFile
 
 @contextmanager
 def server_file(folder: Path, content: ServerFile) -> Iterator[None]:
+    """Keep `server.json` while the server is there, for its owner alone: the CLI of this machine finds it by that."""
     path = folder / SERVER_FILE
     try:
         write_atomically(path, msgspec.json.encode(content))
@@ -68,17 +69,17 @@ SWITCH_S: Final = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """It listens. `sign_in_link`, for a person at a terminal, opens once. `mesh_url` is for supervisors here."""
+    """A server that listens."""
 
     url: str
-    sign_in_link: str
-    mesh_url: str | None
+    sign_in_link: str  # for a person at a terminal; it opens once
+    mesh_url: str | None  # for supervisors of this machine
 
 
 def run(
     settings: Settings, *, mode: Mode, announce: Callable[[Up], None], exit_with_parent: bool = False
 ) -> None:
-    """Returns when the server was told to stop, by a signal, by `POST /v1/stop` or by its parent's end."""
+    """Run a server until it is told to stop, by a signal, by `POST /v1/stop` or by its parent's end."""
     requirements.check(settings)
     _allow_many_connections()
     sys.setswitchinterval(SWITCH_S)
@@ -86,7 +87,7 @@ def run(
 
 
 def _allow_many_connections() -> None:
-    """Each takes a descriptor, and the usual limit of 1024 is soon used up by streams, or by somebody who means it."""
+    # Each takes a descriptor, and the usual limit of 1024 is soon used up by streams, or by somebody who means it.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -233,7 +234,7 @@ def _found(settings: Settings, services: Services) -> AbstractContextManager[Non
 
 @contextmanager
 def _ends(server: UvicornServer, *, with_parent: bool) -> Iterator[None]:
-    """Besides the signals that it knows itself: a closed terminal, and a parent that is gone."""
+    """Stop it also when its terminal is closed, and when its parent is gone."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -279,7 +280,7 @@ def _log_request(summary: RequestSummary) -> None:
 
 
 def _log_target(settings: Settings, mode: Mode) -> Path | int:
-    """`up` has a terminal to keep clean; a server's log belongs to whatever runs it."""
+    # `up` has a terminal to keep clean; a server's log belongs to whatever runs it.
     return settings.data_dir / LOGS / "server.jsonl" if mode == "up" else sys.stderr.fileno()
 
 

@@ -1,4 +1,4 @@
-"""`legation worker`: connects to the shared database and stays. The work, runs, is still to come."""
+"""`legation worker`: connect to the shared database and stay. The work, runs, is still to come."""
 
 from __future__ import annotations
 
