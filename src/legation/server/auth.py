@@ -191,7 +191,7 @@ logger = logging.getLogger("legation.server")
 
 
 class TokenUses:
-    """When each token was last used: noted in memory by the request, written once a minute.
+    """Times at which tokens were last used: noted in memory by the request, written once a minute.
 
     `async with TokenUses(database, clock) as uses`: it owns its task, and writes what is left when it ends."""
 

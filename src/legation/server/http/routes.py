@@ -66,7 +66,7 @@ F = TypeVar("F", bound=Handler)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may call a route. `open`: no credential is looked at. `scope` None: any valid credential will do.
+    """Access to a route. `open`: no credential is looked at. `scope` None: any valid credential will do.
 
     `person`: a session or the process, for what is about the caller's own sessions. A token acts for itself alone."""
 

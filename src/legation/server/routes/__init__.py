@@ -29,8 +29,6 @@ ROUTES: Final = (
     identity.audit_routes,
     streams.routes,
     files.blob_routes,
-    server.keys_routes,
-    server.backup_routes,
     approvals.routes,
     approvals.grants_routes,
     traces.routes,

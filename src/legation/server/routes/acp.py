@@ -17,7 +17,7 @@ from legation.errors import Conflict, LegationError, NotAcceptable, NotFound, To
 from legation.server.http.app import BODY_TRUST
 from legation.server.http.request import BodyReader, check_media, check_members, until_disconnected
 from legation.server.http.routes import Call, Header, Routes, needs
-from legation.server.routes.streams import credential_of
+from legation.server.routes.streams import MEDIA, LastEventId, credential_of
 from legation.server.streaming.hub import check_position
 from legation.server.streaming.multiplex import read_position
 from legation.server.streaming.sse import EventStream
@@ -26,8 +26,6 @@ from legation.wire.api.server import AcpServer, AcpServers
 if TYPE_CHECKING:
     from legation.agents.messages import RpcMessage
 
-
-MEDIA: Final = "text/event-stream"
 MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message: a prompt with a dozen of images
 APPEARS: Final = 5.0  # seconds that a reader waits for the first message of its client: the client's time
 QUICK: Final = 1.0  # seconds for an answer that goes out whole, with its length: the agent's time
@@ -99,9 +97,7 @@ async def post_acp_message(
 
 
 @routes.get("/v1/acp/{server_id}", access=ACCESS, media=MEDIA, errors=(NotFound, Conflict))
-async def follow_acp_messages(
-    call: Call, server_id: ServerId, last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None
-) -> Response:
+async def follow_acp_messages(call: Call, server_id: ServerId, last_event_id: LastEventId = None) -> Response:
     """Everything that the agent says, as server-sent events: notifications, requests, responses.
 
     With a `Last-Event-ID` exactly what came after that. Before the first message it waits a while for it."""
@@ -131,7 +127,7 @@ async def delete_acp_server(call: Call, server_id: ServerId) -> None:
 
 
 def _refusal(message: RpcMessage, error: LegationError) -> Response:
-    """A status of 5xx would be the end of the SDK's client, whatever becomes of the server; a JSON-RPC error is not."""
+    # A status of 5xx would be the end of the SDK's client, whatever becomes of the server; a JSON-RPC error is not.
     from legation.server.acp.errors import rpc_error
     from legation.server.acp.messages import error_line
 
@@ -139,7 +135,7 @@ def _refusal(message: RpcMessage, error: LegationError) -> Response:
 
 
 def _must_accept(call: Call, media: str) -> None:
-    """Without the header everything is accepted; what has a weight of nothing is not looked at."""
+    # Without the header everything is accepted; what has a weight of nothing is not looked at.
     wanted = call.request.headers.get("accept")
     if not wanted:
         return

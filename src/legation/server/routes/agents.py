@@ -146,7 +146,7 @@ def _modes(options: AgentOptions, known: AskingModes) -> list[ModeInfo]:
 
 
 def _config(options: AgentOptions, known: AskingModes) -> list[Mapping[str, object]]:
-    """As ACP has them: what a session with it would say."""
+    """List the options as ACP has them: as a session with it would say."""
     from legation.host.modes import asks
 
     menus = (

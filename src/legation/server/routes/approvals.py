@@ -168,7 +168,7 @@ def _answer(body: Resolution, *, approves: bool) -> ApprovalAnswer:
 
 
 async def _first(call: Call, approval: str, verb: str, work: Awaitable[Approval]) -> Approval:
-    """Whoever comes second is told who was first, and what they said."""
+    """Tell whoever comes second who was first, and what they said."""
     try:
         return await work
     except AlreadyAnswered:

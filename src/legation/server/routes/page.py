@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 def listed(call: Call, page: Page[T]) -> Reply[list[T]]:
-    """The items, and `Link: </path?same query&after=...>; rel="next"` unless they are the last."""
+    """Answer with the items, and `Link: </path?same query&after=...>; rel="next"` unless they are the last."""
     if page.next is None:
         return Reply(page.items)
     return Reply(page.items, headers={"Link": f'<{_further(call, page.next)}>; rel="next"'})
 
 
 def _further(call: Call, place: str) -> str:
-    """Without scheme and host: the caller knows better by which name it reaches us."""
+    # Without scheme and host: the caller knows better by which name it reaches us.
     asked = parse_qsl(call.request.url.query, keep_blank_values=True)  # `read_query` found it good
     kept = [(name, value) for name, value in asked if name != PLACE]
     return f"{quote(call.request.url.path, safe='/%')}?{urlencode([*kept, (PLACE, place)])}"

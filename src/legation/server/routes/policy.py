@@ -125,7 +125,7 @@ async def list_hits(call: Call, since: Since | None = None) -> list[RuleHits]:
 
 
 def _agent(call: Call, named: str | None) -> str:
-    """An agent asks for itself. Anybody else who may read may ask about any: policies are no secret to them."""
+    # An agent asks for itself. Anybody else who may read may ask about any: policies are no secret to them.
     if call.principal.agent is not None:
         return agent_of(call.principal, named)
     if named is None or not is_agent_name(named):
@@ -134,7 +134,7 @@ def _agent(call: Call, named: str | None) -> str:
 
 
 def _given(text: str) -> PolicySet:
-    """What is wrong with it is the caller's to correct: all of it, each with its line."""
+    """Read a policy of the caller's. What is wrong with it is theirs to correct: all of it, each with its line."""
     try:
         return load_text(text)
     except ConfigInvalid as error:

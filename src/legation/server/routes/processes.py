@@ -12,7 +12,7 @@ from starlette.responses import Response
 from legation.errors import Conflict, NotFound, TooLarge, Unavailable
 from legation.server.http.origins import OwnOrigins
 from legation.server.http.request import until_disconnected
-from legation.server.http.routes import Call, Header, Routes, needs
+from legation.server.http.routes import Call, Routes, needs
 from legation.server.processes.output import LogFollower, log_entry
 from legation.server.processes.processes import OperatorProcess
 from legation.server.processes.websocket import (
@@ -21,7 +21,7 @@ from legation.server.processes.websocket import (
     check_handshake,
     input_bytes,
 )
-from legation.server.routes.streams import credential_of
+from legation.server.routes.streams import LastEventId, credential_of
 from legation.server.streaming.multiplex import read_position
 from legation.server.streaming.sse import EventStream
 from legation.wire.api.processes import (
@@ -125,7 +125,7 @@ async def read_process_logs(
     tail: Count | None = None,
     since: Count | None = None,
     follow: bool = False,
-    last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None,
+    last_event_id: LastEventId = None,
 ) -> ProcessLogs:
     """What a process has written, as far as it is kept.
 

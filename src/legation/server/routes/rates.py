@@ -1,4 +1,4 @@
-"""How often the dear or dangerous calls of identity may come: counted before anything else is done, and kept."""
+"""Rates of the dear or dangerous calls: counted before anything else is done, and kept."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ WORKSPACES: Final = Limit(60, 3600)
 
 
 async def limit_caller(call: Call, name: str, limit: Limit) -> None:
-    """One bucket for each person in each workspace, whichever of their credentials they use; an agent has its own."""
+    """Count a call: one bucket for each person in each workspace, whichever credential they use; an agent has its own."""
     # An agent is somebody else than its maker, and must not use up what is theirs.
     who = call.principal.id if call.principal.agent else call.principal.user or call.principal.id
     _check(await call.services.buckets.take(call.principal.workspace, f"{name}:{who}", limit))
 
 
 async def count_wrong_sign_in(call: Call) -> None:
-    """Only wrong ones: else anybody on the machine could keep its owner out. A code is too long to be guessed."""
+    """Count a wrong sign-in of an address."""
+    # Only wrong ones: else anybody on the machine could keep its owner out. A code is too long to be guessed.
     name = f"sign-in:{address_of(call.request)}"
     _check(await call.services.buckets.take(INSTANCE, name, WRONG_SIGN_INS_OF_ADDRESS))
 
 
 def address_of(request: Request) -> str:
-    """An IPv6 caller has a whole /64 to choose from, and whoever is on this machine all of 127/8: that is what counts."""
+    """Name the caller by its address."""
+    # An IPv6 caller has a whole /64 to choose from, and whoever is on this machine all of 127/8: that is what counts.
     host = request.client.host if request.client else ""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -39,6 +39,7 @@ LEFT_OUT: Final = {
 
 logger = logging.getLogger("legation.server")
 routes = Routes(tag="server")
+left_out_routes = Routes(tag="left out")
 
 
 @routes.get("/v1/health", access=OPEN)
@@ -95,10 +96,7 @@ async def _database_answers(call: Call) -> bool:
     return True
 
 
-keys_routes = Routes(tag="server")
-
-
-@keys_routes.post("/v1/keys/rotate", access=needs("instance"), errors=(Conflict,))
+@routes.post("/v1/keys/rotate", access=needs("instance"), errors=(Conflict,))
 async def rotate_keys(call: Call) -> KeysRotated:
     """Seal with a new vault key from now on, re-wrap what is sealed, and forget the old key.
 
@@ -143,10 +141,7 @@ async def _rewrap(services: Services) -> int:
     return count
 
 
-backup_routes = Routes(tag="server")
-
-
-@backup_routes.get("/v1/backup", access=needs("backup"), media="application/x-tar", errors=(Conflict,))
+@routes.get("/v1/backup", access=needs("backup"), media="application/x-tar", errors=(Conflict,))
 async def backup(call: Call, *, keys: bool = False) -> Response:
     """A copy of the data folder as a tar, with the agents, policies and tools files in force, wherever they are;
     `legation restore` takes it.
@@ -170,7 +165,7 @@ async def backup(call: Call, *, keys: bool = False) -> Response:
 
 
 async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[bytes]:
-    """One at a time: each takes as much room as the databases, for as long as its reader likes."""
+    # One at a time: each takes as much room as the databases, for as long as its reader likes.
     folder = services.settings.data_dir
     async with services.backing_up:
         written = await asyncio.to_thread(_written, services.settings, keys=keys)
@@ -181,8 +176,8 @@ async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[
 
 
 def _written(settings: Settings, *, keys: bool) -> list[Written]:
-    """What the owner wrote and this server goes by: without it a restored one would not be the same. Certificates belong
-    to the machine, and settings may hold keys: they are in it only where those are."""
+    """List what the owner wrote and this server goes by: without it a restored one would not be the same."""
+    # Certificates belong to the machine, and settings may hold keys: they are in it only where those are.
     found = [("agents.toml", settings.agents or settings.data_dir / entries.FILE)]
     if settings.policy is not None:
         found += _numbered("policy", files_of(settings.policy, Problems()))
@@ -194,18 +189,15 @@ def _written(settings: Settings, *, keys: bool) -> list[Written]:
 
 
 def _numbered(folder: str, files: list[Path]) -> Iterator[Written]:
-    """Under names that any disk takes, and no two of them alike."""
+    """Name them as any disk takes it, and no two of them alike."""
     for number, file in enumerate(files, 1):
         plain = re.sub(r"[^A-Za-z0-9._-]", "_", file.name)[-100:]
         yield f"{folder}/{plain if plain == file.name else f'{number}-{plain}'}", file
 
 
-left_out_routes = Routes(tag="left out")
-
-
 def _declare(path: str, words: str) -> None:
     async def left_out(call: Call) -> Response:
-        """What Legation leaves out."""
+        """Say that Legation leaves it out."""
         members = {
             "type": "urn:legation:error:not-implemented",
             "title": "Not implemented",
@@ -216,22 +208,22 @@ def _declare(path: str, words: str) -> None:
         return Response(msgspec.json.encode(members), status_code=501, media_type=PROBLEM_MEDIA)
 
     async def left_out_1(call: Call, a: str) -> Response:
-        """What Legation leaves out."""
+        """Say that Legation leaves it out."""
         del a
         return await left_out(call)
 
     async def left_out_2(call: Call, a: str, b: str) -> Response:
-        """What Legation leaves out."""
+        """Say that Legation leaves it out."""
         del a, b
         return await left_out(call)
 
     async def left_out_3(call: Call, a: str, b: str, c: str) -> Response:
-        """What Legation leaves out."""
+        """Say that Legation leaves it out."""
         del a, b, c
         return await left_out(call)
 
     async def left_out_4(call: Call, a: str, b: str, c: str, d: str) -> Response:
-        """What Legation leaves out."""
+        """Say that Legation leaves it out."""
         del a, b, c, d
         return await left_out(call)
 

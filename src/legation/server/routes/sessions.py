@@ -1,11 +1,11 @@
 """`/v1/sessions`: conversations with agents, as sandbox-agent 0.1 has them, and more. See docs/sessions.md.
 
-Their events are in `session_events.py`.
+Their events are of `event_routes`: pages, a live body, and the body of one turn. See docs/session-events.md.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Meta
 from starlette.responses import Response
@@ -24,8 +24,8 @@ from legation.errors import (
     TimedOut,
     Unavailable,
 )
-from legation.server.http.routes import Alias, Call, Header, Routes, needs
-from legation.server.routes.streams import credential_of
+from legation.server.http.routes import Alias, Call, Routes, needs
+from legation.server.routes.streams import MEDIA, Generation, LastEventId, Position, credential_of
 from legation.server.sessions.messages import MOST_QUEUED_SIZE
 from legation.server.sessions.record import CURSOR, SessionRecord
 from legation.server.streaming.checkpoints import Schema
@@ -47,14 +47,15 @@ from legation.wire.api.sessions import (
     Words,
 )
 
-MEDIA: Final = "text/event-stream"
-
 Limit = Annotated[int | None, Meta(ge=1, le=500)]
 Cursor = Annotated[str | None, Meta(pattern=CURSOR)]
+EventLimit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]
+IncludeRaw = Annotated[bool, Alias("include_raw")]
 
 STARTING = (AgentError, CapabilityUnsupported, RateLimited, TimedOut, Unavailable, StorageFailed)
 
 routes = Routes(tag="sessions")
+event_routes = Routes(tag="session events")
 
 
 @routes.get("/v1/sessions", access=needs("read"))
@@ -174,22 +175,13 @@ def _record(call: Call, session_id: str) -> SessionRecord:
     return call.services.sessions.records.get(call.principal.workspace, session_id)
 
 
-Offset = Annotated[int, Meta(ge=0, le=10**18 - 1)]
-EventLimit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]
-IncludeRaw = Annotated[bool, Alias("include_raw")]
-Generation = Annotated[str | None, Meta(pattern="^([1-9][0-9]{0,8}|all)$")]
-LastEventId = Annotated[str | None, Header("Last-Event-ID")]
-
-event_routes = Routes(tag="session events")
-
-
 @event_routes.get(
     "/v1/sessions/{id}/events", access=needs("read"), errors=(NotFound, StorageFailed), also={200: EventPage}
 )
 async def read_session_events(
     call: Call,
     id: str,  # noqa: A002 - spelt as in the path
-    offset: Offset = 0,
+    offset: Position = 0,
     limit: EventLimit = None,
     *,
     include_raw: IncludeRaw = False,
@@ -210,7 +202,7 @@ async def read_session_events(
 async def follow_session_events(
     call: Call,
     id: str,  # noqa: A002 - spelt as in the path
-    offset: Offset = 0,
+    offset: Position = 0,
     limit: EventLimit = None,  # noqa: ARG001 - clients of sandbox-agent have one query for pages and for this
     *,
     include_raw: IncludeRaw = False,

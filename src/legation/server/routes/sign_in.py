@@ -49,7 +49,7 @@ async def create_sign_in_link(call: Call, body: NewSignInLink) -> SignInLink:
 
 
 async def make_link(services: Services, user: str, workspace: str) -> SignInLink:
-    """For what the process does by itself: `legation up` prints one."""
+    """Make a link for what the process does by itself: `legation up` prints one."""
     code = new_code()
     expires_at = await services.database.transact(
         links.create,

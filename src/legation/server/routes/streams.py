@@ -1,4 +1,4 @@
-"""The routes of the streams: a list, pages of events, and the two live bodies; docs/streams.md describes them."""
+"""`/v1/streams`: a list, pages of events, and the two live bodies; docs/streams.md describes them."""
 
 from __future__ import annotations
 
@@ -23,27 +23,8 @@ from legation.wire.events import Event
 from legation.wire.principal import Scope
 
 MEDIA: Final = "text/event-stream"
-PAGE_BYTES: Final = (
-    4 * 1024 * 1024
-)  # of one page of events, however many were asked for; a longer one goes alone
-
-
-def credential_of(call: Call, scope: Scope = "read") -> Credential:
-    """A body may stay open for days: it ends when what opened it would not open it again."""
-    request, authenticate = call.request, call.authenticate
-
-    async def holds() -> bool:
-        try:
-            now = await authenticate(request)
-        except (Unauthenticated, Forbidden):
-            return False
-        except LegationError:
-            return True  # a database that does not answer is no verdict
-        return now.workspace == call.principal.workspace and scope in now.scopes
-
-    named = ("authorization", "cookie", WORKSPACE_HEADER)
-    return Credential((scope, *(request.headers.get(name) for name in named)), holds)
-
+# Of one page of events, however many were asked for; a longer one goes alone.
+PAGE_BYTES: Final = 4 * 1024 * 1024
 
 Position = Annotated[int, Meta(ge=0, le=10**18 - 1)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -103,6 +84,23 @@ async def follow_streams(call: Call, streams: str, last_event_id: LastEventId = 
         call.services.hub, call.principal.workspace, streams, last_event_id, credential_of(call)
     )
     return EventStream(reader)
+
+
+def credential_of(call: Call, scope: Scope = "read") -> Credential:
+    """Take the credential of a call, for a body that stays open: it ends when what opened it would not open it again."""
+    request, authenticate = call.request, call.authenticate
+
+    async def holds() -> bool:
+        try:
+            now = await authenticate(request)
+        except (Unauthenticated, Forbidden):
+            return False
+        except LegationError:
+            return True  # a database that does not answer is no verdict
+        return now.workspace == call.principal.workspace and scope in now.scopes
+
+    named = ("authorization", "cookie", WORKSPACE_HEADER)
+    return Credential((scope, *(request.headers.get(name) for name in named)), holds)
 
 
 def page_of_streams(infos: Sequence[StreamInfo], prefix: str, limit: int, after: str) -> Page[StreamSummary]:

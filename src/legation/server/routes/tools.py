@@ -106,7 +106,7 @@ async def decide(call: Call, body: DecideBody) -> Considered:
 
 
 async def question_of(call: Call, body: DecideBody, agent: str) -> DoorRequest:
-    """What is asked about, read but not decided. The folder is the one that its path leads to."""
+    """Read what is asked about, without deciding it. The folder is the one that its path leads to."""
     session = _session(body.session_id, None)
     known = call.services.toolbox.get(body.tool)
     if body.kind is not None and body.kind not in TOOL_KINDS:
@@ -124,7 +124,7 @@ async def question_of(call: Call, body: DecideBody, agent: str) -> DoorRequest:
 
 
 async def while_connected(call: Call, work: Coroutine[Any, Any, T]) -> T:
-    """The work is cancelled when its caller leaves, which the server does not do by itself."""
+    """Do the work, and cancel it when its caller leaves, which the server does not do by itself."""
     task, gone = asyncio.create_task(work), asyncio.create_task(until_disconnected(call.request.receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -138,7 +138,7 @@ async def while_connected(call: Call, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _why_cancelled(call: Call, ruling: DoorResult) -> str | None:
-    """The door's word on it is in the trace."""
+    # The door's word on it is in the trace.
     if ruling.outcome != "cancelled":
         return None
     if ruling.reason == STOPPING:

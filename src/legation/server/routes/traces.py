@@ -138,7 +138,7 @@ def sees_content(call: Call) -> bool:
 
 
 def moment(text: str | None, now_ms: int) -> int:
-    """`2026-04-10T14:30:00Z`, or how long ago: `24h`, `1h30m`, `7d`. In milliseconds; 0 where nothing is given."""
+    """Read `2026-04-10T14:30:00Z`, or how long ago: `24h`, `1h30m`, `7d`. In milliseconds; 0 where nothing is given."""
     if text is None:
         return 0
     if re.fullmatch(_SPAN, text):
@@ -153,7 +153,7 @@ def moment(text: str | None, now_ms: int) -> int:
 
 
 def _milliseconds(told: re.Match[str]) -> int:
-    """The 31st of a shorter month is the day after its last, and a leap second the second after: no reason to refuse."""
+    # The 31st of a shorter month is the day after its last, and a leap second the second after: no reason to refuse.
     year, month, day, hour, minute, second = (int(told[group]) for group in range(1, 7))
     days = date(year, month, 1).toordinal() - _EPOCH + day - 1
     zone = told[8]
@@ -171,7 +171,7 @@ def _shown(call: Call, entry: Entry) -> Entry:
 
 
 def _structure(said: object) -> object:
-    """Size, digest and type of it: all that a tool answers is content, whatever its shape."""
+    # Size, digest and type of it: all that a tool answers is content, whatever its shape.
     return hide({"content": said})["content"]
 
 
