@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import RequestBody as HttpRequest
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
 from legation.errors import Conflict, NotFound, RateLimited, Unauthenticated

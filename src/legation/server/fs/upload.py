@@ -166,7 +166,7 @@ class TarReader:
             elif header.type in (tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK):
                 yield from self._long(header)  # of every member, or of links: neither matters here
             else:
-                yield from self._member(_tar_member(header, extended))
+                yield from self._contents(_tar_member(header, extended))
                 extended = {}
         self._ended = True
         self._buffer.clear()
@@ -188,7 +188,7 @@ class TarReader:
         data = yield from self._take(_padded(header.size))
         return data[: header.size]
 
-    def _tar_member(self, member: TarMember) -> Steps:
+    def _contents(self, member: TarMember) -> Steps:
         self._sink.begin(member)
         left = member.size
         while left:

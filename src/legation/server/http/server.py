@@ -115,12 +115,8 @@ class UvicornServer(uvicorn.Server):
         await super().startup(sockets)
         if self._mesh is not None:
             self._mesh.load()
-            connection = partial(
-                self._mesh.http_protocol_class,
-                config=self._mesh,
-                server_state=self.server_state,
-                app_state={},
-            )
+            kind: Callable[..., asyncio.Protocol] = self._mesh.http_protocol_class
+            connection = partial(kind, config=self._mesh, server_state=self.server_state, app_state={})
             loop = asyncio.get_running_loop()
             for sock in self._mesh_sockets:
                 self.servers.append(await loop.create_server(connection, sock=sock))
