@@ -82,7 +82,8 @@ _MODULES = {
     "mmap": frozenset({"mmap"}),
 }
 _ANYWHERE = frozenset({"open"})  # the builtin
-_OURS = frozenset({"Command"})  # of proc: what is to be started, with the folder
+# Of proc, what is to be started, with the folder; of the store, a folder in a folder.
+_OURS = frozenset({"Command", "open_below"})
 _MODE = re.compile(r"[rwaxbt+]{1,4}")
 
 

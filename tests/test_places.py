@@ -85,7 +85,7 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         ("capture by git",),
     ),
     "server/fs/paths.py": (
-        {"ConfinedEntry.open_folder", "_PathWalk.__init__", "_PathWalk._open", "_served"},
+        {"ConfinedEntry.open_folder", "_PathWalk.__init__", "_PathWalk._step", "_served"},
         ("fs read", "fs list", "fs folder"),
     ),
     "server/fs/operations.py": (

@@ -33,6 +33,7 @@ from legation.errors import ConfigInvalid, Forbidden, InvalidParams, LegationErr
 from legation.ids import new_id
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.store.datafolder import new_mode
+from legation.store.files import FOLDER, READ, open_below
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.methods import (
     CreateTerminalRequest,
@@ -47,8 +48,6 @@ from legation.wire.action import MAX_PATH
 
 READ_LIMIT = 8 * 1024 * 1024  # bytes of one file; an agent that wants more reads it in its own process
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us up
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -61,7 +60,7 @@ class SessionFiles:
         self._forbidden = forbidden.of_session(self._folders)
 
     def read(self, request: ReadTextFileRequest) -> ReadTextFileResponse:
-        told, opened = _told_to_agent(request.path), self._open(request.path, _READ)
+        told, opened = _told_to_agent(request.path), self._open(request.path, READ)
         with told, opened as fd, os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(READ_LIMIT + 1)  # not by the size it had, for it may be growing
         if len(data) > READ_LIMIT:
@@ -81,7 +80,7 @@ class SessionFiles:
         folder, parts = self._locate(path)
         self._forbidden.check_name((*folder.parts, *parts))
         looked = self._forbidden.look()
-        at = os.open(folder, _FOLDER)
+        at = os.open(folder, FOLDER)
         try:
             looked.check(os.fstat(at))
             _must_be(at, folder)
@@ -120,14 +119,7 @@ def _must_be(at: int, folder: Path) -> None:
 
 def _step(at: int, part: str, *, make: bool) -> int:
     """Down into one folder; the descriptor of the one above is closed only when that worked."""
-    try:
-        below = os.open(part, _FOLDER, dir_fd=at)
-    except FileNotFoundError:
-        if not make:
-            raise
-        with suppress(FileExistsError):  # another was faster
-            os.mkdir(part, new_mode(at), dir_fd=at)
-        below = os.open(part, _FOLDER, dir_fd=at)
+    below = open_below(at, part, mode=new_mode(at) if make else None)
     os.close(at)
     return below
 

@@ -23,6 +23,7 @@ from typing import Final
 from legation.errors import Conflict, Forbidden, InvalidParams, StorageFailed, TooLarge
 from legation.server.fs.paths import ConfinedEntry, Confinement, shown, translate_errors, walk
 from legation.store.datafolder import new_mode
+from legation.store.files import CREATE, READ, open_below
 from legation.store.forbidden import ForbiddenPlaces, Looked, identity
 from legation.wire.api.fs import EntryType, FsEntry, FsStat
 
@@ -32,10 +33,6 @@ DEEPEST: Final = 128  # folders in folders, each of which is held open while wha
 BATCH: Final = 1000  # names read at a time
 VAIN_PASSES: Final = 20  # over a folder in which somebody replaces all that we are about to delete
 
-# A pipe must not hold us up, although none is opened: one may take the file's place in this very moment.
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REPLACED: Final = (errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENOTEMPTY)
 _NO_REPLACE: Final = 1  # RENAME_NOREPLACE of renameat2
 _NOT_KNOWN: Final = (errno.ENOSYS, errno.EINVAL)  # of a kernel or file system without it
@@ -124,7 +121,7 @@ class RegularFile:
         self._fd = -1
         with translate_errors("read", path), walk(confinement, path) as entry:
             must_be_regular(entry.look(), path)  # before opening: to open a device is to use it
-            self._fd = os.open(entry.name, _READ, dir_fd=entry.at)
+            self._fd = os.open(entry.name, READ | os.O_NOCTTY, dir_fd=entry.at)
             try:
                 self._left = self.size = self._size(entry)
             except BaseException:
@@ -187,7 +184,7 @@ class AtomicFile:
         with translate_errors("write", self._path), walk(self._confinement, self._path, make=True) as entry:
             there = _replaceable(entry, self._path)
             self._at = os.dup(entry.at)
-            self._fd = os.open(self._name, _MAKE, mode if there is None else 0o600, dir_fd=self._at)
+            self._fd = os.open(self._name, CREATE, mode if there is None else 0o600, dir_fd=self._at)
 
     def write(self, block: bytes | memoryview) -> None:
         view = memoryview(block)
@@ -273,7 +270,7 @@ def remove_tree(at: int, name: str, device: int, forbidden: Looked, depth: int =
         raise Conflict(
             f"cannot delete folders that are nested more than {DEEPEST} deep; delete the innermost first"
         )
-    below = os.open(name, _FOLDER, dir_fd=at)
+    below = open_below(at, name)
     try:
         status = os.fstat(below)
         forbidden.check(status)

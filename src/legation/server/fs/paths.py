@@ -21,13 +21,12 @@ from typing import Final
 
 from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, NotFound, StorageFailed
 from legation.store.datafolder import new_mode
+from legation.store.files import FOLDER, open_below
 from legation.store.forbidden import ForbiddenPlaces, Looked, Parts
 
 LONGEST_SHOWN: Final = 200  # characters of a path in a message
 MOST_PARTS: Final = 256  # of one path; nobody nests deeper in earnest
 MOST_TURNS: Final = 64  # links, and ways up in them, of one path; the kernel follows 40
-
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _Told = tuple[type[LegationError], str]
 _NO_ROOM: Final[_Told] = (StorageFailed, "the disk is full or its quota used up; make room")
@@ -205,8 +204,7 @@ class ConfinedEntry:
         return None
 
     def open_folder(self) -> int:
-        fd = os.open(self.name, _FOLDER, dir_fd=self.at)
-        return _checked(fd, self.forbidden.look())
+        return _checked(open_below(self.at, self.name), self.forbidden.look())
 
 
 @contextmanager
@@ -237,7 +235,7 @@ class _PathWalk:
         self._wanted = wanted
         self._make = make
         self._done = confinement.root_of(wanted)
-        self.at = _checked(os.open(path_text(self._done), _FOLDER), self._looked)
+        self.at = _checked(os.open(path_text(self._done), FOLDER), self._looked)
 
     def to_end(self, *, follow: bool) -> Parts | None:
         """Walk down; return the path to walk instead if there is a link."""
@@ -261,7 +259,7 @@ class _PathWalk:
     def _step(self, name: str) -> bool:
         """Go down into a folder; False if it is none."""
         try:
-            below = self._open(name)
+            below = open_below(self.at, name, mode=new_mode(self.at) if self._make else None)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
@@ -271,16 +269,6 @@ class _PathWalk:
         self._done = (*self._done, name)
         _check(below, self._looked)
         return True
-
-    def _open(self, name: str) -> int:
-        try:
-            return os.open(name, _FOLDER, dir_fd=self.at)
-        except FileNotFoundError:
-            if not self._make:
-                raise
-        with suppress(FileExistsError):  # another was faster
-            os.mkdir(name, new_mode(self.at), dir_fd=self.at)
-        return os.open(name, _FOLDER, dir_fd=self.at)
 
     def _link(self, name: str) -> Parts | None:
         try:
