@@ -15,23 +15,20 @@ import msgspec
 from msgspec.structs import FieldInfo
 
 from legation.wire.acp.updates import ConfigOption, ContentBlock, PlanContent, ToolCallContent
-from legation.wire.codec import (
+from legation.wire.codec import UPDATES, Known, event_type
+from legation.wire.event_types import (
     APPROVAL_STREAM,
+    DIAGNOSTIC_MEANINGS,
+    EVENT_TYPES,
     HOST_STREAM,
     SERVER_STREAM,
     SESSION_STREAM,
-    UPDATES,
-    Known,
-    event_type,
 )
-from legation.wire.event_types import DIAGNOSTIC_MEANINGS
 from legation.wire.events import UNRECOGNIZED, VERSION
 
 Struct = type[msgspec.Struct]
 
-_EVENTS: frozenset[type[Known]] = frozenset(
-    (*UPDATES, *SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM, *APPROVAL_STREAM)
-)
+_EVENTS: frozenset[type[Known]] = frozenset((*UPDATES, *EVENT_TYPES))
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", object: "any", type(None): "null"}
 _NAMED_UNIONS = {
     "ContentBlock": get_args(ContentBlock),

@@ -8,9 +8,11 @@ from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.updates import BooleanOption, SessionMode, SessionModeState, Text, Unread, Unrecognized
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision
-from legation.wire.codec import HOST_STREAM, SESSION_STREAM, decode, draft
+from legation.wire.codec import decode, draft
 from legation.wire.event_types import (
     DIAGNOSTIC_MEANINGS,
+    HOST_STREAM,
+    SESSION_STREAM,
     AgentExited,
     AgentRemoved,
     AgentUpdated,

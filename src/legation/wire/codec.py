@@ -7,71 +7,16 @@ from typing import TypeAlias, cast, get_args
 import msgspec
 
 from legation.wire import jsontext
-from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_update, salvaged
-from legation.wire.event_types import (
-    AgentExited,
-    AgentRemoved,
-    AgentUpdated,
-    ApprovalChanged,
-    Diagnostic,
-    ExtensionAnswered,
-    ExtensionMessage,
-    Payload,
-    PermissionAnswered,
-    PermissionAsked,
-    PermissionUpdated,
-    PromptFinished,
-    PromptStarted,
-    QuestionAnswered,
-    QuestionAsked,
-    ServerStarted,
-    ServerStopped,
-    SessionReset,
-    SessionStatus,
-    SessionUpdated,
-    SetupFacts,
-    TurnState,
-    UnaskedEffect,
-    UnaskingMode,
-)
+from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_leniently, decode_update
+from legation.wire.event_types import EVENT_TYPES, Payload
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, params_draft
 
-SESSION_STREAM: tuple[type[Payload], ...] = (
-    SessionStatus,
-    SessionReset,
-    SetupFacts,
-    TurnState,
-    PromptStarted,
-    PromptFinished,
-    PermissionAsked,
-    PermissionAnswered,
-    UnaskedEffect,
-    UnaskingMode,
-    QuestionAsked,
-    QuestionAnswered,
-    ExtensionMessage,
-    ExtensionAnswered,
-    AgentExited,
-    Diagnostic,
-)
-HOST_STREAM: tuple[type[Payload], ...] = (
-    AgentUpdated,
-    AgentRemoved,
-    SessionUpdated,
-    PermissionUpdated,
-    Diagnostic,
-)
-SERVER_STREAM: tuple[type[Payload], ...] = (ServerStarted, ServerStopped, Diagnostic)
-APPROVAL_STREAM: tuple[type[Payload], ...] = (ApprovalChanged,)
 UPDATES: tuple[type[SessionUpdate], ...] = get_args(SessionUpdate)
 
 Known: TypeAlias = Payload | SessionUpdate
 
 _ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
-_decoders = {
-    cls.event_type(): msgspec.json.Decoder(cls)
-    for cls in (*SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM, *APPROVAL_STREAM)
-}
+_decoders = {cls.event_type(): msgspec.json.Decoder(cls) for cls in EVENT_TYPES}
 
 
 @cache
@@ -112,17 +57,8 @@ def decode(event: Event | Draft) -> Known | Unrecognized:
     try:
         return decoder.decode(event.raw)
     except jsontext.READ_ERRORS:
-        return _salvaged(decoder, event.raw)
-
-
-def _salvaged(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payload | Unrecognized:
-    value = _value(raw)
-    for candidate in (value, salvaged(value)):
-        try:
-            return msgspec.convert(candidate, decoder.type)
-        except jsontext.READ_ERRORS:
-            continue
-    return Unrecognized(raw, value)
+        payload: Payload | Unrecognized = decode_leniently(event.raw, decoder.type)
+        return payload
 
 
 def _value(raw: bytes) -> object:

@@ -408,3 +408,36 @@ class Diagnostic(Payload):
     agent_id: str | None = None
     session_id: str | None = None
     data: Mapping[str, object] | None = None
+
+
+# The types of each stream. A new one is read, written and documented when it stands here.
+
+SESSION_STREAM: tuple[type[Payload], ...] = (
+    SessionStatus,
+    SessionReset,
+    SetupFacts,
+    TurnState,
+    PromptStarted,
+    PromptFinished,
+    PermissionAsked,
+    PermissionAnswered,
+    UnaskedEffect,
+    UnaskingMode,
+    QuestionAsked,
+    QuestionAnswered,
+    ExtensionMessage,
+    ExtensionAnswered,
+    AgentExited,
+    Diagnostic,
+)
+HOST_STREAM: tuple[type[Payload], ...] = (
+    AgentUpdated,
+    AgentRemoved,
+    SessionUpdated,
+    PermissionUpdated,
+    Diagnostic,
+)
+SERVER_STREAM: tuple[type[Payload], ...] = (ServerStarted, ServerStopped, Diagnostic)
+APPROVAL_STREAM: tuple[type[Payload], ...] = (ApprovalChanged,)
+
+EVENT_TYPES: tuple[type[Payload], ...] = (*SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM, *APPROVAL_STREAM)

@@ -65,15 +65,13 @@ class LongNative(bytes):
     base64: bytes = b""
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event that its log has not numbered yet."""
+class _Payload:
+    """What a draft and an event have in common."""
 
-    type: str
+    __slots__ = ()
     raw: bytes
-    native: bytes = b""
-    span: Span = WHOLE
-    digest: bytes = b""
-    blob: str = ""
+    span: Span
+    digest: bytes
 
     @property
     def payload(self) -> bytes:
@@ -87,7 +85,18 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return self.digest or self.payload
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Draft(_Payload, msgspec.Struct, frozen=True, gc=False):
+    """An event that its log has not numbered yet."""
+
+    type: str
+    raw: bytes
+    native: bytes = b""
+    span: Span = WHOLE
+    digest: bytes = b""
+    blob: str = ""
+
+
+class Event(_Payload, msgspec.Struct, frozen=True, gc=False):
     """One row of a log. `at` is epoch milliseconds, `native` the agent's own line where a driver translated it."""
 
     seq: int
@@ -98,17 +107,6 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     span: Span = WHOLE
     digest: bytes = b""
     blob: str = ""
-
-    @property
-    def payload(self) -> bytes:
-        """The update alone; of another event all there is."""
-        before, behind = self.span
-        return self.raw[before : len(self.raw) - behind]
-
-    @property
-    def brief(self) -> bytes:
-        """What is decoded: the payload, or its digest where it has one."""
-        return self.digest or self.payload
 
 
 class _Tagged(msgspec.Struct, gc=False):

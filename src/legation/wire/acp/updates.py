@@ -1,7 +1,7 @@
 """Session updates of ACP v1 and what they are made of: content, tool calls, plans, options; and the reader that never loses one."""
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -119,20 +119,6 @@ class ToolCallLocation(Shape):
     line: int | None = None
 
 
-class ToolCall(Shape, tag="tool_call", tag_field="sessionUpdate"):
-    """The agent starts a tool call."""
-
-    tool_call_id: str
-    title: str
-    name: str | None = None
-    kind: ToolKind | None = None
-    status: ToolCallStatus | None = None
-    content: tuple[ToolCallContent, ...] | None = None
-    locations: tuple[ToolCallLocation, ...] | None = None
-    raw_input: Json | UnsetType = UNSET
-    raw_output: Json | UnsetType = UNSET
-
-
 class ToolCallPatch(Shape):
     """Part of a tool call: only the fields present count; lists replace the earlier ones whole."""
 
@@ -147,14 +133,20 @@ class ToolCallPatch(Shape):
     raw_output: Json | UnsetType = UNSET
 
 
+class ToolCall(ToolCallPatch, tag="tool_call", tag_field="sessionUpdate"):
+    """The agent starts a tool call."""
+
+    title: str
+
+
 class ToolCallUpdate(ToolCallPatch, tag="tool_call_update", tag_field="sessionUpdate"):
     """A tool call changes: only the fields present; lists replace the earlier ones whole."""
 
 
-AnyToolCall: TypeAlias = ToolCall | ToolCallPatch
+AnyToolCall: TypeAlias = ToolCallPatch
 
 
-def merged(before: AnyToolCall, update: AnyToolCall) -> ToolCallPatch:
+def merged(before: ToolCallPatch, update: ToolCallPatch) -> ToolCallPatch:
     """What is known of a tool call after an update: permission requests often repeat only a part of it."""
     known = {field: getattr(before, field) for field in ToolCallPatch.__struct_fields__}
     for field in known:
@@ -224,11 +216,8 @@ class PlanRemoved(Shape, tag="plan_removed", tag_field="sessionUpdate"):
 
 ConfigCategory: TypeAlias = str
 CONFIG_CATEGORIES = ("mode", "model", "model_config", "thought_level", "other")
-VARIANT_CATEGORIES: Final = (
-    "thought_level",
-    "model_config",
-    "variant",
-)  # of what makes variants of a model, the surest first
+# Of what makes variants of a model, the surest first.
+VARIANT_CATEGORIES: Final = ("thought_level", "model_config", "variant")
 
 
 class SessionMode(Shape):
@@ -282,66 +271,7 @@ class AvailableCommand(Shape):
     input: CommandInput | None = None
 
 
-# Second reading of an update with an unknown part: the part is wrapped, so that the rest can be typed.
-
-Wrap = Callable[[object], object]
-
-
-def salvaged(update: object) -> object:
-    """The update with every part that cannot be typed replaced by an `Unread` that holds it."""
-    if not isinstance(update, dict):
-        return update
-    return {key: _WRAPS[key](value) if key in _WRAPS else value for key, value in update.items()}
-
-
-def _block(value: object) -> object:
-    return value if _reads_as(value, ContentBlock) else _unread(value)
-
-
-def _tool_content(value: object) -> object:
-    if isinstance(value, dict) and value.get("type") == "content":
-        value = {**value, "content": _block(value.get("content"))}
-    return value if _reads_as(value, ToolCallContent) else _unread(value)
-
-
-def _config_option(value: object) -> object:
-    return value if _reads_as(value, ConfigOption) else _unread(value)
-
-
-def _plan(value: object) -> object:
-    return value if _reads_as(value, PlanContent) else _unread(value)
-
-
-def _content(value: object) -> object:
-    # One block in a message chunk, a list of parts in a tool call.
-    return [_tool_content(item) for item in value] if isinstance(value, list) else _block(value)
-
-
-def _each(wrap: Wrap) -> Wrap:
-    return lambda value: [wrap(item) for item in value] if isinstance(value, list) else value
-
-
-def _unread(value: object) -> object:
-    return {"type": UNREAD_TAG, "value": value}
-
-
-def _reads_as(value: object, kind: object) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-_WRAPS: dict[str, Wrap] = {
-    "content": _content,
-    "summary": _each(_block),
-    "configOptions": _each(_config_option),
-    "plan": _plan,
-}
-
-
-# The session updates of ACP v1, the fourteen stable ones and those of named plans; and the reader that never loses one.
+# The updates themselves: the fourteen stable ones, and those of named plans.
 
 NoticeSeverity: TypeAlias = str
 NOTICE_SEVERITIES = ("info", "warning", "error")
@@ -467,18 +397,66 @@ def decode_update(raw: bytes) -> SessionUpdate | Unrecognized:
     try:
         return _decoder.decode(raw)
     except jsontext.READ_ERRORS:
-        return _decode_leniently(raw)
+        update: SessionUpdate | Unrecognized = decode_leniently(raw, SessionUpdate)
+        return update
 
 
-def _decode_leniently(raw: bytes) -> SessionUpdate | Unrecognized:
+def decode_leniently(raw: bytes, kind: Any) -> Any:
+    """Decode with other means than msgspec's, and at worst with parts as `Unread`; else it is `Unrecognized`."""
     try:
         value = jsontext.read(raw)
     except jsontext.READ_ERRORS:
         return Unrecognized(raw)
     for candidate in (value, salvaged(value)):
         try:
-            update: SessionUpdate = msgspec.convert(candidate, SessionUpdate)
+            return msgspec.convert(candidate, kind)
         except jsontext.READ_ERRORS:
             continue
-        return update
     return Unrecognized(raw, value)
+
+
+Wrap = Callable[[object], object]
+
+
+def salvaged(update: object) -> object:
+    """The update with every part that cannot be typed replaced by an `Unread` that holds it."""
+    if not isinstance(update, dict):
+        return update
+    return {key: _WRAPS[key](value) if key in _WRAPS else value for key, value in update.items()}
+
+
+def _typed_as(kind: Any) -> Wrap:
+    def wrap(value: object) -> object:
+        try:
+            msgspec.convert(value, kind)
+        except jsontext.READ_ERRORS:
+            return {"type": UNREAD_TAG, "value": value}
+        return value
+
+    return wrap
+
+
+def _each(wrap: Wrap) -> Wrap:
+    return lambda value: [wrap(item) for item in value] if isinstance(value, list) else value
+
+
+_block, _tool_part = _typed_as(ContentBlock), _typed_as(ToolCallContent)
+
+
+def _tool_content(value: object) -> object:
+    if isinstance(value, dict) and value.get("type") == "content":
+        value = {**value, "content": _block(value.get("content"))}
+    return _tool_part(value)
+
+
+def _content(value: object) -> object:
+    # One block in a message chunk, a list of parts in a tool call.
+    return [_tool_content(item) for item in value] if isinstance(value, list) else _block(value)
+
+
+_WRAPS: dict[str, Wrap] = {
+    "content": _content,
+    "summary": _each(_block),
+    "configOptions": _each(_typed_as(ConfigOption)),
+    "plan": _typed_as(PlanContent),
+}
