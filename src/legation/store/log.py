@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import quote
 
@@ -210,9 +209,7 @@ class EventLog:
         self.writable = self._readable = True
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await finish(self._close())  # what waits is saved all the same, and the store is free then
 
     async def _close(self) -> None:

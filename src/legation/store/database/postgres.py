@@ -14,7 +14,6 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -130,9 +129,7 @@ class PostgresDatabase:
             ) from None
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait({self._watch})

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 from legation.clock import Clock, SystemClock
@@ -38,6 +37,7 @@ from legation.store.sqlitefile import SameFile, connect
 
 MAX_GROUP: Final = 256  # transactions in one commit
 FAILED_REST: Final = 10.0  # seconds after a failure: a small write may fit where a real one did not
+_MEMORY: Final = "the database in memory"
 _TOUCH: Final = Query("touch", "update migration set name = name", "", ())  # the least that needs the disk
 
 _log = logging.getLogger(__name__)
@@ -90,9 +90,7 @@ class SqliteDatabase:
         self._open = True
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._open = False
         self._queue.put(None)
         await asyncio.shield(asyncio.to_thread(self._thread.join))
@@ -145,35 +143,25 @@ class SqliteDatabase:
     # Migrations.
 
     async def version(self) -> int:
-        return await self._loop.run_in_executor(self._readers, self._version, self._reader)
+        return await self._loop.run_in_executor(self._readers, self._version)
 
     async def migrate(self) -> list[Migration]:
         """Bring the schema up to this release's; what was applied."""
         return await self._loop.run_in_executor(self._readers, self._migrate)
 
-    def _version(self, connection: sqlite3.Connection) -> int:
+    def _version(self) -> int:
         with _storage(self.path):
-            if not connection.execute("select 1 from sqlite_master where name = 'migration'").fetchone():
-                return 0
-            (number,) = connection.execute("select coalesce(max(number), 0) from migration").fetchone()
-            return int(number)
+            return _version(self._reader)
 
     def _migrate(self) -> list[Migration]:
-        version = self._version(self._reader)
+        version = self._version()
         if version > migrations.newest():
             raise StorageFailed(
                 f"cannot open {self.path}: its schema is {version}, newer than {migrations.newest()}; update "
                 "Legation"
             )
-        wanted = list(migrations.chain()[version:])
-        connection = connect(self.path)
-        try:
-            with _storage(self.path):
-                for migration in wanted:
-                    apply(connection, migration, self._clock.now_ms())
-        finally:
-            connection.close()
-        return wanted
+        with _storage(self.path), closing(connect(self.path)) as connection:
+            return _migrated(connection, version, self._clock)
 
     # The reader thread.
 
@@ -181,7 +169,7 @@ class SqliteDatabase:
         with _storage(self.path):
             self._reader.execute("begin")
             try:
-                return drive(work(), partial(execute, self._reader))
+                return _drive(work(), self._reader)
             finally:
                 self._reader.execute("rollback")
 
@@ -225,7 +213,7 @@ class SqliteDatabase:
         run = self._writer.execute
         run("savepoint work")
         try:
-            result = drive(job.work(), partial(execute, self._writer))
+            result = _drive(job.work(), self._writer)
         except BaseException as error:  # most are the caller's own, and are told to the caller
             if not self._writer.in_transaction:
                 raise  # a full disk: SQLite took the whole group back
@@ -239,12 +227,23 @@ class SqliteDatabase:
         return _storage_failed(self.path, error) if isinstance(error, sqlite3.Error) else error
 
 
-def apply(connection: sqlite3.Connection, migration: Migration, now_ms: int) -> None:
-    text = f"begin immediate; {migrations.TABLE}; {migration.text}"
-    connection.executescript(migrations.for_dialect(text, "sqlite"))
-    note = "insert into migration (number, name, applied_at) values (?, ?, ?)"
-    connection.execute(note, (migration.number, migration.name, now_ms))
-    connection.execute("commit")
+def _version(connection: sqlite3.Connection) -> int:
+    if not connection.execute("select 1 from sqlite_master where name = 'migration'").fetchone():
+        return 0
+    (number,) = connection.execute("select coalesce(max(number), 0) from migration").fetchone()
+    return int(number)
+
+
+def _migrated(connection: sqlite3.Connection, version: int, clock: Clock) -> list[Migration]:
+    """Apply the migrations above that version; which they were."""
+    wanted = list(migrations.chain()[version:])
+    for migration in wanted:
+        text = f"begin immediate; {migrations.TABLE}; {migration.text}"
+        connection.executescript(migrations.for_dialect(text, "sqlite"))
+        note = "insert into migration (number, name, applied_at) values (?, ?, ?)"
+        connection.execute(note, (migration.number, migration.name, clock.now_ms()))
+        connection.execute("commit")
+    return wanted
 
 
 def _nothing() -> Transaction[None]:
@@ -256,12 +255,12 @@ def _touch() -> Transaction[None]:
     yield _TOUCH()
 
 
-def drive(transaction: Transaction[T], execute: Callable[[Statement], Rows]) -> T:
+def _drive(transaction: Transaction[T], connection: sqlite3.Connection) -> T:
     try:
         statement = next(transaction)
         while True:
             try:
-                rows = execute(statement)
+                rows = _execute(connection, statement)
             except (Duplicate, Dangling) as broken:
                 step(transaction, broken)
             else:
@@ -270,7 +269,7 @@ def drive(transaction: Transaction[T], execute: Callable[[Statement], Rows]) -> 
         return done.value  # type: ignore[no-any-return]
 
 
-def execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
+def _execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
     try:
         return connection.execute(statement.query.sqlite, statement.args).fetchall()
     except sqlite3.IntegrityError as error:
@@ -295,24 +294,21 @@ def _settle(outcomes: list[_Outcome]) -> None:
 
 
 @contextmanager
-def _storage(path: Path) -> Iterator[None]:
+def _storage(where: Path | str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _storage_failed(path, error) from error
+        raise _storage_failed(where, error) from error
 
 
-def _storage_failed(path: Path, error: sqlite3.Error) -> StorageFailed:
-    return StorageFailed(f"cannot use {path}: {error}; check the disk and the file, then try again")
-
-
-# A database in memory, SQLite like the one on disk: for a process that keeps nothing and opens nobody's folder.
-#
-# It works on the loop's own thread, one transaction after another: there is no disk to wait for.
+def _storage_failed(where: Path | str, error: sqlite3.Error) -> StorageFailed:
+    return StorageFailed(f"cannot use {where}: {error}; check the disk and the file, then try again")
 
 
 class MemoryDatabase:
-    """`async with MemoryDatabase() as database`: the schema is there. Belongs to one event loop."""
+    """SQLite in memory, for a process that keeps nothing: `async with MemoryDatabase() as database`; the schema is there.
+
+    It works on the loop's own thread, one transaction after another: there is no disk to wait for."""
 
     dialect: Final[Dialect] = "sqlite"
 
@@ -326,17 +322,15 @@ class MemoryDatabase:
         await self.migrate()
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._connection.close()
 
     async def transact(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        with _memory_storage():
+        with _storage(_MEMORY):
             return self._run(partial(work, *args, **kwargs), "commit")
 
     async def read(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        with _memory_storage():
+        with _storage(_MEMORY):
             self._connection.execute("pragma query_only = on")
             try:
                 return self._run(partial(work, *args, **kwargs), "rollback")
@@ -346,7 +340,7 @@ class MemoryDatabase:
     def _run(self, work: Callable[[], Transaction[T]], end: str) -> T:
         self._connection.execute("begin")
         try:
-            result = drive(work(), partial(execute, self._connection))
+            result = _drive(work(), self._connection)
         except BaseException:
             self._connection.execute("rollback")
             raise
@@ -354,32 +348,16 @@ class MemoryDatabase:
         return result
 
     async def ping(self) -> None:
-        with _memory_storage():
+        with _storage(_MEMORY):
             self._connection.execute("select 1")
 
     async def scrub(self) -> None:
         """There is no log to empty."""
 
     async def version(self) -> int:
-        with _memory_storage():
-            if not self._connection.execute(
-                "select 1 from sqlite_master where name = 'migration'"
-            ).fetchone():
-                return 0
-            (number,) = self._connection.execute("select coalesce(max(number), 0) from migration").fetchone()
-            return int(number)
+        with _storage(_MEMORY):
+            return _version(self._connection)
 
     async def migrate(self) -> list[Migration]:
-        wanted = list(migrations.chain()[await self.version() :])
-        with _memory_storage():
-            for migration in wanted:
-                apply(self._connection, migration, self._clock.now_ms())
-        return wanted
-
-
-@contextmanager
-def _memory_storage() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StorageFailed(f"cannot use the database in memory: {error}; start again") from error
+        with _storage(_MEMORY):
+            return _migrated(self._connection, _version(self._connection), self._clock)
