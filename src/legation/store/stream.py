@@ -20,44 +20,6 @@ from legation.store import codec
 from legation.store.backend import Append, Op, Replace, SetMeta, SetState, State, StreamInfo, named
 from legation.wire.events import Draft, Event
 
-# A reader of one stream: a cursor, and nothing else. A slow one costs no memory; it reads from the store.
-
-
-class Subscription:
-    """Iterate it for events, or `batches()` for all that is there at once. `seq` is the last number taken."""
-
-    def __init__(
-        self, stream: Stream | GenerationRange, after: int, until: int | None, ahead: Stream | None = None
-    ) -> None:
-        self._stream = stream
-        self._ahead = ahead  # the stream itself, where what is on the way to the disk is wanted too
-        self._until = until  # None: follow
-        self.until_closed = False  # that the stream is closed ends it; else it may be opened again
-        self.seq = after
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        async for batch in self.batches():
-            for event in batch:
-                yield event
-
-    async def batches(self) -> AsyncIterator[list[Event]]:
-        stream = self._stream
-        while self._until is None or self.seq < self._until:
-            batch = self._ahead.since_ahead(self.seq) if self._ahead else stream.since(self.seq)
-            if batch is None:
-                batch = await stream.read_older(self.seq)
-            if batch:
-                self.seq = batch[-1].seq
-                yield batch
-            elif stream.ended or self._until is not None or (self.until_closed and stream.closed):
-                return
-            else:
-                news = stream.news
-                if self._ahead:
-                    news = self._ahead.news_ahead = self._ahead.news_ahead or asyncio.Event()
-                await news.wait()
-
-
 if TYPE_CHECKING:
 
     class Log(Protocol):
@@ -109,11 +71,7 @@ class ReservedEvent:
         if self.filled.is_set():
             return
         if draft is not None:
-            codec.check([draft])
-            seq, at = self._event.seq, self._event.at
-            self._event = Event(
-                seq, at, draft.type, draft.raw, draft.native, draft.span, draft.digest, draft.blob
-            )
+            [self._event] = _numbered([draft], self._event.seq, self._event.at)
         self.filled.set()
         self._stream.advance()
 
@@ -165,7 +123,7 @@ class Stream:
     def append(self, drafts: Sequence[Draft]) -> Receipt:
         """Number the drafts and queue them; they are durable when the receipt has been awaited."""
         self._must_be_open()
-        events = self._number(drafts)
+        events = _numbered(drafts, self.head + 1, self._log.clock.now_ms())
         receipt = Receipt(self, self.head + 1, self.head + len(events))
         if events:
             self.head = receipt.last_seq
@@ -181,7 +139,7 @@ class Stream:
         """Number the draft, which may still be changed: it has its place among the others at once. Whoever reserves one
         fills it soon: all that comes behind waits."""
         self._must_be_open()
-        [event] = self._number([draft])
+        [event] = _numbered([draft], self.head + 1, self._log.clock.now_ms())
         self.head = event.seq
         place = ReservedEvent(self, event)
         self._line.append(place)
@@ -216,14 +174,6 @@ class Stream:
                     self.news_ahead.set()
                     self.news_ahead = None
             self._log.submit(self, first)
-
-    def _number(self, drafts: Sequence[Draft], behind: int = 0) -> list[Event]:
-        codec.check(drafts)
-        now = self._log.clock.now_ms()
-        return [
-            Event(seq, now, draft.type, draft.raw, draft.native, draft.span, draft.digest, draft.blob)
-            for seq, draft in enumerate(drafts, self.head + behind + 1)
-        ]
 
     def _must_be_open(self) -> None:
         if not self._log.writable:
@@ -268,7 +218,7 @@ class Stream:
         events: list[Event] = []
         try:
             for some in _in_slices(drafts):
-                events += self._number(some, len(events))
+                events += _numbered(some, self.head + len(events) + 1, self._log.clock.now_ms())
                 await asyncio.sleep(0)
             if not self._log.writable:
                 raise log_closed(self.name)
@@ -559,6 +509,51 @@ class GenerationRange:
     @property
     def news(self) -> asyncio.Event:
         return self._stream.news
+
+
+class Subscription:
+    """A reader of one stream: a cursor, and nothing else. A slow one costs no memory; it reads from the store.
+
+    Iterate it for events, or `batches()` for all that is there at once. `seq` is the last number taken."""
+
+    def __init__(
+        self, stream: Stream | GenerationRange, after: int, until: int | None, ahead: Stream | None = None
+    ) -> None:
+        self._stream = stream
+        self._ahead = ahead  # the stream itself, where what is on the way to the disk is wanted too
+        self._until = until  # None: follow
+        self.until_closed = False  # that the stream is closed ends it; else it may be opened again
+        self.seq = after
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for batch in self.batches():
+            for event in batch:
+                yield event
+
+    async def batches(self) -> AsyncIterator[list[Event]]:
+        stream = self._stream
+        while self._until is None or self.seq < self._until:
+            batch = self._ahead.since_ahead(self.seq) if self._ahead else stream.since(self.seq)
+            if batch is None:
+                batch = await stream.read_older(self.seq)
+            if batch:
+                self.seq = batch[-1].seq
+                yield batch
+            elif stream.ended or self._until is not None or (self.until_closed and stream.closed):
+                return
+            else:
+                news = stream.news
+                if self._ahead:
+                    news = self._ahead.news_ahead = self._ahead.news_ahead or asyncio.Event()
+                await news.wait()
+
+
+def _numbered(drafts: Sequence[Draft], first: int, at: int) -> list[Event]:
+    codec.check(drafts)
+    return [
+        Event(seq, at, draft.type, draft.raw, draft.native, draft.span, draft.digest, draft.blob)
+        for seq, draft in enumerate(drafts, first)
+    ]
 
 
 def _in_slices(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
