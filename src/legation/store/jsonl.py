@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -42,6 +43,7 @@ OPEN_FILES = 128  # streams of which the file is kept open: a share of what a pr
 READ_BYTES = 512 * 1024
 POLL = 0.1  # seconds between looks at a file that somebody else writes
 _CHUNK = 64 * 1024
+_T = TypeVar("_T")
 
 
 class _Side(msgspec.Struct, frozen=True):
@@ -114,7 +116,9 @@ class JsonlBackend:
             for path in self._folder.glob("*.load"):
                 stream = _stream_of(path)
                 load = read_load(self._folder, stream)
-                self._end_load(stream, there=load is not None and _has(self._events_path(stream), load))
+                self._end_load(
+                    stream, there=load is not None and _has(events_path(self._folder, stream), load)
+                )
         except OSError as error:
             self._lock.release()
             reason = f"{error.filename or self._folder}: {error.strerror}"
@@ -150,7 +154,7 @@ class JsonlBackend:
             self._end_load(op.stream, there=self._loads[op.stream])
         match op:
             case Create():
-                if not self._side_path(op.stream).exists():
+                if not side_path(self._folder, op.stream).exists():
                     self._write_side(op.stream, _Side(workspace=op.workspace))
             case Append():
                 self._file(op.stream).append(op.events)
@@ -159,7 +163,7 @@ class JsonlBackend:
             case SetState():
                 self._set_state(op)
             case SetMeta():
-                side = self._side(op.stream)
+                side = read_side(self._folder, op.stream)
                 if side.state != "deleted":
                     self._write_side(op.stream, msgspec.structs.replace(side, meta=msgspec.Raw(op.meta)))
 
@@ -173,16 +177,16 @@ class JsonlBackend:
         return file
 
     def _open(self, stream: str) -> _OpenFile:
-        path = self._events_path(stream)
+        path = events_path(self._folder, stream)
         new = not path.exists()
-        file = _OpenFile(path, self._head(stream))
+        file = _OpenFile(path, stream_info(self._folder, stream).head)
         if new:
             files.sync_folder(self._folder)
         return file
 
     def _replace(self, op: Replace) -> None:
         info = stream_info(self._folder, op.stream)
-        side = self._side(op.stream)
+        side = read_side(self._folder, op.stream)
         meta = side.meta if op.meta is None else msgspec.Raw(op.meta)
         side = msgspec.structs.replace(side, state="open", meta=meta)
         if not op.events:
@@ -204,7 +208,7 @@ class JsonlBackend:
 
     def _end_load(self, stream: str, *, there: bool) -> None:
         """All of it is there, or nothing: who was told that it failed finds it so."""
-        load, path = read_load(self._folder, stream), self._events_path(stream)
+        load, path = read_load(self._folder, stream), events_path(self._folder, stream)
         if load is not None and there:
             self._write_side(stream, load.side)
         elif load is not None and path.exists():
@@ -214,14 +218,16 @@ class JsonlBackend:
         self._loads.pop(stream, None)
 
     def _set_state(self, op: SetState) -> None:
-        side = msgspec.structs.replace(self._side(op.stream), state=op.state, head=self._head(op.stream))
+        side = msgspec.structs.replace(
+            read_side(self._folder, op.stream), state=op.state, head=stream_info(self._folder, op.stream).head
+        )
         if op.state == "deleted":  # its name is left, and no word of it
             side = msgspec.structs.replace(side, meta=_Side().meta, first_seq=0, earlier=())
         self._write_side(op.stream, side)
         if op.state != "open":
             self._forget(op.stream)
         if op.state == "deleted":
-            self._events_path(op.stream).unlink(missing_ok=True)
+            events_path(self._folder, op.stream).unlink(missing_ok=True)
             files.sync_folder(self._folder)
 
     def _forget(self, stream: str) -> None:
@@ -231,7 +237,7 @@ class JsonlBackend:
 
     def lookup(self, stream: str) -> StreamInfo | None:
         with self._reading():
-            return stream_info(self._folder, stream) if self._side_path(stream).exists() else None
+            return stream_info(self._folder, stream) if side_path(self._folder, stream).exists() else None
 
     def streams(self) -> list[StreamInfo]:
         return [info for info in self._infos() if info.state != "deleted"]
@@ -246,7 +252,10 @@ class JsonlBackend:
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         with self._reading():
             return read_events(
-                self._events_path(stream), after, up_to_bytes, lambda line: self._malformed(stream, line)
+                events_path(self._folder, stream),
+                after,
+                up_to_bytes,
+                lambda line: self._malformed(stream, line),
             )
 
     @contextmanager
@@ -265,26 +274,14 @@ class JsonlBackend:
             self._forget(stream)
         self._lock.release()
 
-    def _head(self, stream: str) -> int:
-        return stream_info(self._folder, stream).head
-
-    def _events_path(self, stream: str) -> Path:
-        return events_path(self._folder, stream)
-
-    def _side_path(self, stream: str) -> Path:
-        return side_path(self._folder, stream)
-
-    def _side(self, stream: str) -> _Side:
-        return read_side(self._side_path(stream))
-
     def _is_deleted(self, stream: str) -> bool:
         try:
-            return self._side(stream).state == "deleted"
+            return read_side(self._folder, stream).state == "deleted"
         except StorageFailed:  # whoever wants that stream is told
             return False
 
     def _write_side(self, stream: str, side: _Side) -> None:
-        files.write_atomically(self._side_path(stream), msgspec.json.encode(side) + b"\n")
+        files.write_atomically(side_path(self._folder, stream), msgspec.json.encode(side) + b"\n")
 
 
 def events_path(folder: Path, stream: str) -> Path:
@@ -300,7 +297,7 @@ def load_path(folder: Path, stream: str) -> Path:
 
 
 def stream_info(folder: Path, stream: str) -> StreamInfo:
-    side, path = read_side(side_path(folder, stream)), events_path(folder, stream)
+    side, path = read_side(folder, stream), events_path(folder, stream)
     load = read_load(folder, stream)
     last = last_event(path)
     head = max(last.seq if last else 0, side.head)
@@ -317,27 +314,25 @@ def stream_info(folder: Path, stream: str) -> StreamInfo:
 
 def read_load(folder: Path, stream: str) -> _Load | None:
     """None where no load is under way, or was when its writer ended."""
+    return _read(load_path(folder, stream), _Load)
+
+
+def read_side(folder: Path, stream: str) -> _Side:
+    return _read(side_path(folder, stream), _Side) or _Side()
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
     try:
-        return msgspec.json.decode(load_path(folder, stream).read_bytes(), type=_Load)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
-        path = load_path(folder, stream)
         raise StorageFailed(f"cannot read {path}: {error}; restore it or delete it") from error
 
 
 def _has(path: Path, load: _Load) -> bool:
     last = last_event(path)
     return last is not None and last.seq >= load.last
-
-
-def read_side(path: Path) -> _Side:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Side)
-    except FileNotFoundError:
-        return _Side()
-    except msgspec.MsgspecError as error:
-        raise StorageFailed(f"cannot read {path}: {error}; restore it or delete it") from error
 
 
 def _stream_of(path: Path) -> str:
@@ -467,7 +462,7 @@ class JsonlReader:
 
     def being_written(self) -> bool:
         """Whether its owner lives and has not closed it."""
-        state = read_side(side_path(self._folder, self._stream)).state
+        state = read_side(self._folder, self._stream).state
         return state == "open" and owner_alive(self._folder / "lock")
 
     def range_of(self, generation: int | None) -> tuple[int, int | None]:
