@@ -1,4 +1,4 @@
-"""The vault: secrets and content of runs, sealed for one owner of one workspace; rotation of their keys, and the check that they are the right ones."""
+"""The vault: secrets, and content of runs, sealed for one owner of one workspace; rotation and check of their keys."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from legation.store.database.transaction import (
     Rows,
     Statement,
     Transaction,
+    Value,
     only,
 )
 from legation.store.secrets.keys import KeyRing, Keys, derive, key_bytes
@@ -33,17 +34,25 @@ from legation.store.secrets.sealing import (
     must_be_plain,
 )
 
-# Rotation: every data key is wrapped anew under the current vault key; what it seals stays as it is.
-#
-# INV-R1  May be stopped at any point and started again, and run beside another or beside puts and deletions: a row
-#         is changed only if it is still under the key it was read with.
-# INV-R2  One row that does not open holds up no other; it is counted and told at the end.
-#
-# A server that still runs with the former key goes on sealing under it: rotate on all of them first, then re-wrap.
+MAX_BUNDLE: Final = 1024 * 1024  # bytes; some dozens of keys are a few thousand
+MAX_PAGE: Final = 8 * 1024 * 1024  # plain bytes: some milliseconds to seal, in the writer's thread
+MAX_READ_PAGES: Final = 256  # in one answer
+BATCH: Final = 100  # rows that are wrapped anew in one transaction: some milliseconds of work
 
-BATCH: Final = 100  # rows in one transaction: some milliseconds of work
+# The first byte of what is sealed says what the rest is.
+_MAPPING: Final = b"m"
+_BYTES: Final = b"b"
 
+# What the database knows check values of.
+VAULT: Final = "vault"
+PEPPER: Final = "pepper"
+
+_VAULT: Final = Queries("vault")
+_CONTENT: Final = Queries("content")
 _REWRAPPING: Final = Queries("rewrapping")
+_KEY_CHECKS: Final = Queries("keychecks")
+
+Bundle = Mapping[str, Secret] | bytes
 
 
 def vault_bound(workspace: str, owner: str, bundle_id: str) -> Sequence[str]:
@@ -54,102 +63,16 @@ def content_bound(workspace: str, owner: str) -> Sequence[str]:
     return ("content", workspace, owner)
 
 
-class Rewrapper:
-    def __init__(self, database: Database, sealer: Sealer) -> None:
-        self._database = database
-        self._sealer = sealer
-        self._current = sealer.current_key_id
-        self._done = 0
-        self._unopened = 0
-
-    async def run(self, progress: Callable[[int], None]) -> int:
-        """How many it re-wrapped; `progress` hears of it after every batch."""
-        after = ""
-        while rows := await self._database.read(_bundles, self._current, after):
-            await self._write([*self._rewrapped(rows, self._bundle)], progress)
-            after = rows[-1]["id"]
-        place = ("", "")
-        while rows := await self._database.read(_content_keys, self._current, place):
-            await self._write([*self._rewrapped(rows, self._content_key)], progress)
-            place = (rows[-1]["workspace_id"], rows[-1]["owner"])
-        if self._unopened:
-            raise StorageFailed(
-                f"cannot re-wrap {self._unopened} sealed values, which were changed; {self._done} others are "
-                "re-wrapped: restore the database from a backup, and keep the older keys until then"
-            )
-        return self._done
-
-    async def _write(self, statements: list[Statement], progress: Callable[[int], None]) -> None:
-        self._done += await self._database.transact(_changed, statements)
-        progress(self._done)
-
-    def _rewrapped(self, rows: Rows, rewrap: Callable[[Row], Statement]) -> Iterator[Statement]:
-        for row in rows:
-            try:
-                yield rewrap(row)
-            except StorageFailed:
-                self._unopened += 1
-
-    def _bundle(self, row: Row) -> Statement:
-        bound = vault_bound(row["workspace_id"], row["owner"], row["id"])
-        wrapped = self._sealer.rewrap_key(WrappedKey(row["key_id"], row["wrapped_key"]), bound)
-        return _REWRAPPING.rewrap_bundle(
-            id=row["id"],
-            workspace=row["workspace_id"],
-            former=row["key_id"],
-            key_id=wrapped.key_id,
-            wrapped_key=wrapped.wrapped_key,
-        )
-
-    def _content_key(self, row: Row) -> Statement:
-        bound = content_bound(row["workspace_id"], row["owner"])
-        wrapped = self._sealer.rewrap_key(WrappedKey(row["key_id"], row["wrapped_key"]), bound)
-        return _REWRAPPING.rewrap_content_key(
-            workspace=row["workspace_id"],
-            owner=row["owner"],
-            former=row["key_id"],
-            key_id=wrapped.key_id,
-            wrapped_key=wrapped.wrapped_key,
-        )
-
-
-def _bundles(current: str, after: str) -> Transaction[Rows]:
-    return (yield _REWRAPPING.bundles(current=current, after=after, limit=BATCH))
-
-
-def _content_keys(current: str, after: tuple[str, str]) -> Transaction[Rows]:
-    workspace, owner = after
-    return (yield _REWRAPPING.content_keys(current=current, workspace=workspace, owner=owner, limit=BATCH))
-
-
-def _changed(statements: list[Statement]) -> Transaction[int]:
-    changed = 0
-    for statement in statements:
-        changed += len((yield statement))
-    return changed
-
-
-# The vault: bundles of secrets, sealed for one owner (a run) of one workspace, opened only by naming both.
-#
-# INV-V1  Only sealed bytes reach the database. A bundle's id, workspace and owner are bound into them: a row that is
-#         copied or moved elsewhere does not open there.
-# INV-V2  Another's bundle and none at all are the same `NotFound`.
-# INV-V3  After `destroy` no row, and on SQLite no byte, is left. docs/vault.md says what may outlive it on Postgres
-#         and in backups.
-
-MAX_BUNDLE: Final = 1024 * 1024  # bytes; some dozens of keys are a few thousand
-
-# The first byte of what is sealed says what the rest is.
-_MAPPING: Final = b"m"
-_BYTES: Final = b"b"
-
-_VAULT: Final = Queries("vault")
-
-Bundle = Mapping[str, Secret] | bytes
-
-
 class Vault:
-    """`…_within` is a part of a transaction of the caller's: `id = yield from vault.put_within(...)`."""
+    """Bundles of secrets, sealed for one owner (a run) of one workspace, opened only by naming both.
+
+    INV-V1  Only sealed bytes reach the database. A bundle's id, workspace and owner are bound into them: a row that is
+            copied or moved elsewhere does not open there.
+    INV-V2  Another's bundle and none at all are the same `NotFound`.
+    INV-V3  After `destroy` no row, and on SQLite no byte, is left. docs/vault.md says what may outlive it on Postgres
+            and in backups.
+
+    `…_within` is a part of a transaction of the caller's: `id = yield from vault.put_within(...)`."""
 
     def __init__(self, database: Database, sealer: Sealer, clock: Clock) -> None:
         self._database = database
@@ -216,7 +139,7 @@ class Vault:
         return len(rows)
 
     async def rewrap_all(self, progress: Callable[[int], None] = lambda _done: None) -> int:
-        """Bundles and content keys, under the current vault key; see `rewrapping.py`."""
+        """Bundles and content keys, under the current vault key."""
         return await Rewrapper(self._database, self._sealer).run(progress)
 
 
@@ -253,21 +176,6 @@ def _decode(plain: bytes) -> dict[str, str]:
     return msgspec.json.decode(plain, type=dict[str, str])
 
 
-# Content of runs: prompts, output and raw events, in sealed pages under one content key for each owner.
-#
-# INV-P1  A page's plain bytes are in no table; beside them stand only numbers and sizes.
-# INV-P2  The pages of a stream are dense from 1: no gap, no overlap, no two with the same number.
-# INV-P3  A page opens only in its place: workspace, owner, stream and numbers are bound into it.
-# INV-P4  With its key all content of an owner is gone, wherever a page may have been copied.
-#
-# An open content key lives for the length of one call.
-
-MAX_PAGE: Final = 8 * 1024 * 1024  # plain bytes: some milliseconds to seal, in the writer's thread
-MAX_READ_PAGES: Final = 256  # in one answer
-
-_CONTENT: Final = Queries("content")
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class ContentPage:
     first_seq: int
@@ -279,7 +187,16 @@ class ContentPage:
 
 
 class ContentStore:
-    """`append`, `head` and `delete` are parts of a transaction of the caller's, or `transact(content.append, ...)`."""
+    """Content of runs: prompts, output and raw events, in sealed pages under one content key for each owner.
+
+    INV-P1  A page's plain bytes are in no table; beside them stand only numbers and sizes.
+    INV-P2  The pages of a stream are dense from 1: no gap, no overlap, no two with the same number.
+    INV-P3  A page opens only in its place: workspace, owner, stream and numbers are bound into it.
+    INV-P4  With its key all content of an owner is gone, wherever a page may have been copied.
+
+    An open content key lives for the length of one call.
+
+    `append`, `head` and `delete` are parts of a transaction of the caller's, or `transact(content.append, ...)`."""
 
     def __init__(self, database: Database, sealer: Sealer, clock: Clock) -> None:
         self._database = database
@@ -401,25 +318,92 @@ def _page_bound(workspace: str, owner: str, stream: str, first_seq: int, last_se
     return ("page", workspace, owner, stream, str(first_seq), str(last_seq))
 
 
-# A wrong key is noticed at the start, before anything is sealed or hashed with it.
-#
-# The database knows the check value of each key, from which the key does not follow. The first start records them.
-#
-# INV-C1  With a wrong vault key or pepper the server does not start, and nothing has changed.
-# INV-C2  A vault key may go only when nothing is sealed with it any more.
+class Rewrapper:
+    """Rotation: every data key is wrapped anew under the current vault key; what it seals stays as it is.
 
-VAULT: Final = "vault"
-PEPPER: Final = "pepper"
+    INV-R1  May be stopped at any point and started again, and run beside another or beside puts and deletions: a row
+            is changed only if it is still under the key it was read with.
+    INV-R2  One row that does not open holds up no other; it is counted and told at the end.
 
-_KEY_CHECKS: Final = Queries("keychecks")
+    A server that still runs with the former key goes on sealing under it: rotate on all of them first, then re-wrap."""
+
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._current = sealer.current_key_id
+        self._done = 0
+        self._unopened = 0
+
+    async def run(self, progress: Callable[[int], None]) -> int:
+        """How many it re-wrapped; `progress` hears of it after every batch."""
+        after = ""
+        while rows := await self._database.read(_bundles, self._current, after):
+            await self._write([*self._rewrapped(rows, self._bundle)], progress)
+            after = rows[-1]["id"]
+        place = ("", "")
+        while rows := await self._database.read(_content_keys, self._current, place):
+            await self._write([*self._rewrapped(rows, self._content_key)], progress)
+            place = (rows[-1]["workspace_id"], rows[-1]["owner"])
+        if self._unopened:
+            raise StorageFailed(
+                f"cannot re-wrap {self._unopened} sealed values, which were changed; {self._done} others are "
+                "re-wrapped: restore the database from a backup, and keep the older keys until then"
+            )
+        return self._done
+
+    async def _write(self, statements: list[Statement], progress: Callable[[int], None]) -> None:
+        self._done += await self._database.transact(_changed, statements)
+        progress(self._done)
+
+    def _rewrapped(self, rows: Rows, rewrap: Callable[[Row], Statement]) -> Iterator[Statement]:
+        for row in rows:
+            try:
+                yield rewrap(row)
+            except StorageFailed:
+                self._unopened += 1
+
+    def _bundle(self, row: Row) -> Statement:
+        bound = vault_bound(row["workspace_id"], row["owner"], row["id"])
+        place = {"id": row["id"], "workspace": row["workspace_id"]}
+        return _REWRAPPING.rewrap_bundle(**place, **self._key_columns(row, bound))
+
+    def _content_key(self, row: Row) -> Statement:
+        place = {"workspace": row["workspace_id"], "owner": row["owner"]}
+        return _REWRAPPING.rewrap_content_key(**place, **self._key_columns(row, content_bound(**place)))
+
+    def _key_columns(self, row: Row, bound: Sequence[str]) -> dict[str, Value]:
+        wrapped = self._sealer.rewrap_key(WrappedKey(row["key_id"], row["wrapped_key"]), bound)
+        return {"former": row["key_id"], "key_id": wrapped.key_id, "wrapped_key": wrapped.wrapped_key}
+
+
+def _bundles(current: str, after: str) -> Transaction[Rows]:
+    return (yield _REWRAPPING.bundles(current=current, after=after, limit=BATCH))
+
+
+def _content_keys(current: str, after: tuple[str, str]) -> Transaction[Rows]:
+    workspace, owner = after
+    return (yield _REWRAPPING.content_keys(current=current, workspace=workspace, owner=owner, limit=BATCH))
+
+
+def _changed(statements: list[Statement]) -> Transaction[int]:
+    changed = 0
+    for statement in statements:
+        changed += len((yield statement))
+    return changed
 
 
 async def check_keys(database: Database, keys: Keys, now_ms: int) -> None:
-    """Raises `ConfigInvalid` with every problem and the setting to correct."""
-    await database.transact(check, keys, now_ms)
+    """Notice a wrong key before anything is sealed or hashed with it: `ConfigInvalid` with every problem and the setting to
+    correct.
+
+    The database knows the check value of each key, from which the key does not follow. The first start records them.
+
+    INV-C1  With a wrong vault key or pepper the server does not start, and nothing has changed.
+    INV-C2  A vault key may go only when nothing is sealed with it any more."""
+    await database.transact(_check, keys, now_ms)
 
 
-def check(keys: Keys, now_ms: int) -> Transaction[None]:
+def _check(keys: Keys, now_ms: int) -> Transaction[None]:
     problems = [
         *(yield from _vault_problems(keys.vault, now_ms)),
         *(yield from _pepper_problems(keys, now_ms)),
