@@ -154,10 +154,9 @@ def merge_appends(ops: Sequence[Op]) -> list[Op]:
     return merged
 
 
-# Nothing is stored: the log keeps every event of a memory stream itself, for as long as the stream lives.
-
-
 class MemoryBackend:
+    """Nothing is stored: the log keeps every event of a memory stream itself, for as long as the stream lives."""
+
     durable = False
     keeps_parts = False
 

@@ -1,4 +1,14 @@
-"""Backups: a data folder as one tar, and a data folder made from such a tar."""
+"""Backups: a data folder as one tar, and a data folder made from such a tar.
+
+A copy has the databases, the blobs, recorded sessions, what the owner wrote (agents, policies, tools), wherever it is,
+and, if asked, the keys.
+
+INV-A1  Each database in it is one consistent state, taken while others write.
+INV-A2  The manifest, with a digest of every file, comes last: a copy that broke off has none and is refused.
+INV-A3  What was there is never written into: it moves into the new folder as a whole, under `replaced/`, before that
+        takes its place. So nothing of it ever lies where others could be served it, and a restore that is cut off has
+        either not begun to move anything, or left one folder in which all of it is.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +53,6 @@ if TYPE_CHECKING:
     from legation.store.secrets.keys import Keys
 
 
-# A copy of a data folder as one tar: the databases, the blobs, recorded sessions, what the owner wrote (agents, policies,
-# tools), wherever it is, and, if asked, the keys.
-#
-# INV-A1  Each database in it is one consistent state, taken while others write.
-# INV-A2  The manifest, with a digest of every file, comes last: a copy that broke off has none and is refused.
-
 FORMAT: Final = 2
 FORMATS: Final = (1, 2)  # the first had nothing that the owner wrote
 MANIFEST: Final = "manifest.json"
@@ -57,6 +61,15 @@ FOLDERS: Final = (BLOBS, SESSIONS)
 Written: TypeAlias = tuple[str, Path]
 """A file that the owner wrote: its name in the copy, below `config/`, and where it is."""
 _PIECE: Final = 256 * 1024
+_READ_PIECE: Final = 1024 * 1024
+_DEEPEST: Final = 32  # folders; the keys of blobs have fewer parts
+_LONGEST_MANIFEST: Final = 256 * 1024 * 1024  # bytes: about a million files
+_KEYS_USED: Final = "select key_id from vault_bundle union select key_id from content_key"
+_OURS: Final = (*DATABASES, *FOLDERS, KEYS, PORT, REPLACED, MANIFEST)
+_NOT_A_COPY: Final = "is not a whole backup of Legation; make it again, or choose another file"
+
+Progress = Callable[[int], None]
+"""Hears how many bytes of the copy were read."""
 
 
 class BackupFile(msgspec.Struct, frozen=True):
@@ -238,24 +251,6 @@ class _Digesting(io.RawIOBase):
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
-
-
-# Makes a data folder from a copy. Nothing is kept by halves.
-#
-# INV-A3  What was there is never written into: it moves into the new folder as a whole, under `replaced/`, before that
-#         takes its place. So nothing of it ever lies where others could be served it, and a restore that is cut off has
-#         either not begun to move anything, or left one folder in which all of it is.
-
-_READ_PIECE: Final = 1024 * 1024
-_DEEPEST: Final = 32  # folders; the keys of blobs have fewer parts
-_LONGEST_MANIFEST: Final = 256 * 1024 * 1024  # bytes: about a million files
-_KEYS_USED: Final = "select key_id from vault_bundle union select key_id from content_key"
-_OURS: Final = (*DATABASES, *FOLDERS, KEYS, PORT, REPLACED, MANIFEST)
-_NOT_A_COPY: Final = "is not a whole backup of Legation; make it again, or choose another file"
-
-
-Progress = Callable[[int], None]
-"""Hears how many bytes of the copy were read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,23 @@
-"""Limits that outlive a restart and hold across servers: token buckets, and counters of what an agent did so far."""
+"""Limits that outlive a restart and hold across servers: token buckets, and counters of what an agent did so far.
+
+Buckets: one holds `capacity` tokens and refills evenly, `capacity` in `per_seconds`. It needs no row while it is full.
+
+INV-B1  However many callers and servers there are, no more passes than the tokens there were and the refill since.
+INV-B2  A clock that is behind, or was set back, refills nothing twice. Set back by more than `SKEW_MS` and a
+        refill's time, it counts from there: nobody is locked out until the old time is reached again.
+INV-B3  Exact: levels are whole multiples of a thousandth of a second's refill, so nothing is lost by rounding.
+
+Counters: one is of a workspace, an agent, a policy and a thing that is counted; each of them is a column of its own, so
+no name can be taken for a part of another. Whoever counts reads all of an agent's counters in one statement and
+writes those that grow, in one serialisable transaction. A refusal writes nothing and gets in nobody's way.
+
+INV-C1  A window never lets more than its limit into any span of time, whatever servers and restarts lie within.
+INV-C2  It counts at most `FINEST` calls each by its own millisecond, and more of them in slots of a span's sixtieth,
+        as if all had come at the slot's end: so it stays small, and errs towards refusing.
+INV-C3  Its time never runs back. A clock that is behind by up to `SKEW_MS` is taken to be late. One that is further
+        behind was set back: what counted then keeps its age and counts from there. So nothing passes twice, and
+        nobody is locked out until the old time is reached again.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +33,17 @@ from legation.errors import InternalError
 from legation.store.database.transaction import Database, Queries, Transaction, only
 from legation.store.secrets.sealing import must_be_plain
 
-# Durable token buckets: rate limits that outlive a restart and hold across servers.
-#
-# A bucket holds `capacity` tokens and refills evenly, `capacity` in `per_seconds`. It needs no row while it is full.
-#
-# INV-B1  However many callers and servers there are, no more passes than the tokens there were and the refill since.
-# INV-B2  A clock that is behind, or was set back, refills nothing twice. Set back by more than `SKEW_MS` and a
-#         refill's time, it counts from there: nobody is locked out until the old time is reached again.
-# INV-B3  Exact: levels are whole multiples of a thousandth of a second's refill, so nothing is lost by rounding.
-#
-# `take` reads, and writes only what passes: a refusal, which is what a crowded bucket mostly gives, costs no write
-# and gets in nobody's way. One conditional upsert would not be better: in serialisable transactions Postgres has
-# whoever comes second do it again either way. So that few come second, `Buckets` lets one at a time of a server's
-# callers to a bucket; a flood at one bucket then keeps one connection busy, not all.
-
 SKEW_MS: Final = 60_000  # by which the clocks of servers may differ
 FORGET_BATCH: Final = 1000
 TURN_LIMIT: Final = 5.0  # seconds in the line for one bucket: the time of those before, and of Postgres
+FINEST: Final = 60
 _EXACT: Final = 2**53  # up to here a float holds every whole number
 
 _BUCKETS: Final = Queries("buckets")
+_COUNTERS: Final = Queries("counters")
+
+Held: TypeAlias = dict[tuple[str, str], str]
+"""The values of an agent's counters, by policy and what is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,8 @@ class _Level:
 
 
 class Buckets:
-    """The buckets of one server."""
+    """The buckets of one server: of its callers, one at a time is let to a bucket. A flood at one bucket then keeps one
+    connection busy, not all."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -99,6 +110,8 @@ def take(workspace: str, name: str, limit: Limit, now_ms: int, cost: int = 1) ->
         raise InternalError(f"cannot take {cost} of a bucket of {limit.capacity}: it would never be allowed")
     must_be_plain(workspace, "the workspace of a bucket")
     key = {"workspace": workspace, "name": must_be_plain(name, "the name of a bucket")}
+    # A refusal, which is what a crowded bucket mostly gives, costs no write and gets in nobody's way. One conditional
+    # upsert would not be better: in serialisable transactions Postgres has whoever comes second do it again either way.
     row = only((yield _BUCKETS.level(**key)))
     full = limit.capacity * limit.per_ms
     stored = None if row is None else _Level(round(row["tokens"] * limit.per_ms), row["updated_at"])
@@ -137,27 +150,6 @@ def _refill_ms(parts: int, limit: Limit) -> int:
     return -(-parts // limit.capacity)  # rounded up
 
 
-# Durable counters: what an agent did so far, for limits that outlive a restart and hold across servers.
-#
-# A counter is of a workspace, an agent, a policy and a thing that is counted; each of them is a column of its own, so
-# no name can be taken for a part of another. Whoever counts reads all of an agent's counters in one statement and
-# writes those that grow, in one serialisable transaction. A refusal writes nothing and gets in nobody's way.
-#
-# INV-C1  A window never lets more than its limit into any span of time, whatever servers and restarts lie within.
-# INV-C2  It counts at most `FINEST` calls each by its own millisecond, and more of them in slots of a span's sixtieth,
-#         as if all had come at the slot's end: so it stays small, and errs towards refusing.
-# INV-C3  Its time never runs back. A clock that is behind by up to `SKEW_MS` is taken to be late. One that is further
-#         behind was set back: what counted then keeps its age and counts from there. So nothing passes twice, and
-#         nobody is locked out until the old time is reached again.
-
-FINEST: Final = 60
-
-Held: TypeAlias = dict[tuple[str, str], str]
-"""The values of an agent's counters, by policy and what is counted."""
-
-_COUNTERS: Final = Queries("counters")
-
-
 def held(workspace: str, agent: str) -> Transaction[Held]:
     rows = yield _COUNTERS.held(workspace=workspace, agent=agent)
     return {(row["policy"], row["what"]): row["value"] for row in rows}
@@ -166,7 +158,7 @@ def held(workspace: str, agent: str) -> Transaction[Held]:
 def put(
     workspace: str, agent: str, policy: str, what: str, value: str, until: int | None
 ) -> Transaction[None]:
-    """`until` None: it is never forgotten."""
+    """Keep a value; `until` None: it is never forgotten."""
     yield _COUNTERS.put(workspace=workspace, agent=agent, policy=policy, what=what, value=value, until=until)
 
 

@@ -1,4 +1,4 @@
-"""From typed payloads to rows of the log, and back."""
+"""Rows of the log from typed payloads, and typed payloads from rows; session updates in a normalised shape."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -14,6 +14,14 @@ from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, param
 UPDATES: tuple[type[SessionUpdate], ...] = get_args(SessionUpdate)
 
 Known: TypeAlias = Payload | SessionUpdate
+
+_TAG = "sessionUpdate"
+_META = "_meta"
+_NULL_SAYS_SOMETHING = {
+    "session_info_update": frozenset({"title", "updatedAt"}),
+    "tool_call": frozenset({"rawInput", "rawOutput"}),
+    "tool_call_update": frozenset({"rawInput", "rawOutput"}),
+}
 
 _ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 _decoders = {cls.event_type(): msgspec.json.Decoder(cls) for cls in EVENT_TYPES}
@@ -68,30 +76,6 @@ def _value(raw: bytes) -> object:
         return None
 
 
-# The normalised shape of a session update: its type, its payload, its extensions.
-#
-# A projection of the stored bytes, made when read. The rules:
-#
-# 1. The tag decides the type, and leaves the payload.
-# 2. A top-level key that the update defines goes to the payload. If its value is null and the key is optional
-#    it is left out, except where null says something: `title` and `updatedAt` of session_info_update (clear
-#    it), `rawInput` and `rawOutput` of tool_call and tool_call_update (any value is passed through). A required
-#    key that is null is malformed, and kept.
-# 3. A top-level `_meta`, and every other unknown top-level key, goes to the extensions as it is, null or not.
-# 4. Only the top level is looked at. Nested values are passed through, nulls included: in `oldText: null` null
-#    says that a file is new.
-# 5. An update with an unknown tag is `unrecognized-update`: its payload is the whole of it, tag and `_meta`
-#    included. Text that cannot be read as JSON without loss is the same, its payload the text as a string.
-
-_TAG = "sessionUpdate"
-_META = "_meta"
-_NULL_SAYS_SOMETHING = {
-    "session_info_update": frozenset({"title", "updatedAt"}),
-    "tool_call": frozenset({"rawInput", "rawOutput"}),
-    "tool_call_update": frozenset({"rawInput", "rawOutput"}),
-}
-
-
 class Normalized(msgspec.Struct, frozen=True):
     """`payload` is an object, save for unrecognized updates that are none."""
 
@@ -106,6 +90,18 @@ class _Keys(msgspec.Struct, frozen=True):
 
 
 def normalize_session_update(update: bytes | Mapping[str, object]) -> Normalized:
+    """A session update as its type, its payload and its extensions: a projection of the stored bytes, made when read.
+
+    1. The tag decides the type, and leaves the payload.
+    2. A top-level key that the update defines goes to the payload. If its value is null and the key is optional
+       it is left out, except where null says something: `title` and `updatedAt` of session_info_update (clear
+       it), `rawInput` and `rawOutput` of tool_call and tool_call_update (any value is passed through). A required
+       key that is null is malformed, and kept.
+    3. A top-level `_meta`, and every other unknown top-level key, goes to the extensions as it is, null or not.
+    4. Only the top level is looked at. Nested values are passed through, nulls included: in `oldText: null` null
+       says that a file is new.
+    5. An update with an unknown tag is `unrecognized-update`: its payload is the whole of it, tag and `_meta`
+       included. Text that cannot be read as JSON without loss is the same, its payload the text as a string."""
     value = _read(update) if isinstance(update, bytes) else update
     tag = value.get(_TAG) if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or not isinstance(tag, str) or tag not in UPDATE_TYPES:

@@ -50,11 +50,6 @@ def _refuse(constant: str) -> object:
     raise ValueError(f"cannot read {constant}: it is not JSON")
 
 
-# The members of a JSON object as bytes, whatever is inside them.
-#
-# For texts that no parser takes: nested beyond the stack, or with escapes that are half a character. It walks
-# the tokens once, with no recursion, and holds the text to the grammar: what comes out is JSON.
-
 ODD_BYTES: Final = 64 * 1024  # of what no parser takes, and is read by its tokens
 MOST_TOKENS: Final = 100_000  # a fifth of a second: a text made of brackets alone must not hold up the loop
 
@@ -89,7 +84,10 @@ class _Token(NamedTuple):
 
 
 def members(raw: bytes) -> dict[str, bytes]:
-    """Key -> the bytes of its value, for an object; raises ValueError for any other text."""
+    """Key -> the bytes of its value, for an object; raises ValueError for any other text.
+
+    For texts that no parser takes: nested beyond the stack, or with escapes that are half a character. It walks
+    the tokens once, with no recursion, and holds the text to the grammar: what comes out is JSON."""
     found: dict[str, bytes] = {}
     opened: list[str] = []
     state, key, value_start = "item", "", 0
@@ -141,7 +139,7 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_members(raw: bytes) -> dict[str, bytes]:
-    """The same at the speed of a parser, where one takes the text; nothing for what is no object, or odd and long."""
+    """As `members`, at the speed of a parser where one takes the text; nothing for what is no object, or odd and long."""
     try:
         return {name: bytes(value) for name, value in _decode(raw).items()}
     except (ValueError, RecursionError):

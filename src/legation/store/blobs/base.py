@@ -1,4 +1,13 @@
-"""Private object storage: its interface, its keys and values, and signed links to what it holds. A folder and an S3 bucket stand behind it."""
+"""Private object storage: its interface, its keys and values, and signed links to what it holds. A folder and an S3 bucket
+stand behind it.
+
+INV-B1  A key begins with its workspace and is made of plain segments: no key leads out of its workspace.
+INV-B2  A blob is there whole or not at all; what was acknowledged is durable.
+INV-B3  A prefix is whole segments: `ws/a` holds `ws/a/b`, and not `ws/ab` nor `ws/a` itself.
+INV-L1  Method, key, expiry, file name and content type of a link are signed, each with its length before it: one with
+        any of them changed is refused.
+INV-L2  What a link gives is always a download, never shown as a page of ours.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +27,19 @@ from legation.secret import Secret
 from legation.settings import variable
 from legation.store.secrets.keys import key_bytes
 
-# Private object storage: the seam, its keys and its values. A folder and an S3 bucket stand behind it.
-#
-# INV-B1  A key begins with its workspace and is made of plain segments: no key leads out of its workspace.
-# INV-B2  A blob is there whole or not at all; what was acknowledged is durable.
-# INV-B3  A prefix is whole segments: `ws/a` holds `ws/a/b`, and not `ws/ab` nor `ws/a` itself.
-
 KEY_LIMIT: Final = 512
 _SEGMENT_LIMIT: Final = 255  # what a file system takes as a name
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*(?:/[A-Za-z0-9._=-]+)*")
+
+LINK_PATH: Final = "/v1/blobs"
+LONGEST_LINK: Final = 7 * 86400  # seconds; what S3 allows, so that both allow the same
+
+_FILENAME_LIMIT: Final = 200
+_FIELDS: Final = ("key", "expires", "filename", "type", "signature")
+_TYPE: Final = re.compile(
+    r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}(?:; ?charset=[a-z0-9-]{1,20})?"
+)
+_ANY_TYPE: Final = "application/octet-stream"
 
 Content = bytes | memoryview | AsyncIterable[bytes]
 
@@ -140,23 +153,6 @@ def open_blobs(
     return FolderBlobs(Path(setting) if setting else data_dir / "blobs", links)
 
 
-# Signed links to blobs in a folder: whoever has one may download that one blob until it expires.
-#
-# INV-L1  Method, key, expiry, file name and content type are signed, each with its length before it: a link with
-#         any of them changed is refused.
-# INV-L2  What a link gives is always a download, never shown as a page of ours.
-
-LINK_PATH: Final = "/v1/blobs"
-LONGEST_LINK: Final = 7 * 86400  # seconds; what S3 allows, so that both allow the same
-
-_FILENAME_LIMIT: Final = 200
-_FIELDS: Final = ("key", "expires", "filename", "type", "signature")
-_TYPE: Final = re.compile(
-    r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}(?:; ?charset=[a-z0-9-]{1,20})?"
-)
-_ANY_TYPE: Final = "application/octet-stream"
-
-
 @dataclass(frozen=True, slots=True)
 class LinkTarget:
     key: str
@@ -176,6 +172,8 @@ class LinkTarget:
 
 
 class LinkSigner:
+    """Links to blobs in a folder: whoever has one may download that one blob until it expires."""
+
     def __init__(self, secret: Secret, base_url: str, clock: Clock) -> None:
         """`secret` is `Keys.links`; `base_url` is where browsers find this server."""
         if not base_url.startswith(("http://", "https://")):

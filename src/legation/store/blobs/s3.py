@@ -1,4 +1,9 @@
-"""Blobs in an S3 bucket, through `obstore`: `s3://bucket/prefix?endpoint=https://...&region=...`."""
+"""Blobs in an S3 bucket, through `obstore`: `s3://bucket/prefix?endpoint=https://...&region=...`.
+
+Credentials come from settings, else from what `obstore` finds by itself: AWS_* variables, a role of the machine.
+INV-B5  A link is a download here too: every object is stored as an attachment, and where the secret key is
+        known every link says so again, with the file's name.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +48,6 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 
-# Where an S3 bucket is and how it is reached: the setting, the client and its limits.
-
 CONNECT_LIMIT: Final = timedelta(seconds=5)  # the network's time
 SILENCE_LIMIT: Final = timedelta(seconds=30)  # the server's time between two bytes
 REQUEST_LIMIT: Final = timedelta(hours=1)  # a slow reader's time for one blob
@@ -53,123 +56,6 @@ RETRIES: Final = 5
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FORM: Final = f"correct {variable('blobs')}: s3://bucket/prefix?endpoint=https://host&region=name"
-
-
-@dataclass(frozen=True, slots=True)
-class BucketAddress:
-    bucket: str
-    prefix: str | None
-    endpoint: str | None
-    region: str | None
-
-
-def parse_address(url: str) -> BucketAddress:
-    try:
-        address = urlsplit(url)
-        query = dict(parse_qsl(address.query, keep_blank_values=True, strict_parsing=bool(address.query)))
-        prefix = check_prefix(address.path.strip("/")) if address.path.strip("/") else None
-    except (ValueError, InvalidParams):
-        raise ConfigInvalid(f"cannot keep blobs there: the address is malformed; {_FORM}") from None
-    if "@" in address.netloc:  # not shown: it holds the key
-        raise ConfigInvalid("cannot keep blobs there: the address holds a credential; give it as a setting")
-    if address.scheme != "s3" or address.fragment or not _BUCKET.fullmatch(address.netloc):
-        raise ConfigInvalid(f"cannot keep blobs there: that names no bucket; {_FORM}")
-    if unknown := sorted(query.keys() - {"endpoint", "region"}):
-        raise ConfigInvalid(f"cannot keep blobs there: {unknown[0]!r} is unknown; {_FORM}")
-    endpoint = query.get("endpoint")
-    if endpoint is not None and not re.fullmatch(r"https?://[^@?#\s]+", endpoint):
-        raise ConfigInvalid(f"cannot keep blobs there: endpoint must be http(s)://host[:port]; {_FORM}")
-    return BucketAddress(address.netloc, prefix, endpoint, query.get("region"))
-
-
-def open_bucket(url: str, access_key: Secret | None, secret_key: Secret | None) -> S3Store:
-    place = parse_address(url)
-    if (access_key is None) != (secret_key is None):
-        raise ConfigInvalid(
-            "cannot use S3 with half a credential: give both the access key and the secret key"
-        )
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import S3Store
-    except ImportError:
-        raise ConfigInvalid(
-            "cannot keep blobs in S3: its client is not installed; run `pip install legation[s3]`"
-        ) from None
-    options: dict[str, Any] = {"endpoint": place.endpoint, "region": place.region}
-    if access_key is not None and secret_key is not None:
-        # Not as options: a session token in the environment would be sent along with them.
-        options["credential_provider"] = _Fixed(access_key, secret_key)
-    try:
-        return S3Store(
-            place.bucket,
-            prefix=place.prefix,
-            client_options={
-                "allow_http": (place.endpoint or "").startswith("http://"),
-                "connect_timeout": CONNECT_LIMIT,
-                "read_timeout": SILENCE_LIMIT,
-                "timeout": REQUEST_LIMIT,
-            },
-            retry_config={"max_retries": RETRIES, "retry_timeout": RETRY_LIMIT},
-            **{name: value for name, value in options.items() if value is not None},
-        )
-    except (BaseError, ValueError):
-        raise ConfigInvalid("cannot use S3: a setting or an AWS_ variable is wrong; correct it") from None
-
-
-class _Fixed:
-    """Hides the secret key until it is asked for."""
-
-    def __init__(self, access_key: Secret, secret_key: Secret) -> None:
-        self._access_key = access_key
-        self._secret_key = secret_key
-
-    def __call__(self) -> dict[str, str | None]:
-        return {
-            "access_key_id": self._access_key.reveal(),
-            "secret_access_key": self._secret_key.reveal(),
-            "token": None,
-            "expires_at": None,
-        }
-
-
-# A presigned S3 address with the answer's headers in it (AWS Signature Version 4, query form).
-#
-# `obstore` signs an address but cannot add `response-content-disposition`; this takes the address it signed, adds
-# to it and signs again. Day, region and key id are read from the address itself.
-
-
-def with_answer(url: str, headers: Mapping[str, str], secret_key: Secret) -> str:
-    """`headers` by their small names, such as `content-type`: what S3 answers with."""
-    address = urlsplit(url)
-    query = dict(parse_qsl(address.query, keep_blank_values=True))
-    del query["X-Amz-Signature"]
-    query |= {f"response-{name}": value for name, value in headers.items()}
-    canonical = "&".join(f"{_escaped(name)}={_escaped(query[name])}" for name in sorted(query))
-    request = f"GET\n{address.path}\n{canonical}\nhost:{address.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
-    _, scope = query["X-Amz-Credential"].split("/", 1)
-    digest = sha256(request.encode()).hexdigest()
-    message = f"AWS4-HMAC-SHA256\n{query['X-Amz-Date']}\n{scope}\n{digest}"
-    signature = hmac.digest(_signing_key(scope, secret_key), message.encode(), "sha256").hex()
-    return f"{address.scheme}://{address.netloc}{address.path}?{canonical}&X-Amz-Signature={signature}"
-
-
-def _signing_key(scope: str, secret_key: Secret) -> bytes:
-    key = b"AWS4" + secret_key.reveal().encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    return key
-
-
-def _escaped(text: str) -> str:
-    return quote(text, safe="-_.~")
-
-
-# Blobs in an S3 bucket, through `obstore`: `s3://bucket/prefix?endpoint=https://...&region=...`.
-#
-# Credentials come from settings, else from what `obstore` finds by itself: AWS_* variables, a role of the machine.
-# INV-B5  A link is a download here too: every object is stored as an attachment, and where the secret key is
-#         known every link says so again, with the file's name.
-
 PART: Final = 8 * 1024 * 1024  # bytes; S3 takes 10,000 of them: 80 GB
 PARTS_AT_ONCE: Final = 4  # so many are in memory
 IF_ABSENT_LIMIT: Final = 64 * 1024 * 1024  # bytes; S3 has the condition only where all is sent at once
@@ -401,3 +287,108 @@ def _told(what: str, key: str | None = None) -> Iterator[None]:
         raise StorageFailed(
             f"cannot {what}: S3 does not answer as it should; check its address, bucket and credentials"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class BucketAddress:
+    bucket: str
+    prefix: str | None
+    endpoint: str | None
+    region: str | None
+
+
+def parse_address(url: str) -> BucketAddress:
+    try:
+        address = urlsplit(url)
+        query = dict(parse_qsl(address.query, keep_blank_values=True, strict_parsing=bool(address.query)))
+        prefix = check_prefix(address.path.strip("/")) if address.path.strip("/") else None
+    except (ValueError, InvalidParams):
+        raise ConfigInvalid(f"cannot keep blobs there: the address is malformed; {_FORM}") from None
+    if "@" in address.netloc:  # not shown: it holds the key
+        raise ConfigInvalid("cannot keep blobs there: the address holds a credential; give it as a setting")
+    if address.scheme != "s3" or address.fragment or not _BUCKET.fullmatch(address.netloc):
+        raise ConfigInvalid(f"cannot keep blobs there: that names no bucket; {_FORM}")
+    if unknown := sorted(query.keys() - {"endpoint", "region"}):
+        raise ConfigInvalid(f"cannot keep blobs there: {unknown[0]!r} is unknown; {_FORM}")
+    endpoint = query.get("endpoint")
+    if endpoint is not None and not re.fullmatch(r"https?://[^@?#\s]+", endpoint):
+        raise ConfigInvalid(f"cannot keep blobs there: endpoint must be http(s)://host[:port]; {_FORM}")
+    return BucketAddress(address.netloc, prefix, endpoint, query.get("region"))
+
+
+def open_bucket(url: str, access_key: Secret | None, secret_key: Secret | None) -> S3Store:
+    place = parse_address(url)
+    if (access_key is None) != (secret_key is None):
+        raise ConfigInvalid(
+            "cannot use S3 with half a credential: give both the access key and the secret key"
+        )
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import S3Store
+    except ImportError:
+        raise ConfigInvalid(
+            "cannot keep blobs in S3: its client is not installed; run `pip install legation[s3]`"
+        ) from None
+    options: dict[str, Any] = {"endpoint": place.endpoint, "region": place.region}
+    if access_key is not None and secret_key is not None:
+        # Not as options: a session token in the environment would be sent along with them.
+        options["credential_provider"] = _Fixed(access_key, secret_key)
+    try:
+        return S3Store(
+            place.bucket,
+            prefix=place.prefix,
+            client_options={
+                "allow_http": (place.endpoint or "").startswith("http://"),
+                "connect_timeout": CONNECT_LIMIT,
+                "read_timeout": SILENCE_LIMIT,
+                "timeout": REQUEST_LIMIT,
+            },
+            retry_config={"max_retries": RETRIES, "retry_timeout": RETRY_LIMIT},
+            **{name: value for name, value in options.items() if value is not None},
+        )
+    except (BaseError, ValueError):
+        raise ConfigInvalid("cannot use S3: a setting or an AWS_ variable is wrong; correct it") from None
+
+
+class _Fixed:
+    """Hides the secret key until it is asked for."""
+
+    def __init__(self, access_key: Secret, secret_key: Secret) -> None:
+        self._access_key = access_key
+        self._secret_key = secret_key
+
+    def __call__(self) -> dict[str, str | None]:
+        return {
+            "access_key_id": self._access_key.reveal(),
+            "secret_access_key": self._secret_key.reveal(),
+            "token": None,
+            "expires_at": None,
+        }
+
+
+def with_answer(url: str, headers: Mapping[str, str], secret_key: Secret) -> str:
+    """Sign an address again, with headers that S3 is to answer with (AWS Signature Version 4, query form): `obstore` signs
+    one but cannot add `response-content-disposition`. `headers` by their small names, such as `content-type`. Day, region
+    and key id are read from the address itself."""
+    address = urlsplit(url)
+    query = dict(parse_qsl(address.query, keep_blank_values=True))
+    del query["X-Amz-Signature"]
+    query |= {f"response-{name}": value for name, value in headers.items()}
+    canonical = "&".join(f"{_escaped(name)}={_escaped(query[name])}" for name in sorted(query))
+    request = f"GET\n{address.path}\n{canonical}\nhost:{address.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
+    _, scope = query["X-Amz-Credential"].split("/", 1)
+    digest = sha256(request.encode()).hexdigest()
+    message = f"AWS4-HMAC-SHA256\n{query['X-Amz-Date']}\n{scope}\n{digest}"
+    signature = hmac.digest(_signing_key(scope, secret_key), message.encode(), "sha256").hex()
+    return f"{address.scheme}://{address.netloc}{address.path}?{canonical}&X-Amz-Signature={signature}"
+
+
+def _signing_key(scope: str, secret_key: Secret) -> bytes:
+    key = b"AWS4" + secret_key.reveal().encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
+
+
+def _escaped(text: str) -> str:
+    return quote(text, safe="-_.~")

@@ -48,8 +48,6 @@ def _read(row: Row) -> Workspace:
     )
 
 
-# The first start: a workspace and its owner, made once however many servers start at the same moment.
-
 LOCAL: Final = "local"
 OWNER_NAME: Final = "owner"
 
@@ -64,7 +62,8 @@ class Installation:
 
 
 def bootstrap(user: str, *, now_ms: int) -> Transaction[Installation]:
-    """`user` is the id that the owner gets if there is none yet."""
+    """Make the first workspace and its owner, once, however many servers start at the same moment. `user` is the id that
+    the owner gets if there is none yet."""
     if not (yield SQL.claim_workspace(id=LOCAL, name="Local", created_at=now_ms)):
         owner = yield from members.first_owner(LOCAL)
         if owner is None:

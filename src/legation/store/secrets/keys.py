@@ -25,6 +25,8 @@ from legation.settings import variable
 from legation.store import files
 
 KEY_BYTES: Final = 32
+VERSION: Final = 1  # of the file
+_LARGEST: Final = 64 * 1024  # bytes; a ring of a thousand keys
 _MAKE_ONE: Final = "`legation keys new` prints one"
 _FEWEST_DIFFERENT: Final = 8  # bytes; chance gives about 30, and fewer than 8 never
 
@@ -169,13 +171,9 @@ def _given_key(name: str, secret: Secret | None, problems: list[str]) -> Secret 
         return None
 
 
-# `keys.json`: the keys of an installation that was given none, readable by its owner alone.
-
-VERSION: Final = 1
-_LARGEST: Final = 64 * 1024  # bytes; a ring of a thousand keys
-
-
 class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`keys.json`: the keys of an installation that was given none, readable by its owner alone."""
+
     version: int
     vault: list[str]  # the current one first
     pepper: str

@@ -1,4 +1,18 @@
-"""Sealed values, and what may stand in a table without being sealed."""
+"""Sealed values: AES-256-GCM, each under a data key of its own, which a key of the installation wraps.
+
+INV-S1  What is sealed for one workspace, owner and purpose opens for no other: they are bound into both layers,
+        each with its length before it, so that no two of them can be read as one another.
+INV-S2  Without the data key nothing opens: who deletes the wrapped key has destroyed what it sealed.
+INV-S3  Re-wrapping changes the wrapped key alone; the body stays as it is.
+INV-S4  A failure to open tells nothing of what is inside.
+
+Nonces are 96 random bits. A bundle's data key seals once. The data key of a run seals many pages: up to 2^32 of
+them the chance that two share a nonce stays below 2^-32 (NIST SP 800-38D, 8.3), and a run has some thousands.
+A wrapping key has the same room: 2^32 bundles and runs, then rotate. Python cannot wipe memory: an opened
+value lives until it is collected.
+
+What is not sealed may only be ids, addresses, numbers, and words out of closed sets (`must_be_plain`).
+"""
 
 from __future__ import annotations
 
@@ -13,57 +27,6 @@ from legation.errors import ConfigInvalid, InternalError, InvalidParams, Storage
 from legation.settings import variable
 from legation.store.secrets.keys import KEY_BYTES, Key, KeyRing, derive
 
-# What may stand unsealed in a table: ids, addresses, numbers, and words out of closed sets.
-#
-# Text that somebody typed may hold a secret, and no check can tell. So nothing typed is let in: no space, no letter
-# beyond ASCII, and no word as long as a token. It is a net under the rule, not the rule: a short password would
-# pass, and whoever calls must not hand one over.
-
-LONGEST: Final = 200
-# An id is 30 characters long; 24 random bytes, the shortest token there is, are 32.
-LONGEST_WORD: Final = 31
-
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:,%-]*", re.ASCII)
-_LONG_WORD: Final = re.compile(rf"[A-Za-z0-9_-]{{{LONGEST_WORD + 1}}}", re.ASCII)
-
-
-def must_be_plain(text: str, what: str) -> str:
-    """The text itself. The error names `what` and never quotes the text."""
-    if fault := _fault(text):
-        del text
-        raise InternalError(
-            f"cannot store {what}: {fault}, so it could be a secret; give an id, an address or a fixed word"
-        )
-    return text
-
-
-def is_plain(text: str) -> bool:
-    return _fault(text) is None
-
-
-def _fault(text: str) -> str | None:
-    if len(text) > LONGEST:
-        return f"it is longer than {LONGEST} characters"
-    if not _PLAIN.fullmatch(text):
-        return "it holds more than letters, digits and _ . : , % -"
-    if _LONG_WORD.search(text):
-        return f"it holds a word of more than {LONGEST_WORD} characters"
-    return None
-
-
-# Sealed values: AES-256-GCM, each under a data key of its own, which a key of the installation wraps.
-#
-# INV-S1  What is sealed for one workspace, owner and purpose opens for no other: they are bound into both layers,
-#         each with its length before it, so that no two of them can be read as one another.
-# INV-S2  Without the data key nothing opens: who deletes the wrapped key has destroyed what it sealed.
-# INV-S3  Re-wrapping changes the wrapped key alone; the body stays as it is.
-# INV-S4  A failure to open tells nothing of what is inside.
-#
-# Nonces are 96 random bits. A bundle's data key seals once. The data key of a run seals many pages: up to 2^32 of
-# them the chance that two share a nonce stays below 2^-32 (NIST SP 800-38D, 8.3), and a run has some thousands.
-# A wrapping key has the same room: 2^32 bundles and runs, then rotate. Python cannot wipe memory: an opened
-# value lives until it is collected.
-
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -72,6 +35,13 @@ if TYPE_CHECKING:
 FORMAT: Final = b"\x01"  # the first byte of a wrapped key
 _NONCE: Final = 12
 _TAG: Final = 16
+
+LONGEST: Final = 200
+# An id is 30 characters long; 24 random bytes, the shortest token there is, are 32.
+LONGEST_WORD: Final = 31
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:,%-]*", re.ASCII)
+_LONG_WORD: Final = re.compile(rf"[A-Za-z0-9_-]{{{LONGEST_WORD + 1}}}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +185,31 @@ def _unopened() -> StorageFailed:
         "cannot open a sealed value: it was changed, or sealed for another workspace or owner; "
         "restore it from a backup"
     )
+
+
+def must_be_plain(text: str, what: str) -> str:
+    """Refuse for a table what could be a secret; else the text itself. The error names `what` and never quotes the text.
+
+    Text that somebody typed may hold a secret, and no check can tell. So nothing typed is let in: no space, no letter
+    beyond ASCII, and no word as long as a token. It is a net under the rule, not the rule: a short password would
+    pass, and whoever calls must not hand one over."""
+    if fault := _fault(text):
+        del text
+        raise InternalError(
+            f"cannot store {what}: {fault}, so it could be a secret; give an id, an address or a fixed word"
+        )
+    return text
+
+
+def is_plain(text: str) -> bool:
+    return _fault(text) is None
+
+
+def _fault(text: str) -> str | None:
+    if len(text) > LONGEST:
+        return f"it is longer than {LONGEST} characters"
+    if not _PLAIN.fullmatch(text):
+        return "it holds more than letters, digits and _ . : , % -"
+    if _LONG_WORD.search(text):
+        return f"it holds a word of more than {LONGEST_WORD} characters"
+    return None

@@ -1,4 +1,9 @@
-"""JSON-RPC 2.0 as ACP uses it: the envelope, the error codes, the method names; and what every shape of ACP has in common."""
+"""JSON-RPC 2.0 as ACP uses it: the envelope, the error codes, the method names; and what every shape of ACP has in common.
+
+Shapes are read with unknown fields ignored (the log keeps the bytes) and written with absent optional fields left out.
+Words that agents may extend (kinds, statuses, reasons) are plain strings, and the ones the protocol names are listed
+beside them.
+"""
 
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
@@ -6,12 +11,6 @@ from typing import TypeAlias, dataclass_transform
 
 import msgspec
 from msgspec import UNSET, UnsetType
-
-# What every ACP shape has in common.
-#
-# Shapes are read with unknown fields ignored (the log keeps the bytes) and written with absent optional
-# fields left out. Words that agents may extend (kinds, statuses, reasons) are plain strings, and the ones
-# the protocol names are listed beside them.
 
 Json = object
 """Any JSON value, passed through without a look inside."""
@@ -28,8 +27,6 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     meta: Meta | None = msgspec.field(default=None, name="_meta")
 
-
-# JSON-RPC 2.0 as ACP uses it: the envelope, the error codes, the method names.
 
 RequestId: TypeAlias = int | str | None
 

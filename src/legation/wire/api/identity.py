@@ -10,10 +10,6 @@ from msgspec import Meta
 from legation.wire.api.shape import RequestBody, ResponseBody
 from legation.wire.principal import Level, Role, Scope
 
-# Users, workspaces, members, tokens, sign-in links and the audit log, as the HTTP API shows them.
-#
-# Times are milliseconds since the epoch, as in events.
-
 # `$` alone would let a newline pass at the end.
 Name = Annotated[
     str,
@@ -172,8 +168,6 @@ class AuditEntry(ResponseBody):
     details: dict[str, str | int | bool | None]
     actor_name: str | None = None  # of a person
 
-
-# Trusted folders, as the HTTP API takes and shows them. Times are milliseconds since the epoch.
 
 FolderState = Literal["trusted", "replaced", "gone"]
 

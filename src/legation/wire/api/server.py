@@ -9,8 +9,6 @@ import msgspec
 from legation.wire.api.shape import ResponseBody
 from legation.wire.events import WHOLE, Span
 
-# Health, readiness and the file by which the CLI finds its server.
-
 
 class Health(ResponseBody):
     status: Literal["ok"] = "ok"
@@ -58,9 +56,6 @@ class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     certificate: str | None = None  # of a server with TLS: the one to trust, and no other
 
 
-# Streams of the event log, as the HTTP API shows them; docs/streams.md describes the SSE body.
-
-
 class StreamSummary(ResponseBody):
     """`firstSeq` is where the newest of its generations begins."""
 
@@ -82,9 +77,6 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     native: str = ""
     native64: str = ""  # where the agent's own line is not UTF-8, or is long
     update: Span = WHOLE
-
-
-# Connections of ACP clients, as sandbox-agent 0.4 lists them.
 
 
 class AcpServer(ResponseBody, kw_only=True):
