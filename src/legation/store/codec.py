@@ -46,7 +46,7 @@ _REFERENCES = re.compile(rb'(?:\["[^"\\]*+(?:\\.[^"\\]*+)*+",(?:0|[1-9][0-9]{0,1
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 
 
-class _Head(msgspec.Struct, gc=False):
+class _LineHead(msgspec.Struct, gc=False):
     seq: int
     at: int
     type: str
@@ -58,7 +58,7 @@ class _Head(msgspec.Struct, gc=False):
     run: int = 1
 
 
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_head = msgspec.json.Decoder(_LineHead).decode
 
 
 class _TypeMembers(dict[str, bytes]):

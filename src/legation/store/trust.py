@@ -51,7 +51,7 @@ class TrustedFolder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return "trusted" if inode == self.inode else "replaced"
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _TrustFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     folders: tuple[TrustedFolder, ...]
 
@@ -70,7 +70,7 @@ class TrustedFolders:
         except FileNotFoundError:
             return ()
         try:
-            file = msgspec.json.decode(content, type=_File)
+            file = msgspec.json.decode(content, type=_TrustFile)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise ConfigInvalid(
                 f"cannot use {self._path}: it is no list of trusted folders; remove it, and trust them again"
@@ -135,7 +135,7 @@ class TrustedFolders:
             return removed
 
     def _write(self, folders: list[TrustedFolder]) -> None:
-        file = _File(VERSION, tuple(sorted(folders, key=lambda each: each.path)))
+        file = _TrustFile(VERSION, tuple(sorted(folders, key=lambda each: each.path)))
         files.replace_private(self._path, msgspec.json.format(msgspec.json.encode(file)) + b"\n")
 
     def _is_ours(self, real: str) -> bool:

@@ -65,7 +65,7 @@ class LongNative(bytes):
     base64: bytes = b""
 
 
-class _Payload:
+class _Row:
     """What a draft and an event have in common."""
 
     __slots__ = ()
@@ -85,7 +85,7 @@ class _Payload:
         return self.digest or self.payload
 
 
-class Draft(_Payload, msgspec.Struct, frozen=True, gc=False):
+class Draft(_Row, msgspec.Struct, frozen=True, gc=False):
     """An event that its log has not numbered yet."""
 
     type: str
@@ -96,7 +96,7 @@ class Draft(_Payload, msgspec.Struct, frozen=True, gc=False):
     blob: str = ""
 
 
-class Event(_Payload, msgspec.Struct, frozen=True, gc=False):
+class Event(_Row, msgspec.Struct, frozen=True, gc=False):
     """One row of a log. `at` is epoch milliseconds, `native` the agent's own line where a driver translated it."""
 
     seq: int
@@ -109,11 +109,11 @@ class Event(_Payload, msgspec.Struct, frozen=True, gc=False):
     blob: str = ""
 
 
-class _Tagged(msgspec.Struct, gc=False):
+class _TaggedUpdate(msgspec.Struct, gc=False):
     sessionUpdate: str  # noqa: N815 - spelt as on the wire: a rename costs time on the hot path
 
 
-_decode_tag = msgspec.json.Decoder(_Tagged).decode
+_decode_tag = msgspec.json.Decoder(_TaggedUpdate).decode
 _type_of_tag = UPDATE_TYPES.get
 
 

@@ -93,14 +93,14 @@ class Seal:
         return taken
 
 
-class Source(Protocol):
+class _ByteSource(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
 class Unsealing(io.RawIOBase):
     """What was sealed, read in order. Its end is an end only where `Seal.finish` put it."""
 
-    def __init__(self, source: Source, passphrase: Secret, name: str) -> None:
+    def __init__(self, source: _ByteSource, passphrase: Secret, name: str) -> None:
         self._source = source
         self._name = name
         self._open = memoryview(b"")

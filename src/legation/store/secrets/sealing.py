@@ -51,7 +51,7 @@ class WrappedKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed(WrappedKey):
+class SealedValue(WrappedKey):
     """Three columns of a row; only `body` grows, by 28 bytes over the plain value."""
 
     body: bytes
@@ -87,17 +87,17 @@ class Sealer:
     def current_key_id(self) -> str:
         return self._ring.current.id
 
-    def seal(self, plain: bytes | memoryview, bound: Sequence[str]) -> Sealed:
+    def seal(self, plain: bytes | memoryview, bound: Sequence[str]) -> SealedValue:
         """`bound` is what it belongs to: purpose, workspace, owner, version."""
         key = self._random(KEY_BYTES)
         body = _encrypt(_cipher(key), self._random, plain, _binding("body", bound))
         wrapped = self._wrap(key, bound)
-        return Sealed(wrapped.key_id, wrapped.wrapped_key, body)
+        return SealedValue(wrapped.key_id, wrapped.wrapped_key, body)
 
-    def open(self, sealed: Sealed, bound: Sequence[str]) -> bytes:
+    def open(self, sealed: SealedValue, bound: Sequence[str]) -> bytes:
         return _decrypt(_cipher(self._unwrap(sealed, bound)), sealed.body, _binding("body", bound))
 
-    def rewrap(self, sealed: Sealed, bound: Sequence[str]) -> Sealed:
+    def rewrap(self, sealed: SealedValue, bound: Sequence[str]) -> SealedValue:
         wrapped = self.rewrap_key(sealed, bound)
         return replace(sealed, key_id=wrapped.key_id, wrapped_key=wrapped.wrapped_key)
 

@@ -26,7 +26,7 @@ from legation.store.database.transaction import (
 from legation.store.secrets.keys import KeyRing, Keys, derive, key_bytes
 from legation.store.secrets.sealing import (
     DataKey,
-    Sealed,
+    SealedValue,
     Sealer,
     WrappedKey,
     check_value,
@@ -116,7 +116,7 @@ class Vault:
 
     async def _open(self, workspace: str, owner: str, bundle_id: str) -> tuple[bytes, bytes]:
         row = await self._database.read(_find, workspace, owner, bundle_id)
-        sealed = Sealed(row["key_id"], row["wrapped_key"], row["body"])
+        sealed = SealedValue(row["key_id"], row["wrapped_key"], row["body"])
         plain = self._sealer.open(sealed, vault_bound(workspace, owner, bundle_id))
         return plain[:1], plain[1:]
 

@@ -19,7 +19,7 @@ Confidence = Annotated[float, Meta(ge=0, le=1)]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class SnakeShape(msgspec.Struct, frozen=True, kw_only=True):
     pass
 
 
@@ -28,7 +28,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A member that is misspelt is refused, never ignored."""
 
 
-class ApprovalView(Shape):
+class ApprovalView(SnakeShape):
     id: str
     agent_id: str
     tool: str
@@ -52,14 +52,14 @@ class ApprovalView(Shape):
     why: str | None = None  # in words, where it ended without an answer
 
 
-class RecentTrace(Shape):
+class RecentTrace(SnakeShape):
     trace_id: str
     tool: str
     policy: str | None
     timestamp: str
 
 
-class ActiveGrant(Shape):
+class ActiveGrant(SnakeShape):
     id: str
     agent: str
     tools: str
@@ -90,7 +90,7 @@ class Approve(Resolution):
     params: Mapping[str, Value] | None = None
 
 
-class GroupAnswered(Shape):
+class GroupAnswered(SnakeShape):
     """Of all pending ones that ask for the very same. `refused`: those that the caller may not answer."""
 
     answered: list[str]
@@ -125,7 +125,7 @@ class GrantView(ActiveGrant):
     session_id: str | None = None  # the one session that it covers; null: every one
 
 
-class TraceEntry(Shape):
+class TraceEntry(SnakeShape):
     """One call, joined from its steps. `params` is null after it was purged; `digest` stays."""
 
     trace_id: str
@@ -152,7 +152,7 @@ class TraceEntry(Shape):
     approved_by_name: str | None = None  # of the person who answered
 
 
-class TraceStep(Shape):
+class TraceStep(SnakeShape):
     """One step as it stands in the chain, with its hash."""
 
     server: str
@@ -177,13 +177,13 @@ class TraceDetail(TraceEntry, kw_only=True):
     result: Value  # what the tool answered, where Legation called it; null after it was purged
 
 
-class ChainHead(Shape):
+class ChainHead(SnakeShape):
     server: str
     seq: int
     hash: str
 
 
-class ChainReport(Shape):
+class ChainReport(SnakeShape):
     """`problems` is empty where every step and all content that is there is as it was written."""
 
     server: str
@@ -202,7 +202,7 @@ class ToolCallBody(Body):
     session_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
 
-class ToolReturned(Shape):
+class ToolReturned(SnakeShape):
     """`result` is what the tool answered, as it is."""
 
     result: Value
@@ -218,7 +218,7 @@ class DecideBody(ToolCallBody, kw_only=True):
     cwd: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
 
 
-class Considered(Shape):
+class Considered(SnakeShape):
     """What would happen to the call now. Nothing is run, counted or recorded."""
 
     action: Literal["allow", "deny", "supervisor", "human_approval"]
@@ -231,14 +231,14 @@ class Considered(Shape):
     limit: str | None  # the limit that would stop it
 
 
-class PolicyRules(Shape):
+class PolicyRules(SnakeShape):
     name: str
     agent: str
     place: str
     rules: list[str]
 
 
-class PolicyInfo(Shape):
+class PolicyInfo(SnakeShape):
     """`problem`: why the newest edit is not in force."""
 
     version: str
@@ -247,7 +247,7 @@ class PolicyInfo(Shape):
     problem: str | None
 
 
-class ExplainStep(Shape):
+class ExplainStep(SnakeShape):
     policy: str
     rule: str | None
     outcome: str
@@ -272,7 +272,7 @@ class ReplayBody(Body):
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
 
 
-class Replayed(Shape):
+class Replayed(SnakeShape):
     trace_id: str
     timestamp: str
     agent_id: str
@@ -283,7 +283,7 @@ class Replayed(Shape):
     now_rule: str
 
 
-class Replay(Shape):
+class Replay(SnakeShape):
     """`changed` are the calls that would be decided otherwise, the newest first, at most 1000 of them."""
 
     version: str
@@ -295,7 +295,7 @@ class Replay(Shape):
     changed: list[Replayed]
 
 
-class RuleHits(Shape):
+class RuleHits(SnakeShape):
     """`last_at` null: never in that time."""
 
     policy_rule: str
