@@ -132,7 +132,7 @@ class JsonlBackend:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
-            whole = end_of_last_line(fd, size)
+            whole = _end_of_last_line(fd, size)
             if whole < size:
                 os.ftruncate(fd, whole)
                 os.fsync(fd)
@@ -299,7 +299,7 @@ def load_path(folder: Path, stream: str) -> Path:
 def stream_info(folder: Path, stream: str) -> StreamInfo:
     side, path = read_side(folder, stream), events_path(folder, stream)
     load = read_load(folder, stream)
-    last = last_event(path)
+    last = _last_event(path)
     head = max(last.seq if last else 0, side.head)
     if load is not None and head >= load.last:
         side = load.side
@@ -307,7 +307,7 @@ def stream_info(folder: Path, stream: str) -> StreamInfo:
         head = min(head, load.first - 1)
     first_seq = side.first_seq
     if not first_seq:
-        first = first_event(path)
+        first = _first_event(path)
         first_seq = first.seq if first else 1
     return StreamInfo(stream, side.workspace, side.state, first_seq, head, bytes(side.meta), side.earlier)
 
@@ -331,7 +331,7 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
 
 
 def _has(path: Path, load: _Load) -> bool:
-    last = last_event(path)
+    last = _last_event(path)
     return last is not None and last.seq >= load.last
 
 
@@ -406,20 +406,20 @@ def _next_line(fd: int, offset: int) -> int | None:
     return None
 
 
-def first_event(path: Path) -> Event | None:
+def _first_event(path: Path) -> Event | None:
     events = read_events(path, 0, _CHUNK, lambda _: None)
     return events[0] if events else None
 
 
-def last_event(path: Path) -> Event | None:
+def _last_event(path: Path) -> Event | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        end = end_of_last_line(fd, os.fstat(fd).st_size)
+        end = _end_of_last_line(fd, os.fstat(fd).st_size)
         while end > 0:
-            start = end_of_last_line(fd, end - 1)
+            start = _end_of_last_line(fd, end - 1)
             event = _try_decode(os.pread(fd, end - 1 - start, start))
             if event:
                 return event
@@ -429,7 +429,7 @@ def last_event(path: Path) -> Event | None:
         os.close(fd)
 
 
-def end_of_last_line(fd: int, size: int) -> int:
+def _end_of_last_line(fd: int, size: int) -> int:
     """The offset just behind the last newline before `size`; 0 when there is none."""
     while size > 0:
         start = max(0, size - _CHUNK)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from legation.errors import InvalidParams
-from legation.wire.acp.updates import AnyToolCall, Diff, ToolKind
+from legation.wire.acp.updates import Diff, ToolCallPatch, ToolKind
 
 MAX_DEPTH = 200
 """Of nested arguments. Text that just fits the decoder's stack must not overflow a deeper caller's later on."""
@@ -140,7 +140,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def from_tool_call(
         cls,
         agent: str,
-        call: AnyToolCall,
+        call: ToolCallPatch,
         *,
         cwd: str,
         home: str | None = None,
@@ -151,7 +151,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Raises InvalidParams where the arguments are nested too deep, or name too many places, to be judged: the caller
         refuses the call.
         """
-        params, tool = _params(call), _tool(call)
+        params, tool = _params(call), tool_of(call)
         if deeper_than(MAX_DEPTH, params):
             raise InvalidParams(
                 f"cannot judge a tool call of {agent} whose arguments are nested deeper than {MAX_DEPTH}: refuse it"
@@ -194,7 +194,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def kind_of(call: AnyToolCall) -> ToolKind:
+def kind_of(call: ToolCallPatch) -> ToolKind:
     """What shows a change is an edit, however harmless its agent calls it."""
     if call.kind in EFFECTLESS and any(isinstance(item, Diff) for item in call.content or ()):
         return "edit"
@@ -266,7 +266,8 @@ def _inside(value: object) -> Iterable[object]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _tool(call: AnyToolCall) -> str:
+def tool_of(call: ToolCallPatch) -> str:
+    """The one name of the tool that is called."""
     if call.name:
         return tool_name(call.name)
     # A title is free text, and of a shell call it is often the model's own command line: only the
@@ -276,7 +277,7 @@ def _tool(call: AnyToolCall) -> str:
     return call.kind or "other"
 
 
-def _params(call: AnyToolCall) -> Mapping[str, object]:
+def _params(call: ToolCallPatch) -> Mapping[str, object]:
     given = call.raw_input
     if isinstance(given, Mapping):
         return given

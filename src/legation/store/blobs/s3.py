@@ -68,7 +68,7 @@ class S3Blobs:
     def __init__(
         self, url: str, *, access_key: Secret | None = None, secret_key: Secret | None = None
     ) -> None:
-        self._store: S3Store = open_bucket(url, access_key, secret_key)
+        self._store: S3Store = _open_bucket(url, access_key, secret_key)
         self._secret_key = secret_key or _from_environment()
         self._heeds_conditions: bool | None = None
         self._probing = asyncio.Lock()
@@ -136,7 +136,7 @@ class S3Blobs:
         answer = {"content-disposition": disposition(filename or key.rsplit("/", 1)[-1])}
         if content_type is not None:
             answer["content-type"] = content_type
-        return with_answer(url, answer, self._secret_key)
+        return _with_answer(url, answer, self._secret_key)
 
     async def _put(self, counted: _Counted, attributes: dict[str, str]) -> None:
         with _told(f"store blob {counted.key}"):
@@ -297,7 +297,7 @@ class BucketAddress:
     region: str | None
 
 
-def parse_address(url: str) -> BucketAddress:
+def _parse_address(url: str) -> BucketAddress:
     try:
         address = urlsplit(url)
         query = dict(parse_qsl(address.query, keep_blank_values=True, strict_parsing=bool(address.query)))
@@ -316,8 +316,8 @@ def parse_address(url: str) -> BucketAddress:
     return BucketAddress(address.netloc, prefix, endpoint, query.get("region"))
 
 
-def open_bucket(url: str, access_key: Secret | None, secret_key: Secret | None) -> S3Store:
-    place = parse_address(url)
+def _open_bucket(url: str, access_key: Secret | None, secret_key: Secret | None) -> S3Store:
+    place = _parse_address(url)
     if (access_key is None) != (secret_key is None):
         raise ConfigInvalid(
             "cannot use S3 with half a credential: give both the access key and the secret key"
@@ -366,7 +366,7 @@ class _Fixed:
         }
 
 
-def with_answer(url: str, headers: Mapping[str, str], secret_key: Secret) -> str:
+def _with_answer(url: str, headers: Mapping[str, str], secret_key: Secret) -> str:
     """Sign an address again, with headers that S3 is to answer with (AWS Signature Version 4, query form): `obstore` signs
     one but cannot add `response-content-disposition`. `headers` by their small names, such as `content-type`. Day, region
     and key id are read from the address itself."""

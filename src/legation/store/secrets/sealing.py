@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Final
 
@@ -96,10 +96,6 @@ class Sealer:
 
     def open(self, sealed: SealedValue, bound: Sequence[str]) -> bytes:
         return _decrypt(_cipher(self._unwrap(sealed, bound)), sealed.body, _binding("body", bound))
-
-    def rewrap(self, sealed: SealedValue, bound: Sequence[str]) -> SealedValue:
-        wrapped = self.rewrap_key(sealed, bound)
-        return replace(sealed, key_id=wrapped.key_id, wrapped_key=wrapped.wrapped_key)
 
     def new_data_key(self, bound: Sequence[str]) -> tuple[WrappedKey, DataKey]:
         """One for each run; store the wrapped one, and delete it to destroy every page."""

@@ -72,7 +72,7 @@ class Vault:
     INV-V3  After `destroy` no row, and on SQLite no byte, is left. docs/vault.md says what may outlive it on Postgres
             and in backups.
 
-    `…_within` is a part of a transaction of the caller's: `id = yield from vault.put_within(...)`."""
+    `put_within` is a part of a transaction of the caller's: `id = yield from vault.put_within(...)`."""
 
     def __init__(self, database: Database, sealer: Sealer, clock: Clock) -> None:
         self._database = database
@@ -121,22 +121,14 @@ class Vault:
         return plain[:1], plain[1:]
 
     async def destroy(self, workspace: str, owner: str, bundle_id: str) -> None:
-        await self._database.transact(self.destroy_within, workspace, owner, bundle_id)
+        await self._database.transact(_destroy, workspace, owner, bundle_id)
         await self._database.scrub()
-
-    def destroy_within(self, workspace: str, owner: str, bundle_id: str) -> Transaction[None]:
-        if not (yield _VAULT.destroy(id=bundle_id, workspace=workspace, owner=owner)):
-            raise _absent(bundle_id)
 
     async def destroy_all(self, workspace: str, owner: str) -> int:
         """How many there were: none is no error, so that a cleanup can be repeated."""
-        destroyed = await self._database.transact(self.destroy_all_within, workspace, owner)
+        destroyed = await self._database.transact(_destroy_all, workspace, owner)
         await self._database.scrub()
         return destroyed
-
-    def destroy_all_within(self, workspace: str, owner: str) -> Transaction[int]:
-        rows = yield _VAULT.destroy_all(workspace=workspace, owner=owner)
-        return len(rows)
 
     async def rewrap_all(self, progress: Callable[[int], None] = lambda _done: None) -> int:
         """Bundles and content keys, under the current vault key."""
@@ -154,6 +146,15 @@ def _find(workspace: str, owner: str, bundle_id: str) -> Transaction[Row]:
     if row is None:
         raise _absent(bundle_id)
     return row
+
+
+def _destroy(workspace: str, owner: str, bundle_id: str) -> Transaction[None]:
+    if not (yield _VAULT.destroy(id=bundle_id, workspace=workspace, owner=owner)):
+        raise _absent(bundle_id)
+
+
+def _destroy_all(workspace: str, owner: str) -> Transaction[int]:
+    return len((yield _VAULT.destroy_all(workspace=workspace, owner=owner)))
 
 
 def _absent(bundle_id: str) -> NotFound:

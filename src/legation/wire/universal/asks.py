@@ -43,12 +43,12 @@ def fields_of(schema: Mapping[str, object] | None) -> tuple[FormField, ...]:
     return tuple(_field(str(name), each) for name, each in properties.items() if isinstance(each, Mapping))
 
 
-def asked_question(question: QuestionAsked) -> shapes.Question:
+def _asked_question(question: QuestionAsked) -> shapes.Question:
     fields = fields_of(question.requested_schema)
     return shapes.Question(question.id, _prompt(question, fields), _options(fields), None, "requested")
 
 
-def answered_question(asked: shapes.Question | None, answer: QuestionAnswered) -> shapes.Question:
+def _answered_question(asked: shapes.Question | None, answer: QuestionAnswered) -> shapes.Question:
     """`asked` is None where the question is not in the log that was read."""
     accepted = answer.outcome == "accepted"
     return shapes.Question(
@@ -165,11 +165,11 @@ class Asks:
         out.emit("permission.resolved", data, synthetic=True, raw=True)
 
     def question_asked(self, out: Outbox, asked: QuestionAsked) -> None:
-        data = self._questions[asked.id] = asked_question(asked)
+        data = self._questions[asked.id] = _asked_question(asked)
         out.emit("question.requested", data, raw=True)
 
     def question_answered(self, out: Outbox, answer: QuestionAnswered) -> None:
-        data = answered_question(self._questions.pop(answer.id, None), answer)
+        data = _answered_question(self._questions.pop(answer.id, None), answer)
         out.emit("question.resolved", data, synthetic=True, raw=True)
 
 

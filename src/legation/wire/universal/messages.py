@@ -209,7 +209,7 @@ class MessageEnvelope(msgspec.Struct, frozen=True, omit_defaults=True):
 _block_decoder: Final = msgspec.json.Decoder(ContentBlock)
 
 
-def message_part(part: shapes.Part, tool: str, *, failed: bool) -> MessagePart | None:
+def _message_part(part: shapes.Part, tool: str, *, failed: bool) -> MessagePart | None:
     """`tool` is the name of the tool that the item is about. A status says nothing that a message could."""
     match part:
         case shapes.ItemText(text=text):
@@ -392,7 +392,7 @@ class MessageProjector:
             return UnknownEvent(LogRow.of(projected.cause))
         failed = item.status == "failed"
         tool = self._tools.get(item.native_item_id or "", "")
-        parts = [message_part(part, tool, failed=failed) for part in item.content]
+        parts = [_message_part(part, tool, failed=failed) for part in item.content]
         if item.kind == "tool_call":
             self._note_name(item)
         if failed and projected.synthetic:

@@ -98,7 +98,7 @@ def _commands(update: AvailableCommandsUpdate) -> ItemLabel:
     return ItemLabel("commands", ", ".join(command.name for command in update.available_commands))
 
 
-def setup_words(facts: SetupFacts) -> list[ItemLabel]:
+def _setup_words(facts: SetupFacts) -> list[ItemLabel]:
     words = [ItemLabel("mode", facts.modes.current_mode_id)] if facts.modes is not None else []
     return [*words, *([_config(facts)] if facts.config_options is not None else [])]
 
@@ -418,7 +418,7 @@ class Projector:
             self._show("status", words(payload))
 
     def _setup(self, facts: SetupFacts) -> None:
-        self._show("status", *setup_words(facts))
+        self._show("status", *_setup_words(facts))
 
     def _unrecognized(self, update: Unrecognized) -> None:
         self._speech.end(self._out)

@@ -37,7 +37,7 @@ from legation.wire.universal.output import (
 # What stands around the text of a message's chunks: mostly the same from one chunk to the next, so that only the text
 # has to be read.
 #
-# INV-U7  Nobody can tell: what a mold reads is what a whole reading gives. A text is a JSON string in a place where, as
+# INV-U7  Nobody can tell: what a template reads is what a whole reading gives. A text is a JSON string in a place where, as
 #         was tried, one string is as good as another.
 
 Chunk = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | CompactionSummaryChunk
@@ -83,17 +83,17 @@ def template_of(event: Event, chunk: Chunk) -> ChunkTemplate | None:
     return ChunkTemplate(event.type, event.span, before, after) if is_the_text and tried == expected else None
 
 
-def whole_text(event: Event, chunk: Chunk) -> memoryview:
+def _whole_text(event: Event, chunk: Chunk) -> memoryview:
     """The JSON string of a text that is cut in the digest, as it stands in the event, of which no copy is made; empty if
     it cannot be told."""
-    mold = template_of(msgspec.structs.replace(event, raw=event.digest, span=WHOLE), chunk)
+    template = template_of(msgspec.structs.replace(event, raw=event.digest, span=WHOLE), chunk)
     before, behind = event.span
     end = len(event.raw) - behind
-    if mold is None or not (
-        event.raw.startswith(mold.before, before) and event.raw.endswith(mold.after, 0, end)
+    if template is None or not (
+        event.raw.startswith(template.before, before) and event.raw.endswith(template.after, 0, end)
     ):
         return memoryview(b"")
-    literal = memoryview(event.raw)[before + len(mold.before) - 1 : end - len(mold.after) + 1]
+    literal = memoryview(event.raw)[before + len(template.before) - 1 : end - len(template.after) + 1]
     try:
         _skim(literal)
     except jsontext.READ_ERRORS:
@@ -112,14 +112,14 @@ def part_of(block: ContentBlock) -> shapes.Part:
             return shapes.ItemImage(
                 block.uri or f"data:{block.mime_type};base64,{block.data}", block.mime_type
             )
-        case ResourceLink(uri=uri) if (path := path_of(uri)) is not None:
+        case ResourceLink(uri=uri) if (path := _path_of(uri)) is not None:
             return shapes.FileRef(path, "read")
         case Unread(value=value):
             return shapes.ItemJson(json_value(value))
     return shapes.ItemJson(json_value(block))
 
 
-def path_of(uri: str) -> str | None:
+def _path_of(uri: str) -> str | None:
     """Of a file: address."""
     if not uri.startswith("file:"):
         return None
@@ -165,7 +165,7 @@ class TextItems:
         "_item_id",
         "_joined",
         "_length",
-        "_mold",
+        "_template",
         "_native_id",
         "_pieces",
         "_size",
@@ -178,25 +178,25 @@ class TextItems:
         self._item_id = ""
         self._pieces: list[Piece] = []
         self._length = self._joined = self._size = 0
-        self._mold: ChunkTemplate | None = None
+        self._template: ChunkTemplate | None = None
         self._head = b""
 
     def copy(self) -> TextItems:
         other = TextItems()
         other._speaker, other._native_id = self._speaker, self._native_id
-        other._item_id, other._mold, other._head = self._item_id, self._mold, self._head
+        other._item_id, other._template, other._head = self._item_id, self._template, self._head
         other._pieces, other._length, other._size = self._pieces, self._length, self._size
         other._joined = self._joined
         return other
 
     def goes_on(self, out: Outbox, event: Event) -> bool:
         """The next chunk of what is being said, if it differs from its first one in the text alone."""
-        mold = self._mold
-        if mold is None or event.type != mold.type or event.span != mold.span or event.digest:
+        template = self._template
+        if template is None or event.type != template.type or event.span != template.span or event.digest:
             return False
         if self._size > MOST_TEXT:
             return False
-        literal = mold.literal(event.raw)
+        literal = template.literal(event.raw)
         try:
             text = read_text(literal)
         except jsontext.READ_ERRORS:
@@ -208,13 +208,13 @@ class TextItems:
     def go_on(self, out: Outbox, events: Sequence[Event], start: int) -> list[ProjectedRow]:
         """As `goes_on`, for as many events as do so: a frame each, as `Outbox.delta` would have it."""
         rows: list[ProjectedRow] = []
-        mold = self._mold
-        if mold is None or self._size > MOST_TEXT:
+        template = self._template
+        if template is None or self._size > MOST_TEXT:
             return rows
         if len(self._pieces) != self._length:
             self._own_pieces()
-        keep, literal_of, show = self._pieces.append, mold.literal, rows.append
-        type_, span, head, sequence = mold.type, mold.span, self._head, out.sequence
+        keep, literal_of, show = self._pieces.append, template.literal, rows.append
+        type_, span, head, sequence = template.type, template.span, self._head, out.sequence
         size = self._size
         for at in range(start, len(events)):
             event = events[at]
@@ -241,10 +241,10 @@ class TextItems:
         if self._speaker is not speaker or self._native_id != native_id or self._size > MOST_TEXT:
             self.end(out)
             self._begin(out, speaker, native_id)
-            self._mold = None if out.cause.digest else template_of(out.cause, chunk)
-            self._head = out.delta_head(self._item_id, native_id) if self._mold else b""
+            self._template = None if out.cause.digest else template_of(out.cause, chunk)
+            self._head = out.delta_head(self._item_id, native_id) if self._template else b""
         block = chunk.content
-        whole = whole_text(out.cause, chunk) if out.cause.digest else b""
+        whole = _whole_text(out.cause, chunk) if out.cause.digest else b""
         if whole:
             self._add(whole)
             head = out.delta_head(self._item_id, native_id)
@@ -268,7 +268,7 @@ class TextItems:
             return
         content = tuple(_parts(self._pieces[: self._length], thinks=speaker.thinks))
         out.emit("item.completed", self._item(speaker, content, "completed"), synthetic=True)
-        self._speaker = self._mold = None
+        self._speaker = self._template = None
         self._pieces, self._length, self._joined, self._size = [], 0, 0, 0
 
     def _add(self, piece: Piece, size: int | None = None) -> None:

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET
 
 from legation.wire.acp.updates import (
-    AnyToolCall,
     Content,
     Diff,
     Terminal,
@@ -24,7 +23,7 @@ from legation.wire.acp.updates import (
     ToolCallUpdate,
     merged,
 )
-from legation.wire.action import tool_name
+from legation.wire.action import tool_of
 from legation.wire.universal import shapes
 from legation.wire.universal.output import Outbox, embedded, json_text, json_value
 from legation.wire.universal.text_items import part_of
@@ -84,28 +83,16 @@ def _line(mark: str, line: str) -> str:
     return f"{mark}{line}" if line.endswith("\n") else f"{mark}{line}\n\\ No newline at end of file\n"
 
 
-# What a tool call is called, what it was given and what came of it, as parts of items.
-
 _WRITING: Final = frozenset(("edit", "delete", "move"))
 
 
-def name_of(call: AnyToolCall) -> str:
-    """The name that a permission for it has: `Action.tool`."""
-    if call.name:
-        return tool_name(call.name)
-    # Only the unmistakable form of an MCP tool counts; the title of a shell call is the model's own text.
-    if call.title and call.kind != "execute" and (named := tool_name(call.title)) != call.title:
-        return named
-    return call.kind or "other"
-
-
-def call_parts(call: AnyToolCall) -> tuple[shapes.Part, ...]:
+def _call_parts(call: ToolCallPatch) -> tuple[shapes.Part, ...]:
     given = {} if call.raw_input is UNSET or call.raw_input is None else call.raw_input
-    part = shapes.ItemToolCall(name_of(call), json_text(given), call.tool_call_id)
+    part = shapes.ItemToolCall(tool_of(call), json_text(given), call.tool_call_id)
     return (part, shapes.ItemLabel(call.title, call.kind)) if call.title else (part,)
 
 
-def output_of(call: AnyToolCall) -> str:
+def _output_of(call: ToolCallPatch) -> str:
     """Its text; where it shows none, what the tool gave back."""
     texts = [
         each.content.text
@@ -119,11 +106,11 @@ def output_of(call: AnyToolCall) -> str:
     return call.raw_output if isinstance(call.raw_output, str) else json_text(call.raw_output)
 
 
-def result_parts(call: AnyToolCall, output: str) -> tuple[shapes.Part, ...]:
+def _result_parts(call: ToolCallPatch, output: str) -> tuple[shapes.Part, ...]:
     return (shapes.ItemToolResult(call.tool_call_id, output), *_shown(call), *_located(call))
 
 
-def _shown(call: AnyToolCall) -> Iterator[shapes.Part]:
+def _shown(call: ToolCallPatch) -> Iterator[shapes.Part]:
     """All of its content that is no text."""
     for each in call.content or ():
         match each:
@@ -140,7 +127,7 @@ def _shown(call: AnyToolCall) -> Iterator[shapes.Part]:
                 yield shapes.ItemJson(json_value(unread.value))
 
 
-def _located(call: AnyToolCall) -> Iterator[shapes.FileRef]:
+def _located(call: ToolCallPatch) -> Iterator[shapes.FileRef]:
     changed = {each.path for each in call.content or () if isinstance(each, Diff)}
     action: shapes.FileAction = "write" if call.kind in _WRITING else "read"
     for path in dict.fromkeys(location.path for location in call.locations or ()):
@@ -254,7 +241,7 @@ def _advanced(
 ) -> _ToolItem:
     """Exactly one of the events emitted here carries the update itself."""
     status = call.known.status or ""
-    output = output_of(call.known) if status in _STARTED else call.shown
+    output = _output_of(call.known) if status in _STARTED else call.shown
     if status in _ENDED:
         return _ended(out, call, output, _ENDED[status])
     if output != call.shown:
@@ -310,7 +297,7 @@ def _patch(update: ToolCall | ToolCallUpdate) -> ToolCallPatch:
 
 def _call_item(call: _ToolItem, status: shapes.ItemStatus) -> shapes.ItemEvent:
     native = call.known.tool_call_id
-    item = shapes.Item(call.item_id, native, None, "tool_call", "assistant", call_parts(call.known), status)
+    item = shapes.Item(call.item_id, native, None, "tool_call", "assistant", _call_parts(call.known), status)
     return shapes.ItemEvent(item)
 
 
@@ -319,6 +306,6 @@ def _result_item(call: _ToolItem, status: shapes.ItemStatus, *, whole: bool = Fa
     native = call.known.tool_call_id
     content: tuple[shapes.Part, ...] = (shapes.ItemToolResult(native, call.shown),)
     if whole:
-        content = result_parts(call.known, call.shown)
+        content = _result_parts(call.known, call.shown)
     item = shapes.Item(call.result_id, native, call.item_id, "tool_result", "tool", content, status)
     return shapes.ItemEvent(item)
