@@ -165,11 +165,11 @@ class TextItems:
         "_item_id",
         "_joined",
         "_length",
-        "_template",
         "_native_id",
         "_pieces",
         "_size",
         "_speaker",
+        "_template",
     )
 
     def __init__(self) -> None:
