@@ -32,7 +32,7 @@ class LocalMcp(RequestBody, tag_field="type", tag="local", kw_only=True):
 
 
 class RemoteMcp(RequestBody, tag_field="type", tag="remote", kw_only=True):
-    """An MCP server at an address. The last three are sandbox-agent's: none may say anything, see `host/launch.py`."""
+    """An MCP server at an address. The last three are sandbox-agent's: none may say anything."""
 
     url: str
     transport: Literal["http", "sse"] | None = None
