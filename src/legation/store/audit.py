@@ -100,7 +100,7 @@ def page(workspace: str, after: str | None, limit: int) -> Transaction[list[Audi
 
 
 def names_of(users: Iterable[str]) -> Transaction[dict[str, str]]:
-    """What people are called now, by their ids: for whoever reads what they did."""
+    """The names that people have now, by their ids: for whoever reads what they did."""
     ids = sorted(set(users))
     if not ids:
         return {}

@@ -1,4 +1,4 @@
-"""What an event log needs of a store: durable batches in, pages of events out.
+"""Stores of an event log, as the log sees them: durable batches in, pages of events out.
 
 A backend is used from one writer thread (`commit`) and one reader thread (everything else); the numbers, the
 order and the subscribers are the log's business.
@@ -30,7 +30,7 @@ class StreamInfo:
     earlier: tuple[int, ...] = ()  # where the generations before it begin, the oldest first
 
     def begun_at(self, seq: int) -> tuple[int, ...]:
-        """Where the earlier generations begin once another begins at `seq`: one that is empty is none."""
+        """The beginnings of the earlier generations once another begins at `seq`: one that is empty is none."""
         return (*self.earlier, self.first_seq) if self.first_seq < seq else self.earlier
 
 

@@ -160,7 +160,7 @@ def _place(path: Path, folder: Path) -> str:
 
 
 def forget_broken_backups(folder: Path) -> None:
-    """What a killed server left of one: copies of what may have been destroyed since. Only by the folder's owner."""
+    """Delete what a killed server left of a backup: copies of what may have been destroyed since. Only for the folder's owner."""
     for copies in folder.glob(f"{COPIES}*"):
         shutil.rmtree(copies, ignore_errors=True)
 
@@ -342,7 +342,7 @@ def _owned(folder: Path) -> Iterator[None]:
 
 
 def undo_cut_off(folder: Path) -> None:
-    """What a restore was about to replace when it was killed is back in its place."""
+    """Put back what a restore was about to replace when it was killed."""
     folder = Path(os.path.realpath(folder))
     if (old := cut_off(folder)) is not None:
         old.rename(folder)
@@ -357,7 +357,7 @@ def _must_be_free(folder: Path, *, replace: bool) -> None:
 
 
 def _put_back(manifest: Manifest, fresh: Path) -> dict[str, Path]:
-    """What the owner wrote into the data folder goes to its place there; of the rest, where it was, by its name here."""
+    """Put what the owner wrote into the data folder to its place there; return where the rest was, by its name here."""
     outside: dict[str, Path] = {}
     for name, place in manifest.places.items():
         parts, target = PurePosixPath(place).parts, fresh / place
@@ -487,7 +487,8 @@ def _check_databases(copy: Path, fresh: Path) -> None:
 
 
 def _check_keys(copy: Path, fresh: Path, known_keys: Collection[str] | None) -> None:
-    """Where nothing is sealed, the key of today will do: the note of the key of then is taken out."""
+    """Refuse a copy that is sealed with keys that are not here. Where nothing is sealed, the key of today will do: the note of
+    the key of then is taken out."""
     if not (fresh / DATABASE).exists():
         return
     with closing(sqlite3.connect(fresh / DATABASE)) as connection:
@@ -553,7 +554,7 @@ def _swap(fresh: Path, folder: Path, now_ms: int | None) -> Path | None:
 
 
 def _tidied(old: Path) -> Path | None:
-    """What earlier restores replaced goes beside it; of a folder in which nothing was, nothing is kept."""
+    """Put what earlier restores replaced beside it; delete a folder in which nothing was."""
     with suppress(OSError):
         for older in sorted((old / REPLACED).iterdir()):
             older.rename(old.with_name(older.name))

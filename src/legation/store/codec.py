@@ -1,4 +1,4 @@
-"""How an event is stored: one line of JSON, in every backend.
+"""Stored events: each is one line of JSON, in every backend.
 
     {"seq":7,"at":1794774823123,"type":"agent-message-chunk","raw":{...}}
 
@@ -167,12 +167,12 @@ def _length_of_run(events: Sequence[Event], start: int) -> int:
 
 
 def reference(stream: str) -> bytes:
-    """How every reference to that stream begins: a comma, the number there and a bracket follow."""
+    """The beginning of every reference to that stream: a comma, the number there and a bracket follow."""
     return b"[%b" % msgspec.json.encode(stream)
 
 
 def split_reference(raw: bytes) -> tuple[bytes, int]:
-    """How it begins, and the number."""
+    """The beginning of a reference, and the number."""
     begin, _, number = raw.rpartition(b",")
     return begin, int(number[:-1])
 

@@ -132,7 +132,7 @@ def take(workspace: str, name: str, limit: Limit, now_ms: int, cost: int = 1) ->
 
 
 def forget_full(now_ms: int) -> Transaction[int]:
-    """How many it forgot: at most `FORGET_BATCH`, so call again while it is that many."""
+    """Forget what is over, at most `FORGET_BATCH` rows; return how many: call again while it is that many."""
     rows = yield _BUCKETS.forget_full(now=now_ms, limit=FORGET_BATCH)
     return len(rows)
 
@@ -163,7 +163,7 @@ def put(
 
 
 def forget(now_ms: int) -> Transaction[int]:
-    """How many it forgot: at most `FORGET_BATCH`, so call again while it is that many."""
+    """Forget what is over, at most `FORGET_BATCH` rows; return how many: call again while it is that many."""
     rows = yield _COUNTERS.forget(now=now_ms, limit=FORGET_BATCH)
     return len(rows)
 
@@ -223,7 +223,7 @@ class Window(msgspec.Struct, frozen=True, array_like=True):
         return Window(self.at, slots)
 
     def until(self, span: int) -> int:
-        """When it is as good as empty, by any server's clock."""
+        """The time when it is as good as empty, by any server's clock."""
         return (self.slots[-1][0] if self.slots else self.at) + span + SKEW_MS
 
 

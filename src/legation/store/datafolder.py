@@ -1,4 +1,5 @@
-"""What is where in the data folder; all of it is its owner's alone. `server.json` is named in `wire/api/server.py`."""
+"""Names in the data folder, and the folders there: all of it is its owner's alone. `server.json` is named in
+`wire/api/server.py`."""
 
 import os
 import stat
@@ -35,8 +36,8 @@ def make_folder(path: Path) -> None:
 
 
 def new_mode(above: int | Path) -> int:
-    """Of a folder that is made in this one for an agent or a caller: as usual, but its owner's alone where that is, as in
-    the data folder, whatever the umask."""
+    """The mode of a folder that is made in this one for an agent or a caller: as usual, but its owner's alone where that is, as
+    in the data folder, whatever the umask."""
     return 0o777 if stat.S_IMODE(os.stat(above).st_mode) & 0o077 else _OWN  # noqa: PTH116 - of a descriptor, too
 
 
@@ -64,7 +65,7 @@ def _close(path: Path, depth: int) -> None:
 
 
 def restore_prefix(folder: Path) -> str:
-    """Of the names of new data folders that are on their way into the place of `folder`."""
+    """The beginning of names of new data folders that are on their way into the place of `folder`."""
     return f".{folder.name}-restore-"
 
 

@@ -56,7 +56,7 @@ class ForbiddenPlaces:
 
     @classmethod
     def in_force(cls, settings: Settings, environ: Mapping[str, str]) -> ForbiddenPlaces:
-        """Whoever has a file opened must not decide by it what agents may do, nor what the server is."""
+        """The places of a server: a caller who has a file opened must not decide by it what agents may do, nor what the server is."""
         named = (
             config_file(environ),
             settings.policy,
@@ -93,21 +93,21 @@ class ForbiddenPlaces:
         return bool(session) and self._workspace in (None, workspace)
 
     def check_name(self, parts: Parts) -> None:
-        """Of an absolute path, whether something is there or not."""
+        """Refuse an absolute path by its name, whether something is there or not."""
         if not self._is_open(parts) and self._is_named(parts):
             raise _refusal()
 
     def check_above(self, parts: Parts) -> None:
-        """Of a name that is to go, or to be given to something: what is in it would be one of ours by its name."""
+        """Refuse a name that is to go, or to be given to something, if what is in it would be one of ours by its name."""
         if any(_begins(own, parts) for own in (*self._names(), *self._links())):
             raise _refusal()
 
     def check(self, status: os.stat_result) -> None:
-        """Of what is there. A file with several names may be one of ours under another."""
+        """Refuse what is there, by what it is: a file with several names may be one of ours under another."""
         self.look().check(status)
 
     def check_open(self, fd: int) -> os.stat_result:
-        """Of what was opened, before anything is done with it; what it is."""
+        """Refuse what was opened, before anything is done with it; else return what it is."""
         status = os.fstat(fd)
         self.check(status)
         with suppress(OSError):  # a system without it has only what was found on the way
@@ -115,7 +115,7 @@ class ForbiddenPlaces:
         return status
 
     def check_folder(self, folder: Path) -> None:
-        """Of a folder that somebody wants to work in: neither one of ours, nor in one, by any name."""
+        """Refuse a folder to work in that is one of ours, or in one, by any name."""
         real = Path(os.path.realpath(folder))
         self.check_name(real.parts)
         looked = self.look()
@@ -129,14 +129,14 @@ class ForbiddenPlaces:
             raise _refusal()
 
     def check_session(self, folders: Iterable[Path]) -> None:
-        """Of the folders that a session is to work in."""
+        """Refuse folders for a session to work in."""
         real = [Path(os.path.realpath(each)) for each in folders]
         forbidden = self.of_session(real)
         for folder in real:
             forbidden.check_folder(folder)
 
     def check_tree(self, status: os.stat_result) -> None:
-        """Of a folder that is to go, with everything in it: none of ours may be in there."""
+        """Refuse to have a folder go, with everything in it, if one of ours is in there."""
         self.check(status)
         names = (*self._names(), *self._links())
         above = {Path(*own[:count]) for own in names for count in range(1, len(own))}
@@ -169,7 +169,7 @@ class ForbiddenPlaces:
         return [place for each in self._data() for place in (each, *left_beside(each))]
 
     def _roots(self) -> list[Path]:
-        """What is there, or would be: each place by its own name and by the one that its links lead to."""
+        """The places that are there, or would be, each by its own name and by the one that its links lead to."""
         found = dict.fromkeys(self._data_roots())
         for each in self._files:
             linked = (Path(os.path.realpath(link)) for link in _links_in(each))
@@ -180,7 +180,7 @@ class ForbiddenPlaces:
         return (each.parts for each in self._roots())
 
     def _links(self) -> Iterator[Parts]:
-        """Whoever could replace a link on the way to one of ours would replace what it leads to."""
+        """The links on the way to ours: to replace one is to replace what it leads to."""
         for each in (*self._folders, *self._files):
             yield from _links_on_the_way(each)
         for each in self._files:

@@ -482,7 +482,7 @@ class JsonlReader:
     def batches(
         self, after: int, on_malformed: Callable[[bytes], None], *, follow: bool = False
     ) -> Iterator[list[Event]]:
-        """What is above `after`; with `follow`, also what comes until the stream is closed or its owner ends."""
+        """Events above `after`; with `follow`, also what comes until the stream is closed or its owner ends."""
         while True:
             more_to_come = follow and self.being_written()  # asked first: what is written before that is read
             events = self.read(after, on_malformed)

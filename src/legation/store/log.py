@@ -185,7 +185,7 @@ class EventLog:
 
     @property
     def pending_bytes(self) -> int:
-        """What was appended and is not on the disk yet."""
+        """Bytes that were appended and are not on the disk yet."""
         return self._pending_bytes
 
     async def room(self) -> None:
@@ -329,7 +329,7 @@ class Writer:
         self._save_the_rest()
 
     def _gather(self) -> list[Op]:
-        """What waits, up to a strict one; sleeps until there is something, or until it is time to try again."""
+        """Take what waits, up to a strict one; sleep until there is something, or until it is time to try again."""
         fresh: list[Op] = []
         try:
             op = self.queue.get(timeout=self._retry if self._unsaved else None)

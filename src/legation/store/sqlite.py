@@ -237,7 +237,7 @@ class SqliteBackend:
                 run(_INSERT_PART, (op.blob, op.number, op.body, stream_id))
 
     def _pages(self, op: Append | Replace) -> list[Page]:
-        """Of what is not stored. From now on the stream's head is what it will be then."""
+        """Pages of the events that are not stored. From now on the stream's head is what it will be then."""
         stream_id, head = self._heads.get(op.stream) or self._head(op.stream)
         fresh = [event for event in op.events if event.seq > head]
         if fresh:

@@ -1,4 +1,4 @@
-"""How Legation opens SQLite: write-ahead log, durable at every commit, the file private to its owner."""
+"""SQLite files: with a write-ahead log, durable at every commit, private to their owner."""
 
 import os
 import sqlite3

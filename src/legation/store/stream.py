@@ -43,7 +43,7 @@ NO_META = b"{}"  # of a stream of which nothing was noted, or nothing is left
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """What `append` returns: the numbers given. Await it to know that the events are durable."""
+    """The numbers that `append` gave. Await it to know that the events are durable."""
 
     stream: Stream
     first_seq: int
@@ -77,7 +77,7 @@ class ReservedEvent:
 
 
 class Numbered(NamedTuple):
-    """What takes the place of what a stream shows, with its numbers; made by `Stream.number`."""
+    """Events that are to take the place of what a stream shows, with their numbers; made by `Stream.number`."""
 
     events: list[Event]
 
@@ -153,13 +153,13 @@ class Stream:
             await first.filled.wait()
 
     def fill(self) -> None:
-        """What is reserved is taken as it is: nobody will find out more."""
+        """Take what is reserved as it is: nobody will find out more."""
         for each in list(self._line):
             if isinstance(each, ReservedEvent):
                 each.fill()
 
     def advance(self, *more: Op) -> None:
-        """What stands in line goes on its way to the disk, in order, up to the first place that is not filled."""
+        """Send what stands in line on its way to the disk, in order, up to the first reserved event that is not filled."""
         self._line += more
         while self._line:
             first = self._line[0]
@@ -205,7 +205,7 @@ class Stream:
         return GenerationRange(self, 1, None)
 
     def starts(self) -> tuple[int, ...]:
-        """Where each generation begins."""
+        """The first number of each generation."""
         return (*self._earlier, self.floor)
 
     async def number(self, drafts: Sequence[Draft]) -> Numbered:
@@ -409,7 +409,7 @@ class Stream:
 
     @property
     def deleted(self) -> bool:
-        """Why it ended: else the log was closed, and the stream goes on when that is open again."""
+        """Deletion is why it ended; else the log was closed, and the stream goes on when that is open again."""
         return self._state == "deleted"
 
     @property

@@ -92,7 +92,7 @@ class TrustedFolders:
         return any(_beneath(around, each.path) for each in trusted)
 
     def add(self, new: TrustedFolder) -> TrustedFolder:
-        """What `checked` made. One that is trusted already stays as it is."""
+        """Trust a folder that `checked` made. One that is trusted already stays as it is."""
         with files.sole_writer(self._path):
             others = []
             for each in self.all():
@@ -165,7 +165,7 @@ def _beneath(path: str | Path, folder: str) -> bool:
 
 
 def _inode(path: str) -> int | None:
-    """Of a folder; None where there is none."""
+    """The inode of a folder; None where there is none."""
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

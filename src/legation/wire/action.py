@@ -95,13 +95,13 @@ _COMMAND_LOOKS: Final = re.compile(
 
 
 def sort_of(name: str) -> Sort | None:
-    """What an argument of that name is taken for, wherever it stands."""
+    """The sort that an argument of that name is taken for, wherever it stands."""
     plain = _plain(name)
     return _SORT_OF.get(plain) or _SORT_OF.get(plain.removesuffix("s"))
 
 
 def looks_like(text: str) -> Sort | None:
-    """What a text under a name that says nothing could be: a path, a command or an address; None where none of it."""
+    """The sort that a text under a name that says nothing could be: a path, a command or an address; None where none of it."""
     text = text.strip()  # many a tool does so
     if _URL_LOOKS.fullmatch(text):
         return "url"
@@ -188,14 +188,14 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return () if self.command is None else (self.command, *self.other_commands)
 
     def digest(self, policy_version: str = "") -> str:
-        """What an approval is bound to: who does what with which arguments, under which policy."""
+        """The digest that an approval is bound to: who does what with which arguments, under which policy."""
         bound = {"agent": self.agent, "tool": self.tool, "params": self.params, "policy": policy_version}
         text = json.dumps(bound, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def kind_of(call: ToolCallPatch) -> ToolKind:
-    """What shows a change is an edit, however harmless its agent calls it."""
+    """The kind of a call; one that shows a change is an edit, however harmless its agent calls it."""
     if call.kind in EFFECTLESS and any(isinstance(item, Diff) for item in call.content or ()):
         return "edit"
     return call.kind or "other"
@@ -328,7 +328,7 @@ class _Arguments:
                 self._value(inner, sort or sort_of(key) or above, name, plain, words)
 
     def _further_words(self, value: object, at: str) -> None:
-        """Of a command: a list is judged with it, word by word. Whether whoever runs it does so too is not known."""
+        """Judge a list of a command's further words with it, one by one. Whether whoever runs it does so too is not known."""
         if isinstance(value, list | tuple) and any(
             self._is_line(before, word) for before, word in pairwise(("", *value))
         ):
@@ -476,7 +476,7 @@ _EACH: Final = 16  # that a text costs besides its own, however short it is
 
 
 def _words(value: object) -> str | None:
-    """Of a command; None where it is none. A string is one as the shell would read it."""
+    """The words of a command as one line; None where it is none. A string is one as the shell would read it."""
     if isinstance(value, str):
         return value or None
     if (

@@ -60,7 +60,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Unasked(msgspec.Struct, frozen=True):
-    """What the rules would have said of something that an agent did and asked nobody about; whether that ends its turn."""
+    """The rules' word on something that an agent did and asked nobody about; whether that ends its turn."""
 
     policy: Literal["allow", "supervisor", "human_approval", "deny"]
     rule: str
@@ -74,8 +74,8 @@ class Approver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What an approver found out about an ask before it is told to anybody: `expires_at` is when there will be no answer
-    any more, in epoch milliseconds, None where it cannot tell. `decide` goes on from there, with the ask as it was told."""
+    """An approver's findings about an ask before it is told to anybody: `expires_at` is when there will be no answer any more,
+    in epoch milliseconds, None where it cannot tell. `decide` goes on from there, with the ask as it was told."""
 
     expires_at: int | None
     decide: Callable[[Ask], Awaitable[Decision]]
@@ -112,7 +112,7 @@ class ApproveAll:
 
 
 def offers_only_always(options: Iterable[PermissionOption]) -> bool:
-    """Whoever says yes to it says yes to what comes after, too."""
+    """Whether a yes to it is a yes to what comes after, too."""
     kinds = {option.kind for option in options}
     return "allow_always" in kinds and "allow_once" not in kinds
 

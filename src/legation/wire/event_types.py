@@ -83,7 +83,7 @@ class PromptFinished(Payload):
 
     @property
     def cut_by(self) -> str | None:
-        """Why its host cut it off, where it did."""
+        """The reason why its host cut it off, where it did."""
         return self.error.message if self.error is not None and self.error.data == CUT else None
 
 

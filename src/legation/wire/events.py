@@ -66,7 +66,7 @@ class LongNative(bytes):
 
 
 class _Row:
-    """What a draft and an event have in common."""
+    """The payload of a row, numbered or not."""
 
     __slots__ = ()
     raw: bytes
@@ -81,7 +81,7 @@ class _Row:
 
     @property
     def brief(self) -> bytes:
-        """What is decoded: the payload, or its digest where it has one."""
+        """The text that is decoded: the payload, or its digest where it has one."""
         return self.digest or self.payload
 
 
@@ -138,7 +138,7 @@ def params_draft(session_id: str, update: bytes, native: bytes = b"", type_: str
 
 
 def span_of(params: bytes, update: bytes) -> Span:
-    """Where an update stands in its params. What is found has its very bytes, even if it be said twice there."""
+    """The place of an update in its params. What is found has its very bytes, even if it be said twice there."""
     last = len(params) - len(update) - 1  # where it begins if it is the last member, as agents write it
     before = last if params.startswith(update, last) else params.find(update)
     return before, len(params) - before - len(update)

@@ -1,4 +1,4 @@
-"""Who asks: what any credential becomes before anything is decided about its request."""
+"""Principals: what any credential becomes before anything is decided about its request."""
 
 import re
 from dataclasses import dataclass

@@ -83,7 +83,7 @@ class Blobs(Protocol):
         """In the order of their keys."""
 
     async def delete_prefix(self, prefix: str) -> int:
-        """How many were deleted."""
+        """Delete what is beneath; return how many that were."""
 
     async def link(
         self, key: str, *, expires_in: int, filename: str | None = None, content_type: str | None = None

@@ -184,7 +184,7 @@ class NewBlob:
             raise Conflict(f"{what}: its key begins with that of another; choose another key") from None
 
     def drop(self) -> None:
-        """Where it was not placed, nothing is left of it."""
+        """Leave nothing of it, unless it was placed."""
         if self._fd >= 0:
             _drop_temporary(self._root, self._fd, self._name)
             self._fd = -1
@@ -308,7 +308,7 @@ def _opened(root: Path, folders: Sequence[str], *, make: bool = False) -> Iterat
 
 
 def _info(key: str, status: os.stat_result, sha256: str | None = None) -> BlobInfo:
-    """Whatever is not a regular file counts as absent."""
+    """FileNotFoundError for whatever is not a regular file: it counts as absent."""
     if not stat.S_ISREG(status.st_mode):
         raise FileNotFoundError(errno.ENOENT, "not a regular file")
     return BlobInfo(key, status.st_size, status.st_mtime_ns // 1_000_000, sha256)

@@ -149,7 +149,7 @@ class S3Blobs:
             )
 
     async def _put_if_absent(self, counted: _Counted, attributes: dict[str, str]) -> None:
-        """Where the server does not heed the condition, two that store at the same moment can both succeed."""
+        """Store it only if there is none. With a server that does not heed the condition, two at the same moment can both succeed."""
         from obstore.exceptions import AlreadyExistsError
 
         key = counted.key
@@ -193,7 +193,7 @@ class S3Blobs:
 
 
 class _Counted:
-    """What is being stored: its size and digest are known when it has passed."""
+    """Content that is being stored: its size and digest are known when it has passed."""
 
     def __init__(self, key: str, data: Content) -> None:
         self.key = key

@@ -1,4 +1,4 @@
-"""What a user may do at this moment: read anew for every request, so that a change bites at once."""
+"""Rights of a user at this moment: read anew for every request, so that a change bites at once."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ SQL = Queries("users")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Of one user in one workspace; `role` is None for who is not a member, or does not exist there."""
+    """The rights of one user in one workspace; `role` is None for who is not a member, or does not exist there."""
 
     user: str
     role: Role | None
@@ -47,7 +47,7 @@ def read_standing(row: Row) -> Standing:
 
 
 def level_with(scopes: frozenset[Scope], level: Level) -> Level:
-    """Whoever may not approve decides nothing, as whatever it presents itself."""
+    """The level that counts with these scopes: who may not approve decides nothing, as whatever it presents itself."""
     return level if "approve" in scopes else 0
 
 

@@ -63,7 +63,7 @@ def create(
 
 
 def expiry_of(principal: Principal) -> Transaction[int | None]:
-    """When the caller's credential ends by itself; None for whatever does not, or is no token."""
+    """The time when the caller's credential ends by itself; None for what does not, or is no token."""
     if principal.kind != "token":
         return None
     row = only((yield SQL.token_by_id(workspace=principal.workspace, id=principal.id)))
@@ -87,7 +87,7 @@ def revoke_of(workspace: str, user: str, now_ms: int) -> Transaction[int]:
 
 
 def principal_of(hash: bytes, now_ms: int) -> Transaction[Principal | None]:  # noqa: A002
-    """Whom a token stands for now. None tells nothing of why: unknown, revoked, expired, or its maker is gone."""
+    """The principal that a token stands for now. None tells nothing of why: unknown, revoked, expired, or its maker is gone."""
     row = only((yield SQL.token_by_hash(hash=hash)))
     return None if row is None else _principal(row, now_ms)
 
@@ -121,7 +121,7 @@ def _principal(row: Row, now_ms: int) -> Principal | None:
 
 
 def note_uses(uses: Mapping[str, int]) -> Transaction[None]:
-    """When each token was last used, by its id."""
+    """Note when each token was last used, by its id."""
     for token, at in uses.items():
         yield SQL.note_use(id=token, at=at)
 

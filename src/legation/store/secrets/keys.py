@@ -67,7 +67,7 @@ class Keys:
 
 
 class BadKey(Exception):
-    """What is wrong with a key, and what to write instead; never the key."""
+    """A key that cannot be used: what is wrong with it, and what to write instead; never the key."""
 
 
 def new_key_text() -> str:
@@ -79,7 +79,7 @@ def encode(key: bytes) -> str:
 
 
 def key_bytes(secret: Secret) -> bytes:
-    """Of a key that was read by this module: all of them are kept in one spelling."""
+    """The bytes of a key that was read by this module: all of them are kept in one spelling."""
     return base64.urlsafe_b64decode(secret.reveal() + "=")
 
 

@@ -98,7 +98,7 @@ class _ByteSource(Protocol):
 
 
 class Unsealing(io.RawIOBase):
-    """What was sealed, read in order. Its end is an end only where `Seal.finish` put it."""
+    """A sealed file, read in order. Its end is an end only where `Seal.finish` put it."""
 
     def __init__(self, source: _ByteSource, passphrase: Secret, name: str) -> None:
         self._source = source

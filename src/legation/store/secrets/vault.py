@@ -108,7 +108,7 @@ class Vault:
         return {name: Secret(value, name) for name, value in _decode(plain).items()}
 
     async def open_bytes(self, workspace: str, owner: str, bundle_id: str) -> bytes:
-        """What was put as bytes."""
+        """Open a bundle that was put as bytes."""
         kind, plain = await self._open(workspace, owner, bundle_id)
         if kind != _BYTES:
             raise Conflict(f"cannot open {bundle_id} as bytes: it holds named secrets; use open")
@@ -125,7 +125,7 @@ class Vault:
         await self._database.scrub()
 
     async def destroy_all(self, workspace: str, owner: str) -> int:
-        """How many there were: none is no error, so that a cleanup can be repeated."""
+        """Destroy all bundles of an owner; return how many there were. None is no error, so that a cleanup can be repeated."""
         destroyed = await self._database.transact(_destroy_all, workspace, owner)
         await self._database.scrub()
         return destroyed
@@ -136,7 +136,7 @@ class Vault:
 
 
 def keys_in_use() -> Transaction[dict[str, int]]:
-    """How many bundles and content keys each vault key wraps, by the key's id."""
+    """The number of bundles and content keys that each vault key wraps, by the key's id."""
     rows = yield _VAULT.keys_in_use()
     return {row["key_id"]: row["uses"] for row in rows}
 
@@ -336,7 +336,7 @@ class Rewrapper:
         self._unopened = 0
 
     async def run(self, progress: Callable[[int], None]) -> int:
-        """How many it re-wrapped; `progress` hears of it after every batch."""
+        """Wrap all anew; return how many that were. `progress` hears of it after every batch."""
         after = ""
         while rows := await self._database.read(_bundles, self._current, after):
             await self._write([*self._rewrapped(rows, self._bundle)], progress)

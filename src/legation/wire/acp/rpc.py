@@ -66,7 +66,7 @@ class CancelRequestNotification(Shape):
 
 
 class AgentMethod(StrEnum):
-    """What a client calls."""
+    """Methods that a client calls."""
 
     INITIALIZE = "initialize"
     AUTHENTICATE = "authenticate"
@@ -84,7 +84,7 @@ class AgentMethod(StrEnum):
 
 
 class ClientMethod(StrEnum):
-    """What an agent calls."""
+    """Methods that an agent calls."""
 
     SESSION_UPDATE = "session/update"
     REQUEST_PERMISSION = "session/request_permission"

@@ -147,7 +147,7 @@ AnyToolCall: TypeAlias = ToolCallPatch
 
 
 def merged(before: ToolCallPatch, update: ToolCallPatch) -> ToolCallPatch:
-    """What is known of a tool call after an update: permission requests often repeat only a part of it."""
+    """A tool call as it is known after an update: permission requests often repeat only a part of it."""
     known = {field: getattr(before, field) for field in ToolCallPatch.__struct_fields__}
     for field in known:
         value = getattr(update, field)

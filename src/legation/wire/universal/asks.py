@@ -36,7 +36,7 @@ class FormField(msgspec.Struct, frozen=True):
 
 
 def fields_of(schema: Mapping[str, object] | None) -> tuple[FormField, ...]:
-    """What an agent's schema asks for, as far as it can be read."""
+    """The fields that an agent's schema asks for, as far as it can be read."""
     properties = (schema or {}).get("properties")
     if not isinstance(properties, Mapping):
         return ()
@@ -108,7 +108,7 @@ def _described(field: FormField) -> str:
 
 
 def _options(fields: tuple[FormField, ...]) -> tuple[str, ...]:
-    """Of the one field; beside it there may be room for words of one's own, as agents name it."""
+    """The options of the one field; beside it there may be room for words of one's own, as agents name it."""
     first, *others = fields or (None,)
     if first is None or any(other.name != f"{first.name}_custom" for other in others):
         return ()
@@ -132,7 +132,7 @@ _GRANT: Final = "grant:"  # what a grant's own approvals are decided by
 
 
 class _AskedPermission(msgspec.Struct, frozen=True):
-    """What its answer must say again, and which options would allow it for ever."""
+    """A permission that was asked for: what its answer must say again, and which options would allow it for ever."""
 
     tool: str
     for_ever: tuple[str, ...] = ()

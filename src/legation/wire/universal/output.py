@@ -1,4 +1,4 @@
-"""What a projection gives out: numbered, and encoded where it is wanted.
+"""Output of a projection: numbered, and encoded where it is wanted.
 
 INV-U1  Numbers are dense and depend on the log alone.
 INV-U2  Each event of the log stands as `raw` in at most one projected event.
@@ -136,7 +136,7 @@ class ProjectedRow(Event, frozen=True, gc=False):
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """Of a long one, or of one without a frame: what it is together."""
+        """The parts that a long one, or one without a frame, is together."""
         return (self.raw, self.native, *self.rest) if self.rest else (self.raw,)
 
 
@@ -148,7 +148,7 @@ def framed(row: ProjectedRow) -> ProjectedRow:
 
 
 def join_frames(rows: Sequence[Event]) -> bytes:
-    """Of rows that have frames."""
+    """Join rows that have frames."""
     parts: list[bytes] = []
     for row in cast(Sequence[ProjectedRow], rows):
         if row.native:
@@ -239,8 +239,8 @@ def _holed(value: object, texts: list[memoryview]) -> object:
 
 
 def filled(encode: Callable[[_S], bytes], value: _S) -> list[bytes]:
-    """What is encoded, in parts: long texts that are JSON already are every second one, and not copied. Nothing where that
-    cannot be done."""
+    """Encode in parts: long texts that are JSON already are every second one, and not copied. Nothing where that cannot be
+    done."""
     texts: list[memoryview] = []
     holed = cast(_S, _holed(value, texts))
     try:
@@ -406,7 +406,7 @@ class Outbox:
         )
 
     def delta_head(self, item_id: str, native_id: str | None) -> bytes:
-        """What all deltas of an item have in common: of a hundred events ninety-nine are deltas."""
+        """The beginning that all deltas of an item have in common: of a hundred events ninety-nine are deltas."""
         session = self._session
         names = (session.session_id, session.native_session_id, item_id, native_id)
         return _DELTA_HEAD % tuple(json_bytes(name) for name in names)  # lone surrogates too

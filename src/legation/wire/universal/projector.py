@@ -348,7 +348,7 @@ class Projector:
         self._asks.permission_answered(self._out, answer)
 
     def _unasked(self, effect: UnaskedEffect) -> None:
-        """Where a reader of any kind looks for what went wrong."""
+        """Tell it as an error: there a reader of any kind looks for what went wrong."""
         what = f"{effect.title}: done, and nobody had allowed it"
         data = shapes.Error(what, "unasked_effect", json_value(effect))
         self._out.emit("error", data, synthetic=True, raw=True)

@@ -52,8 +52,8 @@ read_text = msgspec.json.Decoder(str).decode
 
 
 class ChunkTemplate(msgspec.Struct, frozen=True):
-    """Of events of that type and span: `before` ends with the quote before the text, `after` begins with the one behind
-    it."""
+    """The text around the text, in events of that type and span: `before` ends with the quote before it, `after` begins with
+    the one behind it."""
 
     type: str
     span: Span
@@ -61,7 +61,7 @@ class ChunkTemplate(msgspec.Struct, frozen=True):
     after: bytes
 
     def literal(self, raw: bytes) -> bytes:
-        """What may be the JSON string of the text: `read_text` says whether it is. Empty if it cannot be."""
+        """The JSON string that may be the text: `read_text` says whether it is. Empty if it cannot be."""
         if raw.startswith(self.before) and raw.endswith(self.after):
             return raw[len(self.before) - 1 : len(raw) - len(self.after) + 1]
         return b""
@@ -120,7 +120,7 @@ def part_of(block: ContentBlock) -> shapes.Part:
 
 
 def _path_of(uri: str) -> str | None:
-    """Of a file: address."""
+    """The path of a file: address."""
     if not uri.startswith("file:"):
         return None
     try:
@@ -281,7 +281,7 @@ class TextItems:
             self._join_some()
 
     def _join_some(self) -> None:
-        """What is shared with copies stays as it is."""
+        """Join the pieces that are not joined yet. What is shared with copies stays as it is."""
         fresh = _joined(self._pieces[self._joined : self._length])
         self._pieces = [*self._pieces[: self._joined], *fresh]
         self._length = self._joined = len(self._pieces)
