@@ -27,7 +27,7 @@ from legation.wire.principal import AGENT_NAME_RULE, Principal, is_agent_name
 
 
 def agent_of(principal: Principal, named: str | None) -> str:
-    """`named`: what the body says."""
+    """The agent that a call is asked for. `named`: what the body says."""
     if principal.agent is not None:
         if named not in (None, principal.agent):
             raise Forbidden(
@@ -60,7 +60,7 @@ STOPPING: Final = "stopping"  # why an approval was cancelled, in its trace
 
 
 class Unanswered(TimedOut):
-    """Nobody answered the approval in time: silence is no consent."""
+    """The approval was not answered in time: silence is no consent."""
 
     @property
     def status(self) -> Status:
@@ -97,7 +97,7 @@ class ToolCutOff(_Quiet, Unavailable):
 
 
 def refused(ruling: DoorResult, why: str | None) -> LegationError:
-    """Of a ruling that did not pass. `why`: for what an approval was cancelled, as its trace has it."""
+    """The error of a ruling that did not pass. `why`: for what an approval was cancelled, as its trace has it."""
     words = ruling.message or ruling.reason
     data = _about(ruling)
     if ruling.limit is not None:
@@ -118,7 +118,7 @@ def refused(ruling: DoorResult, why: str | None) -> LegationError:
 
 
 def failed(ruling: DoorResult, returned: ToolReturn) -> LegationError:
-    """Of a call that passed and came to no result."""
+    """The error of a call that passed and came to no result."""
     data = _about(ruling)
     data["status"] = returned.tool_status if isinstance(returned, Failed) else None
     kind = _KINDS.get(returned.status_code, ToolFailed)

@@ -142,7 +142,7 @@ async def _read(response: httpx2.Response, most: int, *, cut: bool = False) -> b
 
 
 def _useless(status: int, how: str) -> Failed:
-    """It answered, so that its work is probably done; but there is no result to give."""
+    """The failure of a tool that answered, so that its work is probably done; but there is no result to give."""
     return Failed(status_code=502, tool_status=status, error=f"it answered {status} {how}")
 
 
@@ -153,7 +153,7 @@ KEPT: Final = 32  # connections without a call
 
 
 def new_transport() -> httpx2.AsyncHTTPTransport:
-    """For all tools: connections are kept by address. A call never waits for another's connection."""
+    """A transport for all tools: connections are kept by address. A call never waits for another's connection."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=KEPT, keepalive_expiry=KEEP_ALIVE)
     return httpx2.AsyncHTTPTransport(verify=True, limits=limits, retries=0)
 
@@ -243,7 +243,7 @@ def with_query(url: str, params: Mapping[str, object]) -> str:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Nothing for null: an argument that is not there."""
+    """Texts of an argument; none for null, which is one that is not there."""
     for each in value if isinstance(value, list) else (value,):
         if isinstance(each, str):
             yield each

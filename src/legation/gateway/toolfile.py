@@ -233,7 +233,7 @@ class ToolReader:
 
 
 def _fault(url: object) -> str | None:
-    """What is wrong with an address; the words hold nothing of it, there may be a password in it."""
+    """Say what is wrong with an address; the words hold nothing of it, there may be a password in it."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         return "is no address"
     try:

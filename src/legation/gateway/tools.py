@@ -43,11 +43,11 @@ class Tool(Protocol):
 
     @property
     def folder(self) -> str | None:
-        """Where its relative paths begin."""
+        """The folder in which its relative paths begin."""
 
     @property
     def arguments(self) -> Mapping[str, Sort]:
-        """What its owner says that they are, by name."""
+        """The sorts of its arguments, as its owner tells them, by name."""
 
     async def call(self, action: Action, token: EffectToken) -> ToolReturn:
         """The effect, once. A failure is a `Returned` too; words of the tool are in it without our secrets."""
@@ -67,7 +67,7 @@ def action_for(agent: str, tool: str, kind: ToolKind, params: Mapping[str, objec
 
 
 def facts_of(tool: Tool | None, folder: str | None = None) -> Facts:
-    """Of a call of the tool; `folder` in place of its own. None: nobody knows it here."""
+    """Facts of a call of the tool; `folder` in place of its own. None: nobody knows it here."""
     place = folder or (tool.folder if tool else None)
     return Facts(workspace=place, cwd=place, declared=tool.arguments if tool else {})
 
@@ -111,7 +111,7 @@ _SAMPLED: Final = "01"  # the call is on record here, so that a record of it fur
 
 
 def trace_id_of(header: str | None) -> str | None:
-    """None without one, and of a malformed one: the standard says to go on as if there were none."""
+    """Read the trace id; None without one, and of a malformed one: the standard says to go on as if there were none."""
     found = _HEADER.fullmatch(header or "")
     if found is None or (found["version"] == "00" and found["more"]):
         return None
@@ -121,7 +121,7 @@ def trace_id_of(header: str | None) -> str | None:
 
 
 def traceparent(trace_id: str) -> str:
-    """For whom we call: a span of its own in the trace."""
+    """The header for whom we call: a span of its own in the trace."""
     return f"00-{trace_id}-{secrets.token_hex(8)}-{_SAMPLED}"
 
 
@@ -129,7 +129,7 @@ REMEMBERED: Final = 10_000  # more than begin in the time that it takes to put a
 
 
 class TraceIds:
-    """Of one server. The newest are remembered: a call that begins is not on record yet, nor is it if its caller left."""
+    """Trace ids of one server. The newest are remembered: a call that begins is not on record yet, nor is it if its caller left."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], None] = {}
@@ -159,7 +159,7 @@ class TraceIds:
         )
 
     def _remember(self, key: tuple[str, str]) -> bool:
-        """Whether it is new."""
+        """Remember an id, and tell whether it is new."""
         if key in self._newest:
             return False
         self._newest[key] = None
@@ -194,7 +194,7 @@ class Toolbox:
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """Of all headers: what no log may show."""
+        """Secrets of all headers: what no log may show."""
         return tuple({secret for spec in self._specs for secret in spec.secrets})
 
     async def __aenter__(self) -> Self:
@@ -213,7 +213,7 @@ class Toolbox:
             await self._transport.aclose()
 
     def get(self, name: str) -> Tool | None:
-        """By its exact name."""
+        """Find a tool by its exact name."""
         return self._tools.get(name)
 
     def find(self, name: str) -> Tool:
