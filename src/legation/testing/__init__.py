@@ -1,1 +1,1 @@
-"""What Legation's own tests stand on, shipped for yours; it uses the public API only."""
+"""Help for tests: Legation's own stand on it, and it is shipped for yours. It uses the public API only."""

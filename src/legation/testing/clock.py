@@ -50,7 +50,7 @@ class FakeClock:
                 alarm.set_result(None)
 
     def set_wall(self, now_ms: int) -> None:
-        """As somebody who changes the date of the machine: monotonic time does not notice."""
+        """Change the date of the machine: monotonic time does not notice."""
         self._start_ms = now_ms - round(self._elapsed * 1000)
 
     async def until_sleeping(self, count: int = 1) -> None:

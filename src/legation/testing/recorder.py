@@ -89,7 +89,7 @@ _SHORTEST_INSIDE: Final = 8  # characters of an id that is looked for inside lon
 
 
 def kind_of(message: object) -> tuple[str, ...]:
-    """What kind of line it is: its method, type and subtype, or that it is an answer."""
+    """The kind of a line: its method, type and subtype, or that it is an answer."""
     if not isinstance(message, Mapping):
         return ("text",)
     words = [str(message[name]) for name in _NAMES if isinstance(message.get(name), str)]
@@ -375,7 +375,7 @@ class _RecordedChild(Child):
 
 
 def _places(command: Command) -> dict[str, str]:
-    """As they are named and as they really are: agents tell either."""
+    """Folders as they are named and as they really are: agents tell either."""
     known = {
         sys.prefix: "/py",
         str(Path(command.argv[0]).parent) if command.argv else "": "/a",

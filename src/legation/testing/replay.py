@@ -36,7 +36,7 @@ NO_PID: Final = 2**30  # beyond what any kernel gives: whoever signals it reache
 
 
 class ReplayMismatch(AssertionError):
-    """What the driver wrote and what the recording foresaw are not the same."""
+    """The driver wrote something else than the recording foresaw."""
 
 
 class Replay:
@@ -188,7 +188,7 @@ class ReplayedChild(Child):
         return Exit(0, None)
 
     async def _met(self, expected: object) -> bool:
-        """Whether the driver wrote one of its kind before it left."""
+        """Wait for a line of its kind, and tell whether the driver wrote one before it left."""
         try:
             async with asyncio.timeout(self._within):
                 while (found := self._taken(expected)) is None:
@@ -228,7 +228,7 @@ class ReplayedChild(Child):
         return Exit(code, None) if code >= 0 else Exit(None, -code)
 
     async def _until_left(self, *, stopped: bool) -> None:
-        """Not longer than a test lasts: whoever holds the child stops it."""
+        """Wait until the child is left, not longer than a test lasts: whoever holds it stops it."""
         while not (self._stopped or (self._closed and not stopped)):
             await self._changed()
 

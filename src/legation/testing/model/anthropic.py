@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
-from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult, objects
+from legation.testing.model.request import (
+    CHARACTERS_PER_TOKEN,
+    Frame,
+    Message,
+    ModelRequest,
+    Role,
+    ToolResult,
+    declared_tools,
+    new_id,
+    objects,
+    read_body,
+    schema_at,
+    text_of,
+)
 from legation.testing.model.script import (
     Cut,
     Failure,
     Pause,
     Reply,
+    Said,
     Stall,
     StopReason,
     StreamError,
@@ -41,7 +54,6 @@ _STOPS: Mapping[StopReason, str] = {
     "max-tokens": "max_tokens",
     "refusal": "refusal",
 }
-_CHARACTERS_PER_TOKEN = 4  # the usual rule of thumb; a count only has to grow with the text
 _SIGNATURE = "c2NyaXB0ZWQ="  # thinking comes signed; agents send it back unread
 
 
@@ -51,7 +63,7 @@ class AnthropicWire:
 
     def fixed(self, request: HttpRequest) -> HttpAnswer | None:
         if request.method == "POST" and request.path.endswith("/v1/messages/count_tokens"):
-            return HttpAnswer(200, {"input_tokens": len(request.body) // _CHARACTERS_PER_TOKEN})
+            return HttpAnswer(200, {"input_tokens": len(request.body) // CHARACTERS_PER_TOKEN})
         if request.method != "GET" or _is_of_openai(request):
             return None
         if request.path.endswith("/v1/models"):
@@ -84,10 +96,7 @@ class AnthropicWire:
         yield _event("message_stop")
 
     def whole(self, request: ModelRequest, reply: Reply) -> HttpAnswer:
-        broken = next((part for part in reply.parts if isinstance(part, StreamError)), None)
-        if broken:
-            return self.failure(Failure(broken.status, broken.message))
-        content = [_content(part) for part in reply.parts if isinstance(part, Text | Thinking | ToolCall)]
+        content = [_content(part) for part in reply.parts if isinstance(part, Said)]
         stop = _STOPS[reply.stop_reason]
         return HttpAnswer(200, _message(request, content=content, stop=stop, usage=_usage(reply.usage)))
 
@@ -95,9 +104,12 @@ class AnthropicWire:
         if isinstance(failure, TooLong):
             text = f"prompt is too long: {failure.tokens} tokens > {failure.limit} maximum"
             failure = Failure(400, text)
-        headers = {} if failure.retry_after is None else {"retry-after": f"{failure.retry_after:g}"}
-        body = {"type": "error", "error": _error(failure.status, failure.message), "request_id": _new("req")}
-        return HttpAnswer(failure.status, body, headers)
+        body = {
+            "type": "error",
+            "error": _error(failure.status, failure.message),
+            "request_id": new_id("req"),
+        }
+        return HttpAnswer(failure.status, body, failure.headers)
 
 
 def _is_of_openai(request: HttpRequest) -> bool:
@@ -105,7 +117,7 @@ def _is_of_openai(request: HttpRequest) -> bool:
     return "authorization" in request.headers and "anthropic-version" not in request.headers
 
 
-def _block(index: int, part: Text | Thinking | ToolCall, reply: Reply) -> Iterator[Frame]:
+def _block(index: int, part: Said, reply: Reply) -> Iterator[Frame]:
     yield _event("content_block_start", index=index, content_block=_empty(part))
     for delta in _deltas(part, reply.piece):
         yield _event("content_block_delta", index=index, delta=delta)
@@ -114,7 +126,7 @@ def _block(index: int, part: Text | Thinking | ToolCall, reply: Reply) -> Iterat
     yield _event("content_block_stop", index=index)
 
 
-def _deltas(part: Text | Thinking | ToolCall, size: int) -> Iterator[dict[str, object]]:
+def _deltas(part: Said, size: int) -> Iterator[dict[str, object]]:
     match part:
         case Text(text):
             for piece in pieces(text, size):
@@ -128,7 +140,7 @@ def _deltas(part: Text | Thinking | ToolCall, size: int) -> Iterator[dict[str, o
                 yield {"type": "input_json_delta", "partial_json": piece}
 
 
-def _content(part: Text | Thinking | ToolCall) -> dict[str, object]:
+def _content(part: Said) -> dict[str, object]:
     match part:
         case Text(text):
             return {"type": "text", "text": text}
@@ -138,7 +150,7 @@ def _content(part: Text | Thinking | ToolCall) -> dict[str, object]:
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": dict(part.input)}
 
 
-def _empty(part: Text | Thinking | ToolCall) -> dict[str, object]:
+def _empty(part: Said) -> dict[str, object]:
     """The block as a stream announces it, before its deltas."""
     match part:
         case Text():
@@ -153,7 +165,7 @@ def _message(
     request: ModelRequest, *, content: list[dict[str, object]], stop: str | None, usage: dict[str, int]
 ) -> dict[str, object]:
     return {
-        "id": _new("msg"),
+        "id": new_id("msg"),
         "type": "message",
         "role": "assistant",
         "model": request.model,
@@ -191,28 +203,23 @@ def _model(name: str) -> dict[str, object]:
     return {"type": "model", "id": name, "display_name": name, "created_at": "2025-01-01T00:00:00Z"}
 
 
-def _new(prefix: str) -> str:
-    return f"{prefix}_{uuid4().hex[:20]}"
-
-
-# Reading an Anthropic Messages request: the edge where JSON becomes a `ModelRequest`.
+# Requests.
 
 _ROLES: Mapping[object, Role] = {"assistant": "assistant", "system": "system"}
 
 
 def read_request(request: HttpRequest) -> ModelRequest:
     """ValueError where it is none."""
-    body = json.loads(request.body)
-    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
-        raise ValueError("the body is no Messages request")
+    body = read_body(request, "messages", list, "Messages")
     return ModelRequest(
         path=request.path,
         model=str(body.get("model", "")),
         stream=body.get("stream") is True,
-        tools=tuple(str(tool.get("name", "")) for tool in objects(body.get("tools"))),
-        system=_text(body.get("system")),
+        tools=tuple(declared_tools(body)),
+        system=text_of(body.get("system")),
         messages=tuple(_read_message(each) for each in objects(body["messages"])),
-        schema=_schema(body),
+        schema=schema_at(body, "output_config", "format", "schema")
+        or schema_at(body, "output_format", "schema"),
         headers=request.headers,
         body=body,
     )
@@ -221,27 +228,12 @@ def read_request(request: HttpRequest) -> ModelRequest:
 def _read_message(message: Mapping[str, object]) -> Message:
     content = message.get("content")
     results = tuple(_result(each) for each in objects(content) if each.get("type") == "tool_result")
-    return Message(_ROLES.get(message.get("role"), "user"), _text(content), results)
+    return Message(_ROLES.get(message.get("role"), "user"), text_of(content), results)
 
 
 def _result(block: Mapping[str, object]) -> ToolResult:
     return ToolResult(
         id=str(block.get("tool_use_id", "")),
-        text=_text(block.get("content")),
+        text=text_of(block.get("content")),
         is_error=block.get("is_error") is True,
     )
-
-
-def _schema(body: Mapping[str, object]) -> Mapping[str, object] | None:
-    """Of a structured reply: in `output_config.format`, formerly `output_format`."""
-    config = body.get("output_config")
-    shape = config.get("format") if isinstance(config, dict) else body.get("output_format")
-    schema = shape.get("schema") if isinstance(shape, dict) else None
-    return schema if isinstance(schema, dict) else None
-
-
-def _text(content: object) -> str:
-    """Of a string or of the text blocks in a list."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(block["text"]) for block in objects(content) if "text" in block)

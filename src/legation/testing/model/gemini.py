@@ -9,19 +9,23 @@ from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
 from legation.testing.model.request import (
+    CHARACTERS_PER_TOKEN,
     Frame,
     Message,
     ModelRequest,
     Object,
     ToolResult,
     as_object,
+    declared_tools,
     objects,
+    read_body,
 )
 from legation.testing.model.script import (
     Cut,
     Failure,
     Pause,
     Reply,
+    Said,
     Stall,
     StopReason,
     StreamError,
@@ -30,6 +34,7 @@ from legation.testing.model.script import (
     ToolCall,
     TooLong,
     Usage,
+    pieces,
 )
 
 _CALL = re.compile(r"/models/(?P<model>[^/:]+):(?P<verb>streamGenerateContent|generateContent|countTokens)$")
@@ -50,7 +55,6 @@ _STOPS: Mapping[StopReason, str] = {
     "max-tokens": "MAX_TOKENS",
     "refusal": "SAFETY",
 }
-_CHARACTERS_PER_TOKEN = 4  # the usual rule of thumb; a count only has to grow with the text
 _SIGNATURE = "c2NyaXB0ZWQ="  # calls come signed; agents send it back unread
 
 
@@ -61,7 +65,7 @@ class GeminiWire:
     def fixed(self, request: HttpRequest) -> HttpAnswer | None:
         call, listed = _CALL.search(request.path), _LIST.search(request.path)
         if request.method == "POST" and call and call["verb"] == "countTokens":
-            return HttpAnswer(200, {"totalTokens": len(request.body) // _CHARACTERS_PER_TOKEN})
+            return HttpAnswer(200, {"totalTokens": len(request.body) // CHARACTERS_PER_TOKEN})
         if request.method == "GET" and listed and listed["model"]:
             return HttpAnswer(200, _model(listed["model"]))
         if request.method == "GET" and listed:
@@ -92,10 +96,7 @@ class GeminiWire:
         yield _event({**head, "candidates": [last], "usageMetadata": _usage(reply.usage)})
 
     def whole(self, request: ModelRequest, reply: Reply) -> HttpAnswer:
-        broken = next((part for part in reply.parts if isinstance(part, StreamError)), None)
-        if broken:
-            return self.failure(Failure(broken.status, broken.message))
-        parts = [_part(part) for part in reply.parts if isinstance(part, Text | Thinking | ToolCall)]
+        parts = [_part(part) for part in reply.parts if isinstance(part, Said)]
         candidate = _candidate(parts, _STOPS[reply.stop_reason])
         return HttpAnswer(
             200, {**_head(request), "candidates": [candidate], "usageMetadata": _usage(reply.usage)}
@@ -108,26 +109,23 @@ class GeminiWire:
                 f" ({failure.limit})."
             )
             failure = Failure(400, text)
-        error, headers = _error(failure.status, failure.message), {}
+        error = _error(failure.status, failure.message)
         if failure.retry_after is not None:  # its clients read the body, others the header
-            delay = f"{failure.retry_after:g}"
-            error["details"] = [
-                {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{delay}s"}
-            ]
-            headers = {"retry-after": delay}
-        return HttpAnswer(failure.status, {"error": error}, headers)
+            delay = f"{failure.retry_after:g}s"
+            error["details"] = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}]
+        return HttpAnswer(failure.status, {"error": error}, failure.headers)
 
 
-def _pieces(part: Text | Thinking | ToolCall, size: int) -> Iterator[dict[str, object]]:
+def _pieces(part: Said, size: int) -> Iterator[dict[str, object]]:
     """Texts come in pieces, calls whole."""
     if isinstance(part, ToolCall):
         yield _part(part)
         return
-    for start in range(0, len(part.text), size):
-        yield _part(type(part)(part.text[start : start + size]))
+    for piece in pieces(part.text, size):
+        yield _part(type(part)(piece))
 
 
-def _part(part: Text | Thinking | ToolCall) -> dict[str, object]:
+def _part(part: Said) -> dict[str, object]:
     match part:
         case Text(text):
             return {"text": text}
@@ -172,22 +170,17 @@ def _model(name: str) -> dict[str, object]:
     return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods}
 
 
-# Reading a Gemini request: the edge where JSON becomes a `ModelRequest`.
+# Requests.
 
 
 def read_request(request: HttpRequest, model: str, *, stream: bool) -> ModelRequest:
     """ValueError where it is none. The model and whether to stream stand in the path."""
-    body = json.loads(request.body)
-    if not isinstance(body, dict) or not isinstance(body.get("contents"), list):
-        raise ValueError("the body is no Gemini request")
-    functions = (
-        each for tool in objects(body.get("tools")) for each in objects(tool.get("functionDeclarations"))
-    )
+    body = read_body(request, "contents", list, "Gemini")
     return ModelRequest(
         path=request.path,
         model=model,
         stream=stream,
-        tools=tuple(str(function.get("name", "")) for function in functions),
+        tools=tuple(declared_tools(body)),
         system=_text(as_object(body.get("systemInstruction"))),
         messages=tuple(_read_message(each) for each in objects(body["contents"])),
         schema=_schema(as_object(body.get("generationConfig"))),

@@ -1,4 +1,4 @@
-"""As much of an HTTP/1.1 server as a model endpoint needs: one request after the other, whole answers or streams."""
+"""An HTTP/1.1 server, as far as a model endpoint needs one: one request after the other, whole answers or streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HungUp(Exception):
 
 
 class MalformedRequest(Exception):
-    """What came is no HTTP/1.1 request."""
+    """The client sent no HTTP/1.1 request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class HttpConnection:
         await self._write(b"0\r\n\r\n")
 
     def cut(self) -> None:
-        """What was sent still arrives; the end that HTTP asks for does not."""
+        """Break off: what was sent still arrives, the end that HTTP asks for does not."""
         self._writer.close()
 
     def abort(self) -> None:

@@ -7,7 +7,18 @@ from collections.abc import Iterator, Mapping
 from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
-from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult, objects
+from legation.testing.model.request import (
+    Frame,
+    Message,
+    ModelRequest,
+    Role,
+    ToolResult,
+    declared_tools,
+    objects,
+    read_body,
+    schema_at,
+    text_of,
+)
 from legation.testing.model.script import (
     Cut,
     Failure,
@@ -86,9 +97,6 @@ class OpenAiChatWire:
         yield _DONE
 
     def whole(self, request: ModelRequest, reply: Reply) -> HttpAnswer:
-        broken = next((part for part in reply.parts if isinstance(part, StreamError)), None)
-        if broken:
-            return self.failure(Failure(broken.status, broken.message))
         choice = {
             "index": 0,
             "message": _message(reply),
@@ -105,8 +113,7 @@ class OpenAiChatWire:
                 f" resulted in {failure.tokens} tokens. Please reduce the length of the messages."
             )
             return HttpAnswer(400, {"error": {**_error(400, text), "code": "context_length_exceeded"}})
-        headers = {} if failure.retry_after is None else {"retry-after": f"{failure.retry_after:g}"}
-        return HttpAnswer(failure.status, {"error": _error(failure.status, failure.message)}, headers)
+        return HttpAnswer(failure.status, {"error": _error(failure.status, failure.message)}, failure.headers)
 
 
 def _paced(head: Mapping[str, object], deltas: Iterator[dict[str, object]], reply: Reply) -> Iterator[Frame]:
@@ -185,52 +192,30 @@ def _model(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": _CREATED, "owned_by": "scripted"}
 
 
-# Reading a Chat Completions request: the edge where JSON becomes a `ModelRequest`.
+# Requests.
 
 _ROLES: Mapping[object, Role] = {"assistant": "assistant", "system": "system", "developer": "system"}
 
 
 def read_request(request: HttpRequest) -> ModelRequest:
     """ValueError where it is none."""
-    body = json.loads(request.body)
-    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
-        raise ValueError("the body is no Chat Completions request")
+    body = read_body(request, "messages", list, "Chat Completions")
     messages = tuple(_read_message(each) for each in objects(body["messages"]))
     return ModelRequest(
         path=request.path,
         model=str(body.get("model", "")),
         stream=body.get("stream") is True,
-        tools=tuple(_tool(tool) for tool in objects(body.get("tools"))),
+        tools=tuple(declared_tools(body)),
         system="\n".join(message.text for message in messages if message.role == "system"),
         messages=messages,
-        schema=_schema(body),
+        schema=schema_at(body, "response_format", "json_schema", "schema"),
         headers=request.headers,
         body=body,
     )
 
 
 def _read_message(message: Mapping[str, object]) -> Message:
-    text = _text(message.get("content"))
+    text = text_of(message.get("content"))
     if message.get("role") == "tool":  # this wire does not tell whether the call failed
         return Message("user", "", (ToolResult(str(message.get("tool_call_id", "")), text),))
     return Message(_ROLES.get(message.get("role"), "user"), text)
-
-
-def _tool(tool: Mapping[str, object]) -> str:
-    function = tool.get("function")
-    return str(function.get("name", "")) if isinstance(function, Mapping) else ""
-
-
-def _schema(body: Mapping[str, object]) -> Mapping[str, object] | None:
-    """Of a structured reply: `response_format.json_schema.schema`."""
-    shape = body.get("response_format")
-    named = shape.get("json_schema") if isinstance(shape, dict) else None
-    schema = named.get("schema") if isinstance(named, dict) else None
-    return schema if isinstance(schema, dict) else None
-
-
-def _text(content: object) -> str:
-    """Of a string or of the text parts in a list."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(part["text"]) for part in objects(content) if "text" in part)

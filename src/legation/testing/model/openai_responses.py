@@ -8,15 +8,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import count
-from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
-from legation.testing.model.request import Frame, Message, ModelRequest, Role, ToolResult, objects
+from legation.testing.model.request import (
+    Frame,
+    Message,
+    ModelRequest,
+    Role,
+    ToolResult,
+    declared_tools,
+    new_id,
+    objects,
+    read_body,
+    schema_at,
+    text_of,
+)
 from legation.testing.model.script import (
     Cut,
     Failure,
     Pause,
     Reply,
+    Said,
     Stall,
     StopReason,
     StreamError,
@@ -93,46 +105,43 @@ class OpenAiResponsesWire:
         yield event(f"response.{whole['status']}", response=whole)
 
     def whole(self, request: ModelRequest, reply: Reply) -> HttpAnswer:
-        broken = next((part for part in reply.parts if isinstance(part, StreamError)), None)
-        if broken:
-            return self.failure(Failure(broken.status, broken.message))
-        parts = [part for part in reply.parts if isinstance(part, Text | Thinking | ToolCall)]
+        parts = [part for part in reply.parts if isinstance(part, Said)]
         return HttpAnswer(200, _whole(_head(request), [_item(part, request) for part in parts], reply))
 
     def failure(self, failure: Failure | TooLong) -> HttpAnswer:
         if isinstance(failure, TooLong):
             return HttpAnswer(400, _error("invalid_request_error", "context_length_exceeded", _TOO_LONG))
-        headers = {} if failure.retry_after is None else {"retry-after": f"{failure.retry_after:g}"}
         kind, code = _KINDS.get(failure.status, _UNKNOWN_KIND)
         return HttpAnswer(
-            failure.status, _error(kind, code, failure.message or _said(failure.status)), headers
+            failure.status, _error(kind, code, failure.message or _said(failure.status)), failure.headers
         )
 
 
-def _item(part: Text | Thinking | ToolCall, request: ModelRequest) -> _Item:
+def _item(part: Said, request: ModelRequest) -> _Item:
     match part:
         case Text(text):
             content = [{"type": "output_text", "text": text, "annotations": []}]
             return {
                 "type": "message",
-                "id": _new("msg"),
+                "id": new_id("msg"),
                 "status": "completed",
                 "role": "assistant",
                 "content": content,
             }
         case Thinking(text):
             summary = [{"type": "summary_text", "text": text}]
-            return {"type": "reasoning", "id": _new("rs"), "summary": summary, "encrypted_content": _SEALED}
+            return {"type": "reasoning", "id": new_id("rs"), "summary": summary, "encrypted_content": _SEALED}
         case ToolCall():
-            return _call(part, tool_kinds(request.body).get(part.name))
+            tool = declared_tools(request.body).get(part.name)
+            return _call(part, freeform=tool is not None and tool.freeform)
 
 
-def _call(call: ToolCall, kind: str | None) -> _Item:
+def _call(call: ToolCall, *, freeform: bool) -> _Item:
     space, _, name = call.name.rpartition(".")
-    item: _Item = {"id": _new("fc"), "call_id": call.id, "status": "completed", "name": name}
+    item: _Item = {"id": new_id("fc"), "call_id": call.id, "status": "completed", "name": name}
     if space:
         item["namespace"] = space
-    if kind == "custom":
+    if freeform:
         return {"type": "custom_tool_call", **item, "input": str(call.input.get("input", ""))}
     return {"type": "function_call", **item, "arguments": json.dumps(dict(call.input))}
 
@@ -143,9 +152,7 @@ def _begun(item: _Item) -> _Item:
     return {key: empty.get(key, value) for key, value in item.items() if key != "encrypted_content"}
 
 
-def _deltas(
-    part: Text | Thinking | ToolCall, item: _Item, size: int
-) -> Iterator[tuple[str, dict[str, object]]]:
+def _deltas(part: Said, item: _Item, size: int) -> Iterator[tuple[str, dict[str, object]]]:
     match part:
         case Text(text):
             at: dict[str, object] = {"content_index": 0}
@@ -175,7 +182,7 @@ def _deltas(
 
 def _head(request: ModelRequest) -> dict[str, object]:
     return {
-        "id": _new("resp"),
+        "id": new_id("resp"),
         "object": "response",
         "created_at": 0,
         "status": "in_progress",
@@ -192,7 +199,7 @@ def _whole(head: dict[str, object], output: list[_Item], reply: Reply) -> dict[s
 
 
 def _usage(usage: Usage) -> dict[str, object]:
-    """What was read from the cache is part of the input here."""
+    """The usage; what was read from the cache is part of the input here."""
     taken = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     return {
         "input_tokens": taken,
@@ -220,56 +227,25 @@ def _model(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "scripted"}
 
 
-def _new(prefix: str) -> str:
-    return f"{prefix}_{uuid4().hex[:20]}"
-
-
-# Reading an OpenAI Responses request: the edge where JSON becomes a `ModelRequest`.
-#
-# A tool of a name space is called `space.tool`, unless the space is the common one.
+# Requests.
 
 _ROLES: Mapping[object, Role] = {"assistant": "assistant", "system": "system", "developer": "system"}
-_COMMON_SPACE = "functions"
-_LATER_TOOLS = "additional_tools"  # an item of the input: tools that a model learns of on the way
 
 
 def read_request(request: HttpRequest) -> ModelRequest:
     """ValueError where it is none."""
-    body = json.loads(request.body)
-    if not isinstance(body, dict) or not isinstance(body.get("input"), list | str):
-        raise ValueError("the body is no Responses request")
+    body = read_body(request, "input", list | str, "Responses")
     return ModelRequest(
         path=request.path,
         model=str(body.get("model", "")),
         stream=body.get("stream") is True,
-        tools=tuple(tool_kinds(body)),
-        system=_text(body.get("instructions")),
+        tools=tuple(declared_tools(body)),
+        system=text_of(body.get("instructions")),
         messages=tuple(_messages(body["input"])),
-        schema=_schema(body),
+        schema=schema_at(body, "text", "format", "schema"),
         headers=request.headers,
         body=body,
     )
-
-
-def tool_kinds(body: Mapping[str, object]) -> dict[str, str]:
-    """Each tool that the request declares, and its type: a function takes JSON, a custom one plain text."""
-    found: dict[str, str] = {}
-    for tool in _declared(body):
-        name, kind = str(tool.get("name") or tool.get("type") or ""), str(tool.get("type", "function"))
-        if kind != "namespace":
-            found[name] = kind
-            continue
-        space = "" if name == _COMMON_SPACE else f"{name}."
-        for each in objects(tool.get("tools")):
-            found[f"{space}{each.get('name', '')}"] = str(each.get("type", "function"))
-    return found
-
-
-def _declared(body: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    yield from objects(body.get("tools"))
-    for item in objects(body.get("input")):
-        if item.get("type") == _LATER_TOOLS:
-            yield from objects(item.get("tools"))
 
 
 def _messages(given: list[object] | str) -> Iterator[Message]:
@@ -279,7 +255,7 @@ def _messages(given: list[object] | str) -> Iterator[Message]:
     for item in objects(given):
         kind = str(item.get("type", "message"))
         if kind == "message":
-            yield Message(_ROLES.get(item.get("role"), "user"), _text(item.get("content")))
+            yield Message(_ROLES.get(item.get("role"), "user"), text_of(item.get("content")))
         elif kind.endswith("_output"):
             yield Message("user", "", (_result(item),))
         elif kind == "reasoning" or kind.endswith("_call"):
@@ -287,19 +263,5 @@ def _messages(given: list[object] | str) -> Iterator[Message]:
 
 
 def _result(item: Mapping[str, object]) -> ToolResult:
-    """Whether it failed is not told apart: agents say so in the text."""
-    return ToolResult(str(item.get("call_id", "")), _text(item.get("output")))
-
-
-def _schema(body: Mapping[str, object]) -> Mapping[str, object] | None:
-    text = body.get("text")
-    shape = text.get("format") if isinstance(text, dict) else None
-    schema = shape.get("schema") if isinstance(shape, dict) else None
-    return schema if isinstance(schema, dict) else None
-
-
-def _text(content: object) -> str:
-    """Of a string or of the parts in a list."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(part["text"]) for part in objects(content) if "text" in part)
+    """Read a result. Whether it failed is not told apart: agents say so in the text."""
+    return ToolResult(str(item.get("call_id", "")), text_of(item.get("output")))

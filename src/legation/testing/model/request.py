@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from types import UnionType
+from typing import Any, Literal, Protocol, TypeAlias
+from uuid import uuid4
 
 from legation.testing.model.http import HttpAnswer, HttpRequest
 from legation.testing.model.script import Cut, Failure, Pause, Reply, Stall, TooLong
@@ -16,7 +19,7 @@ Role: TypeAlias = Literal["user", "assistant", "system"]
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the agent tells the model about a tool call."""
+    """The outcome of a tool call, as the agent tells the model."""
 
     id: str
     text: str
@@ -51,11 +54,11 @@ class ModelRequest:
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
-        """Those since the model spoke last."""
+        """Results since the model spoke last."""
         return tuple(result for message in self._newest() for result in message.tool_results)
 
     def mentions(self, text: str) -> bool:
-        """Whether any message of the conversation has it, the system's aside."""
+        """Tell whether any message of the conversation has it, the system's aside."""
         return any(text in message.text for message in self.messages if message.role != "system")
 
     def _newest(self) -> tuple[Message, ...]:
@@ -86,13 +89,14 @@ class DeclaredTool:
         return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
-def declared_tools(request: ModelRequest) -> dict[str, DeclaredTool]:
-    declared = [*objects(request.body.get("tools"))]
-    for item in objects(request.body.get("input")):  # Codex has models whose tools come with the conversation
+def declared_tools(body: Object) -> dict[str, DeclaredTool]:
+    """The tools by name. One of a name space is called `space.tool`, unless the space is the common one."""
+    declared = [*objects(body.get("tools"))]
+    for item in objects(body.get("input")):  # Codex has models whose tools come with the conversation
         if item.get("type") == "additional_tools":
             declared += objects(item.get("tools"))
     found = (tool for each in declared for tool in _tools(each))
-    return {tool.name: tool for tool in found}
+    return {tool.name: tool for tool in found if tool.name}
 
 
 def _tools(tool: Object) -> Iterator[DeclaredTool]:
@@ -120,6 +124,37 @@ def as_object(value: object) -> Object:
 
 def objects(value: object) -> Iterator[Object]:
     return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else iter(())
+
+
+# Reading a request: the edge where JSON becomes a `ModelRequest`.
+
+CHARACTERS_PER_TOKEN = 4  # the usual rule of thumb; a count only has to grow with the text
+
+
+def read_body(request: HttpRequest, member: str, kinds: type | UnionType, what: str) -> dict[str, Any]:
+    """The JSON of a request; ValueError where it has not the member that makes it one of this wire."""
+    body = json.loads(request.body)
+    if not isinstance(body, dict) or not isinstance(body.get(member), kinds):
+        raise ValueError(f"the body is no {what} request")
+    return body
+
+
+def text_of(content: object) -> str:
+    """The text of a string, or of the text blocks in a list."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block["text"]) for block in objects(content) if "text" in block)
+
+
+def schema_at(value: object, *path: str) -> Object | None:
+    """The schema of a structured reply, below a path of members; None where there is none."""
+    for member in path:
+        value = as_object(value).get(member)
+    return value if isinstance(value, Mapping) else None
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid4().hex[:20]}"
 
 
 # The seam between a script and the bytes of one kind of model endpoint.

@@ -1,4 +1,4 @@
-"""What a scripted model says: replies made of parts, and failures, in the order in which they are asked for.
+"""The script of a model: replies made of parts, and failures, in the order in which they are asked for.
 
 Nothing here knows a wire: how a part or a failure looks in bytes is the wire's business. Nor an agent: what a `Tool` is
 called is told by the request that takes the step, before any wire sees it.
@@ -153,11 +153,11 @@ class Stall:
         self._released.set()
 
     async def reached(self) -> None:
-        """Until all before it was sent."""
+        """Wait until all before it was sent."""
         await _within(self._reached, "reached")
 
     async def abandoned(self) -> None:
-        """Until the agent hung up while it was kept waiting."""
+        """Wait until the agent hung up while it was kept waiting."""
         await _within(self._abandoned, "abandoned")
 
     async def hold(self, hung_up: asyncio.Future[bytes]) -> None:
@@ -181,7 +181,8 @@ async def _within(event: asyncio.Event, what: str) -> None:
         raise AssertionError(f"cannot go on: the stall was not {what} within {WAIT:g} s") from None
 
 
-Part: TypeAlias = Text | Thinking | ToolCall | Tool | Pause | Stall | Cut | StreamError
+Said: TypeAlias = Text | Thinking | ToolCall
+Part: TypeAlias = Said | Tool | Pause | Stall | Cut | StreamError
 _ToolT = TypeVar("_ToolT", bound=Tool)
 
 
@@ -216,6 +217,10 @@ class Failure:
     status: int
     message: str | None = None
     retry_after: float | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after is None else {"retry-after": f"{self.retry_after:g}"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,18 @@ from legation.testing.model.http import HOST, HttpAnswer, HttpConnection, HttpRe
 from legation.testing.model.openai_chat import OpenAiChatWire
 from legation.testing.model.openai_responses import OpenAiResponsesWire
 from legation.testing.model.request import ModelRequest, Wire
-from legation.testing.model.script import WAIT, Cut, Failure, Pause, Reply, Script, Stall, Step, Text
+from legation.testing.model.script import (
+    WAIT,
+    Cut,
+    Failure,
+    Pause,
+    Reply,
+    Script,
+    Stall,
+    Step,
+    StreamError,
+    Text,
+)
 from legation.testing.model.tool_calls import NoSuchTool, in_its_words, sample_text
 
 # Which requests are no part of the conversation that a test scripts: agents ask a model for more than they show.
@@ -51,7 +62,7 @@ Predicate: TypeAlias = Callable[[ModelRequest], bool]
 
 
 class ScriptMismatch(AssertionError):
-    """What the agent asked and what the script foresaw are not the same."""
+    """The agent asked something else than the script foresaw."""
 
 
 class ScriptedModel(Script):
@@ -115,7 +126,7 @@ class ScriptedModel(Script):
         return {**outside, "NO_PROXY": f"{HOST},localhost", "no_proxy": f"{HOST},localhost"}
 
     async def until_requests(self, count: int, within: float = WAIT) -> None:
-        """Until at least so many requests have come that take a step."""
+        """Wait until at least so many requests have come that take a step."""
         await self._until(self.requests, count, within)
 
     async def until_side_requests(self, count: int, within: float = WAIT) -> None:
@@ -186,7 +197,7 @@ class ScriptedModel(Script):
         return self._fit(step, request) if isinstance(step, Reply) else step
 
     def _fit(self, reply: Reply, request: ModelRequest) -> Step:
-        """In the words of the agent that asks (INV-M4)."""
+        """Put a reply into the words of the agent that asks (INV-M4)."""
         try:
             return in_its_words(reply, request)
         except NoSuchTool as misfit:
@@ -214,7 +225,9 @@ class ScriptedModel(Script):
             for part in step.parts:
                 if isinstance(part, Pause | Stall | Cut):
                     await _be_silent(part, connection)
-            await connection.send(wire.whole(request, step))
+            broken = next((part for part in step.parts if isinstance(part, StreamError)), None)
+            failure = Failure(broken.status, broken.message) if broken else None
+            await connection.send(wire.failure(failure) if failure else wire.whole(request, step))
 
 
 async def _be_silent(silence: Pause | Stall | Cut, connection: HttpConnection) -> None:
@@ -236,6 +249,6 @@ def _plain(status: int, message: str) -> HttpAnswer:
 
 
 def _place(target: str) -> str:
-    """Where to, without the path: it may say more than a message should."""
+    """The place of a target, without the path, which may say more than a message should."""
     scheme, separator, rest = target.rpartition("://")
     return scheme + separator + rest.partition("/")[0]

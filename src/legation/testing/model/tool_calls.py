@@ -1,4 +1,4 @@
-"""What a script means, in the name and the arguments that this very request declares for it.
+"""Tool calls of a script, in the names and the arguments that the very request declares for them.
 
 INV-M4  A call is only ever made of a tool that the request declares; where none fits there is no call.
 """
@@ -56,7 +56,7 @@ def fitting(schema: Object, meant: Meant) -> dict[str, object]:
 
 
 def items_schema(schema: Object, name: str) -> Object:
-    """Of the members of the array `name`."""
+    """The schema of the members of the array `name`."""
     return as_object(as_object(as_object(schema.get("properties")).get(name)).get("items"))
 
 
@@ -130,7 +130,7 @@ _SAID = re.compile(
 
 
 def completed(path: str, request: ModelRequest) -> str:
-    """As it is where the request names no working directory."""
+    """Complete a path; it stays as it is where the request names no working directory."""
     if path.startswith("/"):
         return path
     said = next(
@@ -162,7 +162,7 @@ def in_its_words(reply: Reply, request: ModelRequest) -> Reply:
     """The reply with every `Tool` put into the request's words; raises `NoSuchTool`."""
     if not any(isinstance(part, Tool) for part in reply.parts):
         return reply
-    tools = declared_tools(request)
+    tools = declared_tools(request.body)
     parts = tuple(
         _translate(part, tools, request) if isinstance(part, Tool) else part for part in reply.parts
     )
