@@ -23,7 +23,7 @@ __all__ = [
 
 
 def names() -> tuple[str, ...]:
-    """Those that Legation knows; a `Catalogue` also has the owner's own."""
+    """Names of the agents that Legation knows; a `Catalogue` also has the owner's own."""
     return tuple(entry.name for entry in KNOWN)
 
 

@@ -111,7 +111,7 @@ class Catalogue:
         custom_file: Path | None = None,
         executes: bool = False,
     ) -> None:
-        """With `executes` the rehearsal agent runs what its prompts say: for whoever has a shell here anyhow."""
+        """Make a catalogue; with `executes` the rehearsal agent runs what its prompts say: for whoever has a shell here."""
         self._executes = executes
         self.data_dir = data_dir
         self.environ = environ
@@ -129,7 +129,7 @@ class Catalogue:
         return tuple(entry.name for entry in self.entries())
 
     def entry(self, name: str) -> CatalogueEntry:
-        """By name or alias."""
+        """Find an entry by name or alias."""
         entries = self.entries()
         for entry in entries:
             if name in (entry.name, *entry.aliases):
@@ -149,7 +149,7 @@ class Catalogue:
         return self._describe(self.entry(name))
 
     def start(self, name: str) -> Start:
-        """How to start it. Variables of ours that the owner's stanza names are in it, with their values."""
+        """Tell how to start it. Variables of ours that the owner's stanza names are in it, with their values."""
         entry = self.entry(name)
         way = entry.way
         found = self._found(entry, way.program)

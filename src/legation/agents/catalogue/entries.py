@@ -21,7 +21,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -55,7 +55,7 @@ class Direct:
 
 @dataclass(frozen=True, slots=True)
 class Stance:
-    """What is added to a way because of the folder. `{folder}` in an argument is its path, as a text of JSON and TOML."""
+    """Additions to a way because of the folder. `{folder}` in an argument is its path, as a text of JSON and TOML."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class CatalogueEntry:
         return {**dict.fromkeys(keys, NOT_A_KEY), **self.placeholders}
 
     def is_key(self, credential: str) -> bool:
-        """Whether its value is a secret: the owner's stanza may name anything."""
+        """Tell whether its value is a secret: the owner's stanza may name anything."""
         return credential not in self.passes or _KEY.search(credential) is not None
 
 
@@ -143,7 +143,13 @@ class CatalogueEntry:
 # A port on which nothing listens: an agent that is only asked what it offers must reach nobody.
 _NOWHERE: Final = "http://127.0.0.1:9"
 
-_CLAUDE: Final = "node_modules/@anthropic-ai/claude-code-linux-{cpu}{musl}/claude"
+_CLAUDE: Final = Packaged("node_modules/@anthropic-ai/claude-code-linux-{cpu}{musl}/claude", "claude")
+_CLAUDE_ACP: Final = Packaged(
+    "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js",
+    "claude-agent-acp",
+    node=22,
+    helpers={"CLAUDE_CODE_EXECUTABLE": (_CLAUDE.inside, _CLAUDE.on_path)},
+)
 _OPENCODE: Final = Packaged("node_modules/opencode-linux-{cpu}{baseline}{musl}/bin/opencode", "opencode")
 _CODEX: Final = Packaged(
     "node_modules/@openai/codex-linux-{cpu}/vendor/{machine}-unknown-linux-musl/bin/codex", "codex"
@@ -184,47 +190,43 @@ _OPENCODE_OBEYS: Final = (
     ".opencode/plugins/*",
 )
 
+_CLAUDE_CODE: Final = CatalogueEntry(
+    name="claude",
+    title="Claude Code",
+    way=Way("claude", _CLAUDE, env=_CLAUDE_ENV),
+    credentials=("ANTHROPIC_API_KEY", "CLAUDE_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    synonyms={"CLAUDE_API_KEY": "ANTHROPIC_API_KEY"},
+    passes=("ANTHROPIC_BASE_URL",),
+    sign_in=AgentSignIn(program=_CLAUDE, args=("auth", "login"), files=(".claude/.credentials.json",)),
+    placeholders={"ANTHROPIC_API_KEY": NOT_A_KEY, "ANTHROPIC_BASE_URL": _NOWHERE},
+)
+_CODEX_APP_SERVER: Final = CatalogueEntry(
+    name="codex",
+    title="Codex",
+    way=Way("codex", _CODEX, ("app-server",), env=_PLAIN),
+    credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
+    passes=("OPENAI_BASE_URL",),
+    sign_in=AgentSignIn(program=_CODEX, args=("login",), files=(".codex/auth.json",)),
+    placeholders={"OPENAI_API_KEY": NOT_A_KEY, "OPENAI_BASE_URL": f"{_NOWHERE}/v1"},
+)
+_OPENCODE_SERVER: Final = CatalogueEntry(
+    name="opencode",
+    title="OpenCode",
+    way=Way("opencode", _OPENCODE),
+    credentials=("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
+    sign_in=AgentSignIn(
+        program=_OPENCODE, args=("auth", "login"), files=(".local/share/opencode/auth.json",)
+    ),
+    placeholders={
+        "OPENAI_API_KEY": NOT_A_KEY,
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+    },
+)
 KNOWN: Final = (
-    CatalogueEntry(
-        name="claude",
-        title="Claude Code",
-        way=Way("claude", Packaged(_CLAUDE, "claude"), env=_CLAUDE_ENV),
-        credentials=(
-            "ANTHROPIC_API_KEY",
-            "CLAUDE_API_KEY",
-            "ANTHROPIC_AUTH_TOKEN",
-            "CLAUDE_CODE_OAUTH_TOKEN",
-        ),
-        synonyms={"CLAUDE_API_KEY": "ANTHROPIC_API_KEY"},
-        passes=("ANTHROPIC_BASE_URL",),
-        sign_in=AgentSignIn(
-            program=Packaged(_CLAUDE, "claude"), args=("auth", "login"), files=(".claude/.credentials.json",)
-        ),
-        placeholders={"ANTHROPIC_API_KEY": NOT_A_KEY, "ANTHROPIC_BASE_URL": _NOWHERE},
-    ),
-    CatalogueEntry(
-        name="codex",
-        title="Codex",
-        way=Way("codex", _CODEX, ("app-server",), env=_PLAIN),
-        credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
-        passes=("OPENAI_BASE_URL",),
-        sign_in=AgentSignIn(program=_CODEX, args=("login",), files=(".codex/auth.json",)),
-        placeholders={"OPENAI_API_KEY": NOT_A_KEY, "OPENAI_BASE_URL": f"{_NOWHERE}/v1"},
-    ),
-    CatalogueEntry(
-        name="opencode",
-        title="OpenCode",
-        way=Way("opencode", _OPENCODE),
-        credentials=("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
-        sign_in=AgentSignIn(
-            program=_OPENCODE, args=("auth", "login"), files=(".local/share/opencode/auth.json",)
-        ),
-        placeholders={
-            "OPENAI_API_KEY": NOT_A_KEY,
-            "OPENCODE_DISABLE_MODELS_FETCH": "1",
-            "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
-        },
-    ),
+    _CLAUDE_CODE,
+    _CODEX_APP_SERVER,
+    _OPENCODE_SERVER,
     CatalogueEntry(
         name="amp",
         title="Amp",
@@ -249,49 +251,27 @@ KNOWN: Final = (
         ),
         placeholders={"GEMINI_API_KEY": NOT_A_KEY, "GOOGLE_GEMINI_BASE_URL": _NOWHERE},
     ),
-    CatalogueEntry(
+    replace(
+        _CLAUDE_CODE,
         name="claude-acp",
         title="Claude Code by ACP",
-        way=Way(
-            "acp",
-            Packaged(
-                "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js",
-                "claude-agent-acp",
-                node=22,
-                helpers={"CLAUDE_CODE_EXECUTABLE": (_CLAUDE, "claude")},
-            ),
-            env=_CLAUDE_ENV,
-            untrusted=_CLAUDE_ACP_UNTRUSTED,
-        ),
-        credentials=(
-            "ANTHROPIC_API_KEY",
-            "CLAUDE_API_KEY",
-            "ANTHROPIC_AUTH_TOKEN",
-            "CLAUDE_CODE_OAUTH_TOKEN",
-        ),
-        synonyms={"CLAUDE_API_KEY": "ANTHROPIC_API_KEY"},
-        passes=("ANTHROPIC_BASE_URL",),
-        sign_in=AgentSignIn(
-            program=Packaged(_CLAUDE, "claude"), args=("auth", "login"), files=(".claude/.credentials.json",)
-        ),
-        placeholders={"ANTHROPIC_API_KEY": NOT_A_KEY, "ANTHROPIC_BASE_URL": _NOWHERE},
+        way=Way("acp", _CLAUDE_ACP, env=_CLAUDE_ENV, untrusted=_CLAUDE_ACP_UNTRUSTED),
         shares="claude",
     ),
-    CatalogueEntry(
+    replace(
+        _CODEX_APP_SERVER,
         name="codex-acp",
         title="Codex by ACP",
         way=Way("acp", _CODEX_ACP, env=_PLAIN, trusted=_CODEX_ACP_TRUSTED, untrusted=_CODEX_ACP_UNTRUSTED),
-        credentials=("OPENAI_API_KEY", "CODEX_API_KEY"),
-        passes=("OPENAI_BASE_URL",),
         sign_in=AgentSignIn(
             method="chatgpt",
             files=(".codex/auth.json",),
             hint="a browser opens for the sign-in; without one, give OPENAI_API_KEY instead",
         ),
         key_methods={"OPENAI_API_KEY": "openai-api-key", "CODEX_API_KEY": "codex-api-key"},
-        placeholders={"OPENAI_API_KEY": NOT_A_KEY, "OPENAI_BASE_URL": f"{_NOWHERE}/v1"},
     ),
-    CatalogueEntry(
+    replace(
+        _OPENCODE_SERVER,
         name="opencode-acp",
         title="OpenCode by ACP",
         way=Way(
@@ -307,15 +287,6 @@ KNOWN: Final = (
             untrusted=_OPENCODE_UNTRUSTED,
             obeys=_OPENCODE_OBEYS,
         ),
-        credentials=("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
-        sign_in=AgentSignIn(
-            program=_OPENCODE, args=("auth", "login"), files=(".local/share/opencode/auth.json",)
-        ),
-        placeholders={
-            "OPENAI_API_KEY": NOT_A_KEY,
-            "OPENCODE_DISABLE_MODELS_FETCH": "1",
-            "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
-        },
         shares="opencode",
     ),
     CatalogueEntry(
@@ -343,7 +314,7 @@ _CUSTOM_KEYS: Final = ("command", "args", "env", "title", "asking_modes", "unask
 
 
 def read(path: Path, taken: Collection[str]) -> tuple[CatalogueEntry, ...]:
-    """None where there is no file. `taken` are names that are Legation's own."""
+    """Read the owner's stanzas; none where there is no file. `taken` are names that are Legation's own."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -143,7 +143,7 @@ def _locked(catalogue: Catalogue, agent: str, problem: str | None) -> AgentOptio
 
 
 class _OptionsFile:
-    """On file, for as long as the same program would be started."""
+    """Options on file, for as long as the same program would be started."""
 
     def __init__(self, data_dir: Path, agent: str, start: Start, version: str | None) -> None:
         self._path = data_dir / "agents" / _KEPT / f"{agent}.json"

@@ -61,7 +61,7 @@ class Probed:
 
 
 class NullListener:
-    """Nobody is interested in what it says, and it may do nothing."""
+    """A listener to an agent that nobody is interested in, and that may do nothing."""
 
     def updates(self, session_id: str, drafts: list[Draft]) -> None: ...
     def trouble(self, code: DiagnosticCode, message: str) -> None: ...
@@ -202,7 +202,7 @@ def login(
 
 
 def _by_program(agent: str, program: Start, env: dict[str, str], home: Path) -> int:
-    """Without a limit: it is the person's time, and Ctrl-C ends it."""
+    """Run the program, without a limit: it is the person's time, and Ctrl-C ends it."""
     with _interrupts_are_its_own():
         try:
             return subprocess.call(program.argv, cwd=home, env=env)

@@ -50,7 +50,7 @@ def _of_wheel() -> str | None:
 
 @cache
 def _major(node: str) -> int | None:
-    """None for what cannot be run or does not answer as Node does."""
+    """Ask for the major version; None of what cannot be run or does not answer as Node does."""
     try:
         done = subprocess.run(
             [node, "--version"],
@@ -86,7 +86,7 @@ class Start:
     fs: bool = True
 
     def within(self, folder: Path, *, trusted: bool) -> Start:
-        """How it starts in a folder, whose own configuration for it counts only if it is trusted. Blocks."""
+        """Add what the folder adds; its own configuration for the agent counts only if it is trusted. Blocks."""
         if not trusted:
             require_no_agent_config(folder, self.obeys)
         stance = self.trusted if trusted else self.untrusted
@@ -170,7 +170,7 @@ class Finder:
 
 
 def _version_near(program: Path) -> str | None:
-    """From the npm package that a program on PATH is of; none where it is of no package."""
+    """Read the version from the npm package that a program on PATH is of; None where it is of no package."""
     for folder in program.resolve().parents[:_PARENTS_LOOKED_AT]:
         try:
             found = msgspec.json.decode((folder / "package.json").read_bytes(), type=_PackageJson)
