@@ -63,7 +63,7 @@ class Scenario:
     early: bool = False
 
     def script(self, prompt: int) -> Script | None:
-        """What the nth prompt of a session plays; the last turn is played ever after."""
+        """The script that the nth prompt of a session plays; the last one is played ever after."""
         return self.turns[min(prompt, len(self.turns)) - 1] if self.turns else None
 
 
@@ -240,7 +240,7 @@ CAPABILITIES: Json = {
 
 class RehearsalAgent:
     def __init__(self, store: SessionStore, scenario: Scenario, *, executes: bool) -> None:
-        """Without `executes` it runs no program, and touches files only through its client: whoever may prompt it is
+        """Make the agent. Without `executes` it runs no program, and touches files only through its client: whoever may prompt it is
         no stronger for that than the client lets them be."""
         self.connection = Connection(self.on_request, self.on_notification)
         self.ignores_eof = threading.Event()

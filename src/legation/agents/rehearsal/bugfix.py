@@ -1,4 +1,4 @@
-"""What a plain prompt gets: find a failing test, find a one-line fix, make it, test again. It asks before it runs
+"""The answer to a plain prompt: find a failing test, find a one-line fix, make it, test again. It asks before it runs
 anything, be it in a copy, and before it edits; it reads and searches without.
 
 The fixer knows a few classic slips (`RULES`), each as a rewrite of one expression, and tries them in a scratch copy. A change
@@ -299,7 +299,7 @@ def _look_into(turn: PromptTurn, tests: TestRun) -> None:
 
 
 def _search(turn: PromptTurn, tests: TestRun) -> list[Fix]:
-    """What might help, by the text of the files."""
+    """Find changes that might help, by the text of the files."""
     folder = turn.session.cwd
     raw = {"path": str(folder)}
     with ReportedCall(turn, "search", "Search for one-line changes", raw_input=raw, path=folder) as call:

@@ -80,7 +80,8 @@ def play(turn: PromptTurn, script: Script) -> None:
             for _ in range(item.times):
                 play(turn, item.body)
         else:
-            item.spec.play(turn, item.args)
+            asks = {"ask": "ask"} if item.spec.name.startswith("ask ") else {}  # `edit`, but `ask edit` first
+            item.spec.play(turn, {**item.args, **asks})
 
 
 def parse(lines: Sequence[str], specs: Mapping[str, StepSpec], first: int = 1) -> Script:

@@ -75,7 +75,7 @@ def plan_done(turn: PromptTurn, args: Args) -> None:
 
 
 def named_plan(turn: PromptTurn, args: Args) -> None:
-    """Not stable yet in ACP: a client that knows it takes it as its own plan."""
+    """Show a plan by name. Not stable yet in ACP: a client that knows it takes it as its own plan."""
     entries = [
         {"content": entry.strip(), "priority": "medium", "status": "pending"}
         for entry in args["ITEMS"].split(";")
@@ -266,7 +266,7 @@ def stall_hard(_: PromptTurn, args: Args) -> None:
 
 
 def say_and_stall(turn: PromptTurn, args: Args) -> None:
-    """In one step: a cancel finds it stalled as soon as the word was heard."""
+    """Say and stall in one step: a cancel finds it stalled as soon as the word was heard."""
     turn.say(args["TEXT"])
     time.sleep(60)
 

@@ -35,7 +35,7 @@ MODELS: Mapping[str, str] = {"rehearsal-steady": "Rehearsal steady", "rehearsal-
 
 @dataclass(slots=True)
 class SavedSession:
-    """What is kept of a session besides its history."""
+    """All that is kept of a session besides its history."""
 
     id: str
     cwd: str
@@ -155,7 +155,7 @@ class SessionStore:
             folder.rmdir()
 
     def _mend(self, session_id: str) -> None:
-        """Ends a torn last line, so that the next entry gets a line of its own."""
+        """End a torn last line, so that the next entry gets a line of its own."""
         path = self._root / session_id / "history.jsonl"
         if path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
             with path.open("ab") as file:
@@ -230,7 +230,7 @@ class PromptTurn:
         self.check()
 
     def offers(self, *path: str) -> bool:
-        """Whether the client advertised a capability; an empty object counts as yes."""
+        """Tell whether the client advertised a capability; an empty object counts as yes."""
         return inner(self.capabilities, *path) not in (None, False)
 
     def update(self, update: Json, *, keep: bool = True) -> None:

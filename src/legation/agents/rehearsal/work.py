@@ -191,10 +191,6 @@ def run_process(
                 return CommandOutcome(-signal.SIGKILL, _kill(process), cancelled=cancelled.is_set())
 
 
-def shell_words(command: str) -> tuple[str, ...]:
-    return ("/bin/sh", "-c", command)
-
-
 def _kill(process: "subprocess.Popen[bytes]") -> str:
     os.killpg(process.pid, signal.SIGKILL)
     try:
@@ -239,7 +235,7 @@ def fs_write(turn: PromptTurn, args: Args) -> None:
 
 
 def _before(turn: PromptTurn, path: Path) -> str | None:
-    """What a file has before it is written, as far as this may be known."""
+    """The text of a file before it is written, as far as this may be known."""
     try:
         return read_text(turn, path) if path.exists() else None
     except (OSError, StepFailedError):
@@ -247,7 +243,7 @@ def _before(turn: PromptTurn, path: Path) -> str | None:
 
 
 def read_text(turn: PromptTurn, path: Path, *, errors: str = "replace") -> str:
-    """By the agent itself where it may act by itself, else through its client, who decides what is read."""
+    """Read a file: by the agent itself where it may act by itself, else through its client, who decides what is read."""
     if turn.executes:
         return path.read_text(errors=errors)
     reply = call_client(turn, {}, ("fs", "readTextFile"), "fs/read_text_file", {"path": str(path)})
@@ -437,14 +433,6 @@ def read_file(turn: PromptTurn, name: str, *, forced: bool = False) -> None:
 
 
 def edit(turn: PromptTurn, args: Args) -> None:
-    replace_text(turn, args, ask=False)
-
-
-def ask_edit(turn: PromptTurn, args: Args) -> None:
-    replace_text(turn, args, ask=True)
-
-
-def replace_text(turn: PromptTurn, args: Args, *, ask: bool) -> bool:
     name = args["PATH"]
     raw = {"path": name, "old": args["OLD"], "new": args["NEW"]}
     try:
@@ -455,20 +443,12 @@ def replace_text(turn: PromptTurn, args: Args, *, ask: bool) -> bool:
     except (StepFailedError, OSError) as error:
         with ReportedCall(turn, "edit", f"Edit {name}", raw_input=raw, path=turn.session.cwd / name) as call:
             call.fail(str(error))
-        return False
-    change = FileEdit(path, old, old.replace(args["OLD"], args["NEW"], 1))
-    return apply_change(turn, change, f"Edit {name}", raw, ask=ask)
+    else:
+        change = FileEdit(path, old, old.replace(args["OLD"], args["NEW"], 1))
+        apply_change(turn, change, f"Edit {name}", raw, ask="ask" in args)
 
 
 def write(turn: PromptTurn, args: Args) -> None:
-    write_file(turn, args, ask=False)
-
-
-def ask_write(turn: PromptTurn, args: Args) -> None:
-    write_file(turn, args, ask=True)
-
-
-def write_file(turn: PromptTurn, args: Args, *, ask: bool) -> None:
     name, text = args["PATH"], args.get("TEXT", "")
     raw = {"path": name, "content": text}
     try:
@@ -478,11 +458,11 @@ def write_file(turn: PromptTurn, args: Args, *, ask: bool) -> None:
         with ReportedCall(turn, "edit", f"Write {name}", raw_input=raw, path=turn.session.cwd / name) as call:
             call.fail(str(error))
     else:
-        apply_change(turn, FileEdit(path, old, text), f"Write {name}", raw, ask=ask)
+        apply_change(turn, FileEdit(path, old, text), f"Write {name}", raw, ask="ask" in args)
 
 
 def apply_change(turn: PromptTurn, change: FileEdit, title: str, raw: dict[str, str], *, ask: bool) -> bool:
-    """Whether the file was changed. What is asked for is the very diff that is then made."""
+    """Change a file, and tell whether it was. What is asked for is the very diff that is then made."""
     diff = diff_content(change.path, change.old, change.new)
     with ReportedCall(turn, "edit", title, raw_input=raw, path=change.path, content=[diff]) as call:
         if ask:
@@ -494,16 +474,12 @@ def apply_change(turn: PromptTurn, change: FileEdit, title: str, raw: dict[str, 
     return False
 
 
-def run_step(turn: PromptTurn, args: Args) -> None:
-    run_command(turn, shell_words(args["COMMAND"]), args["COMMAND"], ask=False)
-
-
-def ask_run(turn: PromptTurn, args: Args) -> None:
-    run_command(turn, shell_words(args["COMMAND"]), args["COMMAND"], ask=True)
+def run(turn: PromptTurn, args: Args) -> None:
+    run_command(turn, ("/bin/sh", "-c", args["COMMAND"]), args["COMMAND"], ask="ask" in args)
 
 
 def run_command(turn: PromptTurn, argv: tuple[str, ...], title: str, *, ask: bool) -> CommandOutcome | None:
-    """None where it was not allowed, or could not be run."""
+    """Run a command; None where it was not allowed, or could not be run."""
     raw = {"command": title}
     with ReportedCall(turn, "execute", f"Run {title}", raw_input=raw) as call:
         if ask:
@@ -542,11 +518,11 @@ WORK = (
     StepSpec(
         "write", "PATH [TEXT]", "Writes a file with exactly TEXT.", write, forced=ANYWHERE, executes="forced"
     ),
-    StepSpec("run", "COMMAND", "Runs a shell command.", run_step, executes="always"),
+    StepSpec("run", "COMMAND", "Runs a shell command.", run, executes="always"),
     StepSpec("ask", "TITLE", "Asks permission for something of that title, with four options.", ask),
-    StepSpec("ask edit", "PATH OLD => NEW", "Asks with the diff; edits only if allowed.", ask_edit),
-    StepSpec("ask write", "PATH [TEXT]", "Asks with the diff; writes only if allowed.", ask_write),
-    StepSpec("ask run", "COMMAND", "Asks; runs the command only if allowed.", ask_run, executes="always"),
+    StepSpec("ask edit", "PATH OLD => NEW", "Asks with the diff; edits only if allowed.", edit),
+    StepSpec("ask write", "PATH [TEXT]", "Asks with the diff; writes only if allowed.", write),
+    StepSpec("ask run", "COMMAND", "Asks; runs the command only if allowed.", run, executes="always"),
     StepSpec(
         "ask-withdraw", "TITLE", "Asks, and takes the question back by `$/cancel_request`.", ask_withdraw
     ),
