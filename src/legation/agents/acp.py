@@ -11,7 +11,14 @@ from typing import Self, TypedDict, TypeVar
 from msgspec.structs import replace
 
 import legation
-from legation.agents.driver import DriverBase, OnAnswer, OpenRequest, SessionStart, require_no_agent_config
+from legation.agents.driver import (
+    Driver,
+    OnAnswer,
+    OpenRequest,
+    PromptBlocks,
+    SessionStart,
+    require_no_agent_config,
+)
 from legation.agents.messages import READ_ERRORS, fit, read_answer
 from legation.agents.output import Output, Stray
 from legation.agents.rpc import OUTBOX_LIMIT, AgentListener, AgentRefused, RpcPeer
@@ -40,7 +47,6 @@ from legation.wire.acp.methods import (
     SetModeRequest,
 )
 from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.updates import ContentBlock
 
 _T = TypeVar("_T")
 _Setup = TypeVar("_Setup", bound=SessionSetup)
@@ -53,15 +59,12 @@ class _SessionParams(TypedDict):
     meta: Mapping[str, object] | None
 
 
-class AcpAgent(DriverBase):
+class AcpAgent(Driver):
     """A running agent; from `start`, one that has answered the handshake.
 
-    What the agent did not declare is refused with `CapabilityUnsupported` before it is asked. Limits are in
-    seconds; a call that outlasts its own is cancelled at the agent and raises `TimedOut`. Where a method has
-    `on_answer`, that is called in the answer's place among the updates with what is returned or raised later.
+    What the agent did not declare is refused before it is asked. A call that outlasts its limit is cancelled at the agent
+    and raises `TimedOut`.
     """
-
-    takes_edits = False  # it acts on the arguments that it asked about, whatever it is answered
 
     def __init__(self, child: Child, inbox: AgentListener, beginning: SessionStart | None = None) -> None:
         super().__init__(child.name, InitializeResponse(protocol_version=SUPPORTED_VERSIONS[0]))
@@ -93,7 +96,6 @@ class AcpAgent(DriverBase):
     # The connection.
 
     async def initialize(self, capabilities: ClientCapabilities, timeout: float) -> None:
-        """`start` has done it. Whoever spawned the child stops it if this fails."""
         method = AgentMethod.INITIALIZE
         try:
             announced = await self._call(method, initialize_request(capabilities), dict[str, object], timeout)
@@ -111,7 +113,6 @@ class AcpAgent(DriverBase):
         return self.child.stderr_tail()
 
     async def wait(self) -> Exit:
-        """Until the process has ended and everything it said was handed on."""
         return await self._output.wait()
 
     async def stop(self, grace: float) -> Exit:
@@ -127,15 +128,13 @@ class AcpAgent(DriverBase):
         await self._do(AgentMethod.LOGOUT, {}, timeout)
 
     async def pass_on(self, method: str, params: object, timeout: float | None) -> bytes:
-        """A call that is none of ours, as it is; its raw result."""
-
         def read(raw: bytes | RpcError) -> bytes | AgentError:
             return AgentRefused(method, raw) if isinstance(raw, RpcError) else raw
 
         return await self._exchange(method, params, read, timeout)
 
     async def tell(self, method: str, params: object) -> None:
-        """A notification that is none of ours. Whoever sends it may send more than the agent reads."""
+        # Whoever sends it may send more than the agent reads.
         if self.child.unsent > OUTBOX_LIMIT:
             raise Unavailable(
                 f"cannot send {method}: the agent does not read what it was sent; try again later"
@@ -232,7 +231,6 @@ class AcpAgent(DriverBase):
     async def load_session(
         self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
-        """The agent replays the history as updates, and answers after the last of them."""
         method = AgentMethod.SESSION_LOAD
         params = LoadSessionRequest(session_id=request.session_id, **await self._params(method, request))
         setup = await self._call(method, params, SessionSetup, timeout, on_answer)
@@ -241,7 +239,6 @@ class AcpAgent(DriverBase):
     async def resume_session(
         self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
     ) -> SessionSetup:
-        """As load, with nothing replayed."""
         method = AgentMethod.SESSION_RESUME
         params = ResumeSessionRequest(session_id=request.session_id, **await self._params(method, request))
         setup = await self._call(method, params, SessionSetup, timeout, on_answer)
@@ -261,7 +258,7 @@ class AcpAgent(DriverBase):
         }
 
     async def _begun(self, session_id: str, setup: _Setup, timeout: float) -> _Setup:
-        """In the mode that it is to begin in, before anybody says anything in it."""
+        """Put a session into the mode that it is to begin in, before anybody says anything in it."""
         wanted, modes = self._beginning.mode, setup.modes
         if wanted is None or modes is None or modes.current_mode_id in (wanted, *self._beginning.keeps):
             return setup
@@ -271,17 +268,14 @@ class AcpAgent(DriverBase):
     async def list_sessions(
         self, cwd: str | None, cursor: str | None, timeout: float
     ) -> ListSessionsResponse:
-        """One page; the next with the `next_cursor` of this one."""
         self._abilities.require(AgentMethod.SESSION_LIST)
         request = ListSessionsRequest(cwd=cwd, cursor=cursor)
         return await self._call(AgentMethod.SESSION_LIST, request, ListSessionsResponse, timeout)
 
     async def close_session(self, session_id: str, timeout: float) -> None:
-        """A session that the agent does not know is closed."""
         await self._end_session(AgentMethod.SESSION_CLOSE, session_id, timeout)
 
     async def delete_session(self, session_id: str, timeout: float) -> None:
-        """A session that the agent does not know is deleted."""
         await self._end_session(AgentMethod.SESSION_DELETE, session_id, timeout)
 
     async def _end_session(self, method: AgentMethod, session_id: str, timeout: float) -> None:
@@ -293,14 +287,12 @@ class AcpAgent(DriverBase):
                 raise
 
     async def set_mode(self, session_id: str, mode_id: str, timeout: float) -> None:
-        """Only for a session that has named its modes; the caller knows."""
         request = SetModeRequest(session_id=session_id, mode_id=mode_id)
         await self._do(AgentMethod.SESSION_SET_MODE, request, timeout)
 
     async def set_config_option(
         self, session_id: str, config_id: str, value: str | bool, timeout: float
     ) -> SetConfigOptionResponse:
-        """All options as they are now; none where the agent did not say, as some do not."""
         request = SetConfigOptionRequest(
             session_id=session_id,
             config_id=config_id,
@@ -315,13 +307,8 @@ class AcpAgent(DriverBase):
     # A turn.
 
     async def prompt(
-        self,
-        session_id: str,
-        prompt: tuple[ContentBlock, ...],
-        *,
-        on_answer: OnAnswer[PromptResponse] = None,
+        self, session_id: str, prompt: PromptBlocks, *, on_answer: OnAnswer[PromptResponse] = None
     ) -> PromptResponse:
-        """Has no limit of its own: whoever calls it watches for signs of life."""
         request = PromptRequest(session_id=session_id, prompt=prompt)
         return await self._call(AgentMethod.SESSION_PROMPT, request, PromptResponse, None, on_answer)
 
@@ -330,7 +317,7 @@ class AcpAgent(DriverBase):
 
 
 def _described(way: AuthMethod) -> Mapping[str, object]:
-    """Without the variables it would set: their values are not ours to show."""
+    """Describe a way to sign in, without the variables it would set: their values are not ours to show."""
     described = {"id": way.id, "name": way.name, "type": way.type}
     return {**described, "description": way.description} if way.description else described
 

@@ -11,10 +11,11 @@ INV-D3  After `stop` nothing that it started runs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -42,6 +43,7 @@ DriverName = Literal["acp", "claude", "codex", "opencode", "amp"]
 
 _T = TypeVar("_T")
 
+PromptBlocks: TypeAlias = tuple[ContentBlock, ...]
 OnAnswer: TypeAlias = Callable[[_T | AgentError], None] | None
 """Called in the answer's place among the updates, with what is returned or raised later (INV-D1)."""
 
@@ -57,96 +59,17 @@ class OpenRequest:
     session_id: str = ""
 
 
-class Driver(Protocol):
-    """Limits are in seconds and the agent's time. What the agent cannot do raises `CapabilityUnsupported`, what it
-    refuses `AgentRefused`, and its end `AgentExited` or `TransportClosed` for whoever waits for an answer."""
+class Driver(ABC):
+    """One running agent, whatever it speaks. `announced` is its answer to the handshake as it came.
 
-    name: str
-    announced: Mapping[str, object]
+    Limits are in seconds and the agent's time. What the agent cannot do raises `CapabilityUnsupported`, what it refuses
+    `AgentRefused`, and its end `AgentExited` or `TransportClosed` for whoever waits for an answer. Where a method has
+    `on_answer`, that is called in the answer's place among the updates with what is returned or raised later.
+    """
 
-    @property
-    def takes_edits(self) -> bool:
-        """Whether it acts on the arguments that a permission was answered with."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def capabilities(self) -> AgentCapabilities: ...
-    @property
-    def auth_methods(self) -> tuple[AuthMethod, ...]: ...
-    @property
-    def info(self) -> Implementation | None: ...
-    @property
-    def can_load(self) -> bool: ...
-    @property
-    def can_resume(self) -> bool: ...
-    @property
-    def can_list(self) -> bool: ...
-    @property
-    def can_close(self) -> bool: ...
-    @property
-    def can_delete(self) -> bool: ...
-    @property
-    def can_fork(self) -> bool:
-        """Whether a session can begin with what was said in another, which need not be open."""
-
-    @property
-    def can_steer(self) -> bool:
-        """Whether it takes something in while a turn of its runs."""
-
-    @property
-    def processes(self) -> tuple[int, ...]:
-        """The pids of what it started, its main one first; a shared server's too."""
-
-    def stderr_tail(self) -> str: ...
-
-    async def initialize(self, capabilities: ClientCapabilities, timeout: float) -> None: ...
-    async def wait(self) -> Exit: ...
-    async def stop(self, grace: float) -> Exit: ...
-    async def authenticate(self, method_id: str, timeout: float) -> None: ...
-    async def logout(self, timeout: float) -> None: ...
-    async def pass_on(self, method: str, params: object, timeout: float | None) -> bytes: ...
-    async def tell(self, method: str, params: object) -> None: ...
-
-    async def new_session(
-        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[NewSessionResponse] = None
-    ) -> NewSessionResponse: ...
-
-    async def fork_session(self, request: OpenRequest, timeout: float) -> NewSessionResponse:
-        """A session of its own that begins with what was said in the other, which goes on as it is."""
-
-    async def load_session(
-        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
-    ) -> SessionSetup: ...
-
-    async def resume_session(
-        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
-    ) -> SessionSetup: ...
-
-    async def list_sessions(
-        self, cwd: str | None, cursor: str | None, timeout: float
-    ) -> ListSessionsResponse: ...
-    async def close_session(self, session_id: str, timeout: float) -> None: ...
-    async def delete_session(self, session_id: str, timeout: float) -> None: ...
-    async def set_mode(self, session_id: str, mode_id: str, timeout: float) -> None: ...
-    async def set_config_option(
-        self, session_id: str, config_id: str, value: str | bool, timeout: float
-    ) -> SetConfigOptionResponse: ...
-    async def prompt(
-        self,
-        session_id: str,
-        prompt: tuple[ContentBlock, ...],
-        *,
-        on_answer: OnAnswer[PromptResponse] = None,
-    ) -> PromptResponse: ...
-    async def steer(self, session_id: str, prompt: tuple[ContentBlock, ...], timeout: float) -> None:
-        """Say something to the turn that runs; returns when the agent has it."""
-
-    async def cancel(self, session_id: str) -> None: ...
-
-
-class DriverBase:
-    """The part of a driver that is known after the handshake. `announced` is the answer to it as it came."""
+    takes_edits: bool = False  # it acts on the arguments that a permission was answered with
+    can_fork: bool = False  # a session can begin with what was said in another, which need not be open
+    can_steer: bool = False  # it takes something in while a turn of its runs
 
     def __init__(self, name: str, hello: InitializeResponse) -> None:
         self.name = name
@@ -155,7 +78,7 @@ class DriverBase:
 
     @property
     def version(self) -> int:
-        """Of the protocol, as agreed for this connection."""
+        """The version of the protocol, as agreed for this connection."""
         return self.hello.protocol_version
 
     @property
@@ -191,28 +114,111 @@ class DriverBase:
         return self._abilities.can(AgentMethod.SESSION_DELETE)
 
     @property
-    def can_fork(self) -> bool:
-        """ACP has no stable way to fork a session."""
-        return False
+    def _abilities(self) -> Abilities:
+        return Abilities(self.name, self.capabilities)
+
+    # The connection.
+
+    @abstractmethod
+    async def initialize(self, capabilities: ClientCapabilities, timeout: float) -> None:
+        """Start the agent as far as no session is needed. Whoever made the driver stops it if this fails."""
+
+    @property
+    @abstractmethod
+    def processes(self) -> tuple[int, ...]:
+        """The pids of what it started, its main one first; a shared server's too."""
+
+    @abstractmethod
+    def stderr_tail(self) -> str: ...
+
+    @abstractmethod
+    async def wait(self) -> Exit:
+        """Return when it has ended and everything that it said was handed on."""
+
+    @abstractmethod
+    async def stop(self, grace: float) -> Exit:
+        """Stop it, so that nothing of it is left (INV-D3). Idempotent."""
+
+    @abstractmethod
+    async def authenticate(self, method_id: str, timeout: float) -> None: ...
+
+    @abstractmethod
+    async def logout(self, timeout: float) -> None: ...
+
+    @abstractmethod
+    async def pass_on(self, method: str, params: object, timeout: float | None) -> bytes:
+        """Make a call that is none of ours, as it is; its raw result."""
+
+    @abstractmethod
+    async def tell(self, method: str, params: object) -> None:
+        """Send a notification that is none of ours."""
+
+    # Sessions.
+
+    @abstractmethod
+    async def new_session(
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[NewSessionResponse] = None
+    ) -> NewSessionResponse: ...
 
     async def fork_session(self, request: OpenRequest, timeout: float) -> NewSessionResponse:  # noqa: ARG002
+        """Open a session of its own that begins with what was said in the other, which goes on as it is. ACP has no stable
+        way to do so."""
         raise CapabilityUnsupported(
             f"cannot fork a session of {self.name!r}: it cannot begin one with what was said in another; start a new one"
         )
 
-    @property
-    def can_steer(self) -> bool:
-        """ACP has no way to say something to a turn that runs: an agent that has one says so."""
-        return False
+    @abstractmethod
+    async def load_session(
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
+    ) -> SessionSetup:
+        """Take a session up. The agent replays the history as updates, and answers after the last of them."""
 
-    async def steer(self, session_id: str, prompt: tuple[ContentBlock, ...], timeout: float) -> None:  # noqa: ARG002
+    @abstractmethod
+    async def resume_session(
+        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
+    ) -> SessionSetup:
+        """Take a session up, with nothing replayed."""
+
+    @abstractmethod
+    async def list_sessions(
+        self, cwd: str | None, cursor: str | None, timeout: float
+    ) -> ListSessionsResponse:
+        """Return one page; the next with the `next_cursor` of this one."""
+
+    @abstractmethod
+    async def close_session(self, session_id: str, timeout: float) -> None:
+        """Close a session; one that the agent does not know is closed."""
+
+    @abstractmethod
+    async def delete_session(self, session_id: str, timeout: float) -> None:
+        """Delete a session; one that the agent does not know is deleted."""
+
+    @abstractmethod
+    async def set_mode(self, session_id: str, mode_id: str, timeout: float) -> None:
+        """Choose a mode of a session that has named its modes; the caller knows."""
+
+    @abstractmethod
+    async def set_config_option(
+        self, session_id: str, config_id: str, value: str | bool, timeout: float
+    ) -> SetConfigOptionResponse:
+        """Return all options as they are now; none where the agent did not say, as some do not."""
+
+    # A turn.
+
+    @abstractmethod
+    async def prompt(
+        self, session_id: str, prompt: PromptBlocks, *, on_answer: OnAnswer[PromptResponse] = None
+    ) -> PromptResponse:
+        """Run a turn. It has no limit of its own: whoever calls it watches for signs of life."""
+
+    async def steer(self, session_id: str, prompt: PromptBlocks, timeout: float) -> None:  # noqa: ARG002
+        """Say something to the turn that runs; returns when the agent has it. ACP has no way to do so."""
         raise CapabilityUnsupported(
             f"cannot steer {self.name!r}: it takes nothing while a turn runs; send it as the next message"
         )
 
-    @property
-    def _abilities(self) -> Abilities:
-        return Abilities(self.name, self.capabilities)
+    @abstractmethod
+    async def cancel(self, session_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +319,7 @@ class AskingModes:
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """Of sessions by ACP.
+    """The start of sessions by ACP.
 
     `meta` is the `_meta` of `session/new`, `session/load` and `session/resume`. With `mode` a session that begins in
     another one is put into that, unless the other is among `keeps`. None begins in a folder that has what it `obeys`.
@@ -326,7 +332,7 @@ class SessionStart:
 
 
 def require_no_agent_config(folder: Path, patterns: tuple[str, ...]) -> None:
-    """There is nothing in the folder, or above it in its repository, that an agent would act on unasked. Blocks."""
+    """Refuse a folder that has, or has above it in its repository, what an agent would act on unasked. Blocks."""
     if not patterns:
         return
     for place in _to_the_root(folder):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def open_driver(kind: DriverName, context: DriverContext) -> Driver:
-    """Not yet greeted: `initialize` does that. Whoever opened it stops it."""
+    """Make the driver of an agent, not yet greeted: `initialize` does that. Whoever opened it stops it."""
     match kind:
         case "acp":
             child = await context.launcher.spawn(context.command, context.pipes)

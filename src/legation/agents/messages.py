@@ -42,14 +42,14 @@ class _Params(msgspec.Struct, gc=False):
 
 
 class _UpdateLine(msgspec.Struct, tag_field="method", tag="session/update", gc=False):
-    """What nearly every line is. With an id it would be a request, and wants an answer."""
+    """An update, as nearly every line is. With an id it would be a request, and wants an answer."""
 
     params: msgspec.Raw
     id: msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _Beginning(msgspec.Struct, frozen=True, gc=False):
-    """What a session's lines have before their updates; the params begin at `params`."""
+    """The text of a session's lines before their updates; the params begin at `params`."""
 
     text: bytes
     session: str
@@ -101,7 +101,7 @@ def pieces(blocks: Sequence[bytes], size: int) -> Iterator[bytes]:
 
 
 class UpdateReader:
-    """Of one agent. Whose update a line is, and where it stands, is seen at its beginning where that is known."""
+    """Read the updates of one agent. Whose a line is, and where it stands, is seen at its beginning where that is known."""
 
     def __init__(self) -> None:
         self._known: list[_Beginning] = []  # the one that was used last is the first
@@ -144,7 +144,7 @@ class UpdateReader:
         return drafts
 
     def _begins(self, line: bytes) -> bool:
-        """As one that is known, which is the first of them from now on."""
+        """Tell whether it begins as one that is known, which is the first of them from now on."""
         for index, known in enumerate(self._known):
             if line.startswith(known.text):
                 if index:
@@ -164,7 +164,7 @@ class UpdateReader:
         return read.sessionId, [draft]
 
     def _learn(self, line: bytes, session: str, draft: Draft, update: bytes) -> None:
-        """Only where update and params are objects and the last members: then both end with the line (INV-M1)."""
+        """Remember its beginning, where update and params are objects and the last members: then both end with the line (INV-M1)."""
         params, (before, behind) = draft.raw, draft.span
         start = len(line) - 1 - len(params)
         is_last = behind == 1 and update[:1] == b"{" and line[-2:] == _ENDS and line.startswith(params, start)
@@ -196,7 +196,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def is_odd(line: bytes) -> bool:
-    """Whether it is to be walked through, token by token: no parser takes it, or it is an update that is none at once."""
+    """Tell whether it is to be walked through, token by token: no parser takes it, or it is an update that is none at once."""
     try:
         message = _decode_message(line)
     except (ValueError, RecursionError):
@@ -205,7 +205,7 @@ def is_odd(line: bytes) -> bool:
 
 
 def read_message(line: bytes) -> RpcMessage | None:
-    """None for what is no message at all."""
+    """Read a message; None for what is none at all."""
     try:
         return _decode_message(line)
     except (ValueError, RecursionError):
@@ -213,7 +213,7 @@ def read_message(line: bytes) -> RpcMessage | None:
 
 
 def _piece_together(line: bytes) -> RpcMessage | None:
-    """From texts that no parser takes: too deep, or with halves of characters."""
+    """Read a text that no parser takes: too deep, or with halves of characters."""
     try:
         parts = members(line)
         method = jsontext.read(parts.pop("method", b"null"))
@@ -239,7 +239,7 @@ def read_odd_update(params: bytes, native: bytes) -> tuple[str, Draft] | None:
 
 
 def read_error(raw: bytes) -> RpcError:
-    """What the agent said went wrong; something is said even where it is no proper error object."""
+    """Read what the agent said went wrong; something is said even where it is no proper error object."""
     try:
         return _decode_error(raw)
     except (ValueError, RecursionError):
@@ -279,13 +279,13 @@ _T = TypeVar("_T")
 
 
 def read_answer(raw: bytes, shape: type[_T]) -> _T:
-    """As `fit`; null is an empty object, as some agents have it."""
+    """Read an answer as `fit` does; null is an empty object, as some agents have it."""
     value = jsontext.read(raw)
     return fit({} if value is None else value, shape)
 
 
 def fit(value: object, shape: type[_T]) -> _T:
-    """Raises one of READ_ERRORS where something required is missing or wrong."""
+    """Convert a value (INV-A1). Raises one of READ_ERRORS where something required is missing or wrong."""
     try:
         return msgspec.convert(value, shape)
     except READ_ERRORS:

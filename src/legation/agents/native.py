@@ -11,19 +11,19 @@ INV-N2  Nothing is allowed that somebody saw a part of: a request that is such a
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from legation.agents import outlines
-from legation.agents.driver import DriverBase, OnAnswer, OpenRequest, SessionStart
+from legation.agents.driver import Driver, OnAnswer, OpenRequest, SessionStart
 from legation.agents.pool import Pool
 from legation.agents.rpc import SLICE_LINES, AgentListener, AgentRefused, RpcFault
 from legation.errors import AgentError, InvalidParams, LegationError
-from legation.proc import Child, Command, Exit, Launcher, Pipes
+from legation.proc import Child, Command, Launcher, Pipes
 from legation.proc.lines import MAX_LINE
 from legation.wire import codec, jsontext
 from legation.wire.acp.methods import (
@@ -34,17 +34,23 @@ from legation.wire.acp.methods import (
     InitializeResponse,
     ListSessionsResponse,
     NameValue,
-    NewSessionResponse,
     PermissionOption,
-    PromptResponse,
     RequestPermissionRequest,
     RequestPermissionResponse,
     SelectedOutcome,
     SessionSetup,
-    SetConfigOptionResponse,
 )
 from legation.wire.acp.rpc import AgentMethod, ClientMethod, ErrorCode, RpcError, Shape
-from legation.wire.acp.updates import ContentBlock, SessionUpdate, ToolCall, ToolCallPatch, ToolCallUpdate
+from legation.wire.acp.updates import (
+    ContentBlock,
+    EmbeddedResource,
+    ResourceLink,
+    SessionUpdate,
+    Text,
+    ToolCall,
+    ToolCallPatch,
+    ToolCallUpdate,
+)
 from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import UNRECOGNIZED, Draft
 
@@ -58,6 +64,7 @@ META: Final = "legation"  # whose member of `_meta` it is
 TOO_LONG: Final = f"it is longer than {outlines.MOST_BYTES} bytes, or of more than {outlines.MOST_MARKS} values, which nobody could be shown"
 
 _T = TypeVar("_T")
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ class PendingReply(Generic[_T]):
         return self._answer.done()
 
     def give(self, answer: _T | AgentError) -> None:
-        """In the answer's place among the updates (INV-D1)."""
+        """Give the answer, in its place among the updates (INV-D1)."""
         if self._answer.done():
             return
         if self._on_answer is not None:
@@ -120,28 +127,9 @@ class PendingReply(Generic[_T]):
 
 
 def _look_at(answer: asyncio.Future[Any]) -> None:
-    """Nobody need wait for it: an error that nobody fetches is no news."""
+    """Fetch an error that nobody may wait for: it is no news."""
     if not answer.cancelled():
         answer.exception()
-
-
-class TaskSet:
-    """Coroutines that run beside their owner; `close` cancels and awaits those that are left."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._running: set[asyncio.Task[Any]] = set()
-
-    def start(self, work: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.create_task(work, name=self._name)
-        self._running.add(task)  # the loop itself keeps only weak references
-        task.add_done_callback(self._running.discard)
-
-    async def close(self) -> None:
-        for task in self._running:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running)
 
 
 Trouble = Callable[[DiagnosticCode, str], None]
@@ -214,9 +202,26 @@ def unknown_session(method: AgentMethod) -> AgentRefused:
     return AgentRefused(method, RpcError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such session"))
 
 
-class NativeAgent(DriverBase, ABC):
+def find_session(sessions: Mapping[str, _T], method: AgentMethod, session_id: str) -> _T:
+    if session_id not in sessions:
+        raise unknown_session(method)
+    return sessions[session_id]
+
+
+def block_text(block: ContentBlock) -> str | None:
+    """The block of a prompt as text; None for one that is none."""
+    match block:
+        case Text(text=text):
+            return text
+        case ResourceLink(uri=uri, name=name):
+            return f"[{name}]({uri})"
+        case EmbeddedResource(resource=resource) if resource.text is not None:
+            return f'<context ref="{resource.uri}">\n{resource.text}\n</context>'
+    return None
+
+
+class NativeAgent(Driver):
     HELLO: ClassVar[InitializeResponse]
-    takes_edits: bool = False
 
     def __init__(self, context: DriverContext) -> None:
         super().__init__(context.command.name, self.HELLO)
@@ -236,21 +241,6 @@ class NativeAgent(DriverBase, ABC):
     async def begin(self, timeout: float) -> None:
         """Start what all sessions need."""
 
-    @property
-    @abstractmethod
-    def processes(self) -> tuple[int, ...]: ...
-
-    @abstractmethod
-    def stderr_tail(self) -> str: ...
-
-    @abstractmethod
-    async def wait(self) -> Exit:
-        """Until it has ended and everything that it said was handed on."""
-
-    @abstractmethod
-    async def stop(self, grace: float) -> Exit:
-        """Idempotent; nothing of it is left."""
-
     async def authenticate(self, method_id: str, timeout: float) -> None:  # noqa: ARG002
         known = ", ".join(way.id for way in self.auth_methods) or "none at all"
         raise InvalidParams(
@@ -269,11 +259,6 @@ class NativeAgent(DriverBase, ABC):
 
     # Sessions. What an agent cannot do is refused by its capabilities.
 
-    @abstractmethod
-    async def new_session(
-        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[NewSessionResponse] = None
-    ) -> NewSessionResponse: ...
-
     async def load_session(
         self,
         request: OpenRequest,  # noqa: ARG002
@@ -282,11 +267,6 @@ class NativeAgent(DriverBase, ABC):
         on_answer: OnAnswer[SessionSetup] = None,  # noqa: ARG002
     ) -> SessionSetup:
         raise self._cannot(AgentMethod.SESSION_LOAD)
-
-    @abstractmethod
-    async def resume_session(
-        self, request: OpenRequest, timeout: float, *, on_answer: OnAnswer[SessionSetup] = None
-    ) -> SessionSetup: ...
 
     async def list_sessions(
         self,
@@ -301,26 +281,6 @@ class NativeAgent(DriverBase, ABC):
 
     async def delete_session(self, session_id: str, timeout: float) -> None:  # noqa: ARG002
         raise self._cannot(AgentMethod.SESSION_DELETE)
-
-    @abstractmethod
-    async def set_mode(self, session_id: str, mode_id: str, timeout: float) -> None: ...
-
-    @abstractmethod
-    async def set_config_option(
-        self, session_id: str, config_id: str, value: str | bool, timeout: float
-    ) -> SetConfigOptionResponse: ...
-
-    @abstractmethod
-    async def prompt(
-        self,
-        session_id: str,
-        prompt: tuple[ContentBlock, ...],
-        *,
-        on_answer: OnAnswer[PromptResponse] = None,
-    ) -> PromptResponse: ...
-
-    @abstractmethod
-    async def cancel(self, session_id: str) -> None: ...
 
     def _cannot(self, method: AgentMethod) -> LegationError:
         try:
@@ -355,6 +315,14 @@ class NativeAgent(DriverBase, ABC):
         digest = line.digest if isinstance(line, outlines.LongLine) else b""
         self._inbox.updates(session_id, [Draft(UNRECOGNIZED, line, digest=digest)])
 
+    def hear(self, session_id: str, hear: Callable[[bytes, bytes], None], line: bytes, brief: bytes) -> None:
+        """Hand a line on; what cannot be understood for a fault of ours is kept as one that is unknown."""
+        try:
+            hear(line, brief)
+        except Exception:  # noqa: BLE001 - nothing that an agent says may end the reading
+            _log.exception("cannot understand a line of %r", self.name)
+            self.say_unknown(session_id, line)
+
     # What it asks.
 
     @property
@@ -370,7 +338,7 @@ class NativeAgent(DriverBase, ABC):
         self._inbox.trouble(code, message)
 
     def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[PermissionDecision]:
-        """Recorded in its place before this returns. Cancelling the task takes the question back."""
+        """Ask the host. The question is recorded in its place before this returns; cancelling the task takes it back."""
         if (session_id, call.tool_call_id) in self._cut:
             return asyncio.create_task(_now(self.refused_permission()))
         request = RequestPermissionRequest(session_id=session_id, tool_call=call, options=ONCE)
@@ -389,7 +357,7 @@ class NativeAgent(DriverBase, ABC):
         )
 
     def ask_question(self, request: CreateElicitationRequest) -> asyncio.Task[CreateElicitationResponse]:
-        """As a permission. Where nobody can be asked the answer is `cancel`."""
+        """Ask the user, as for a permission. Where nobody can be asked the answer is `cancel`."""
         return self._ask(ClientMethod.ELICITATION_CREATE, request, _answer, _unanswered)
 
     def _ask(

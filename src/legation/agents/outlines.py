@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class CutText(msgspec.Struct, frozen=True, array_like=True):
-    """How a text is written in a digest, and where in the line all of it is: both as JSON, without the quotes."""
+    """A text as it is written in a digest, and where in the line all of it is: both as JSON, without the quotes."""
 
     cut: str
     start: int
@@ -116,7 +116,7 @@ class LongLine(LongNative):
 
 
 def is_heavy(line: bytes) -> bool:
-    """Whether it may not be decoded here (INV-L1)."""
+    """Tell whether it may not be decoded here (INV-L1)."""
     if len(line) <= DENSE_BYTES:
         return False
     if len(line) > MOST_BYTES:
@@ -125,7 +125,7 @@ def is_heavy(line: bytes) -> bool:
 
 
 def is_unread(line: bytes) -> bool:
-    """Whether it may not be walked through here, token by token: no parser takes it."""
+    """Tell whether it may not be walked through here, token by token: no parser takes it."""
     if len(line) <= ODD_BYTES:
         return False
     try:
@@ -136,7 +136,7 @@ def is_unread(line: bytes) -> bool:
 
 
 async def as_base64(line: bytes) -> bytes:
-    """In slices."""
+    """Encode it, in slices."""
     parts: list[bytes] = []
     for start in range(0, len(line), BASE64_BYTES):
         parts.append(b64encode(line[start : start + BASE64_BYTES]))
@@ -147,7 +147,7 @@ async def as_base64(line: bytes) -> bytes:
 
 
 async def as_text(line: bytes) -> bytes:
-    """With U+FFFD for what is no UTF-8, as `bytes.decode` has it; in slices."""
+    """Put U+FFFD for what is no UTF-8, as `bytes.decode` does; in slices."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     parts: list[bytes] = []
     for start in range(0, len(line), DENSE_BYTES):
@@ -159,7 +159,7 @@ async def as_text(line: bytes) -> bytes:
 
 
 async def part(line: bytes, found: Outline) -> bytes:
-    """Of the line that it is the outline of. A copy of what is long is a slice of its own."""
+    """Cut the part out of the line. A copy of what is long is a slice of its own."""
     text = line if found.whole else await as_text(line)
     copy = text[slice(*found.part)]
     if len(copy) > MOST_BYTES:
@@ -168,7 +168,7 @@ async def part(line: bytes, found: Outline) -> bytes:
 
 
 async def id_of(line: bytes, found: Outline) -> bytes:
-    """As it was written, however long."""
+    """Cut the id out of the line, as it was written, however long."""
     if found.id_part is None:
         return found.id.encode()
     text = line if found.whole else await as_text(line)
@@ -213,7 +213,7 @@ class OutlineReader:
                 worker.end_soon()
 
     async def read(self, line: bytes, *, native: bool = False) -> Outline | None:
-        """None for what is no message; of a `native` line, which is none of ACP, for what no parser takes. Of an agent one
+        """Read a line; None for what is no message, or as a `native` one, which is none of ACP, no parser takes. Of an agent one
         line at a time: whoever writes many of them waits for himself."""
         with self._guard:
             worker = self._least_busy()
@@ -231,7 +231,7 @@ class OutlineReader:
         return found
 
     def _has_read(self, worker: _Worker) -> None:
-        """Also one whose line nobody wants to know any more: only now it is free."""
+        """Count a line as read, also one that nobody wants to know any more: only now the worker is free."""
         with self._guard:
             worker.lines -= 1
 
@@ -249,7 +249,7 @@ class _Worker:
         self._unwanted = False
 
     def end_soon(self) -> None:
-        """Also in the middle of a line: nobody wants to know it any more, and whoever ends does not wait for it."""
+        """End, also in the middle of a line: nobody wants to know it any more, and whoever ends does not wait for it."""
         self._unwanted = True
         if (process := self.process) is not None:
             process.kill()
@@ -304,7 +304,7 @@ reader: Final = OutlineReader()
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of ours but where our modules are."""
+    """Variables for the process: nothing of ours but where our modules are."""
     return {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
 
 
@@ -400,7 +400,7 @@ def _update(text: bytes, session: str, draft: Draft, *, whole: bool) -> Outline:
 
 
 def _span(text: bytes, part: bytes) -> tuple[int, int]:
-    """Where it stands first: the same bytes are the same, wherever they are."""
+    """Find where it stands first: the same bytes are the same, wherever they are."""
     start = text.find(part)
     return start, start + len(part)
 
@@ -429,7 +429,7 @@ _read_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def digest_of_update(raw: bytes) -> bytes:
-    """Of a chunk of text nothing is changed but the text, so that the whole one can be put in its place again."""
+    """Cut an update; of a chunk nothing is changed but the text, so that the whole one can be put in its place again."""
     with suppress(ValueError):
         text = bytes(_read_chunk(raw).content.text)
         if text[:1] == b'"' and len(raw) - len(text) <= TEXT_SHOWN < len(text):
@@ -438,7 +438,7 @@ def digest_of_update(raw: bytes) -> bytes:
 
 
 def _named_cuts(raw: bytes, small: bytes) -> bytes:
-    """With the names of the members that do not say all: nobody decides by a part of something."""
+    """Add the names of the members that do not say all: nobody decides by a part of something."""
     if raw[:1] != b"{" or small == raw:
         return small
     kept = _read_members(small)

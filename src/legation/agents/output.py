@@ -17,6 +17,7 @@ EXIT_LIMIT = (
 )
 REST_LIMIT = 5.0  # seconds for a stopped agent's last words to be taken: the store's time
 STDERR_SHOWN = 2000  # characters of it in an error
+SHOWN_BYTES = 200  # of a stray line, in the diagnostic
 ANSWER_LIMIT = 1024 * 1024  # bytes that a program says when it is asked for its version or help
 STRAY_LINES = 5  # of a program that speaks no protocol, in an error
 STRAY_SHOWN = 200  # characters of each
@@ -36,7 +37,7 @@ class Stray:
         self._settled = False
 
     def settle(self) -> None:
-        """It speaks the protocol: what it says besides is told one by one."""
+        """Forget what was kept: it speaks the protocol, and what it says besides is told one by one."""
         self._settled = True
         self._lines.clear()
 
@@ -45,7 +46,7 @@ class Stray:
             self._lines.append(printable(line))
 
     def said(self, unfinished: bytes = b"") -> str:
-        """For the end of a message. `unfinished` is a line that never ended, as in another framing."""
+        """Words for the end of a message. `unfinished` is a line that never ended, as in another framing."""
         if self._settled:
             return ""
         lines = [*self._lines, printable(unfinished)][:STRAY_LINES]
@@ -73,6 +74,18 @@ def last_words(child: Child, stray: Stray | None = None) -> str:
     return found if stray is None else f"{found}{stray.said(child.unfinished())}"
 
 
+def skipped(line: bytes) -> str:
+    """The words of the diagnostic for a line that is no message."""
+    return f"skipped a line of {len(line)} bytes: {line[:SHOWN_BYTES].decode(errors='replace')}"
+
+
+def exited(doing: str, name: str, found: Exit, said: str = "") -> AgentExited:
+    """The error of whoever waits for an agent that has ended. `said` are its last words, or what to do."""
+    return AgentExited(
+        f"cannot {doing}: {name!r} ended with {found}{said}", {"exitCode": found.code, "signal": found.signal}
+    )
+
+
 class Output:
     """`read` takes all of it, from the start on. When that is over the process has ended, or is made to: an agent that
     can say nothing any more is none. `over` is told then. Whoever makes it stops it."""
@@ -98,7 +111,7 @@ class Output:
         return self._reading.done()
 
     async def wait(self) -> Exit:
-        """Until the process has ended and everything it said was handed on."""
+        """Return when the process has ended and everything it said was handed on."""
         found = await self._child.wait()
         await asyncio.wait({self._reading})
         return found
@@ -116,7 +129,7 @@ class Output:
         return last_words(self._child, self.stray)
 
     async def end(self, doing: str) -> LegationError:
-        """Why that cannot be done any more, when the reading is over."""
+        """The error that says why that cannot be done any more, once the reading is over."""
         await asyncio.wait({self._reading})
         return await self._error(doing)
 
@@ -143,10 +156,7 @@ class Output:
                 f"cannot {doing}: {name!r} closed its output and went on{self.said()}; it was stopped: start it again"
             )
         found = await self._child.wait()
-        error = AgentExited(
-            f"cannot {doing}: {name!r} ended with {found}{self.said()}",
-            {"exitCode": found.code, "signal": found.signal},
-        )
+        error = exited(doing, name, found, self.said())
         error.stderr = self._child.stderr_tail()
         return error
 

@@ -25,7 +25,7 @@ _T = TypeVar("_T", bound="Server")
 class Server(Protocol):
     @property
     def ended(self) -> bool:
-        """Whether it has ended, or is about to: it takes nobody any more."""
+        """Tell whether it has ended, or is about to: it takes nobody any more."""
 
     async def wait(self) -> Exit: ...
     async def stop(self, grace: float) -> Exit: ...
@@ -56,7 +56,7 @@ class Lease(Generic[_T]):
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else uses the server now: to leave it is to stop it."""
+        """Tell whether nobody else uses the server now: to leave it is to stop it."""
         return self._shared.users == 1
 
     async def leave(self, grace: float, *, retire: bool = False) -> None:

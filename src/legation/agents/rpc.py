@@ -30,7 +30,7 @@ from legation.agents.messages import (
     read_message,
     read_odd_update,
 )
-from legation.agents.output import Stray
+from legation.agents.output import SHOWN_BYTES, Stray, skipped
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child
 from legation.proc.lines import MAX_LINE
@@ -53,7 +53,6 @@ OTHER_BYTES = 128  # the same of a line that is no update: some are walked throu
 FILE_BYTES = 16 * 1024 * 1024  # of a request to write a file
 REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
 STRAY_LINES = 8  # the same of a line that no parser takes: it is read in three ways before that is sure
-SHOWN_BYTES = 200  # of a stray line, in the diagnostic
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
 _OURS = frozenset(AgentMethod)  # whose answers are read here; others are for whoever asked, as they are
 
@@ -61,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 class AgentListener(Protocol):
-    """Where an agent's messages go. `updates` and `trouble` are called while reading and must not wait. No updates are
+    """The receiver of an agent's messages. `updates` and `trouble` are called while reading and must not wait. No updates are
     a sign of life: the agent said something that is nobody's concern."""
 
     def updates(self, session_id: str, drafts: list[Draft]) -> None: ...
@@ -109,11 +108,10 @@ class RpcPeer:
         self._child = child
         self._strayed = stray or Stray()
         self._inbox = inbox
-        self._calls = OutgoingCalls()
+        self._calls = OutgoingCalls(child, self._cancel, jsonrpc="2.0")
         self._answering: dict[bytes, asyncio.Future[object]] = {}
         self._updates = UpdateReader()
         self._handled = 0  # messages since others had their turn
-        self._closed = False
 
     async def run(self) -> None:
         """Read until the agent's output ends; then whoever waits for an answer learns that none will come."""
@@ -124,8 +122,7 @@ class RpcPeer:
                         await self._take(piece)
                         await self._inbox.room()
         finally:
-            self._closed = True
-            self._calls.abandon()
+            self._calls.close()
             for coming in self._answering.values():
                 coming.cancel()
 
@@ -137,50 +134,21 @@ class RpcPeer:
         timeout: float | None = None,
         on_answer: Callable[[bytes | RpcError], None] = _ignore,
     ) -> bytes:
-        """The raw result. An error answer is `AgentRefused`; a call given up is cancelled at the agent too.
+        """Make a call; its raw result. An error answer is `AgentRefused`; a call given up is cancelled at the agent too.
         `on_answer` is for what must keep the answer's place among the updates; an answer it has seen counts,
         though time run out meanwhile."""
-        self._must_be_open(method)
-        call = self._calls.begin(method, on_answer)
-        try:
-            async with asyncio.timeout(timeout):
-                self._write({"jsonrpc": "2.0", "id": call.number, "method": method, "params": params})
-                await self._child.drain(WRITE_TIMEOUT)
-                await call.answer
-        except TimeoutError:
-            if not call.answered:
-                self._give_up(call)
-                what = f"cannot complete {method}: the agent did not answer within {timeout} s"
-                raise TimedOut(what) from None
-        except (asyncio.CancelledError, TimedOut):
-            if not call.answered:
-                self._give_up(call)
-            raise
-        finally:
-            self._calls.end(call)
-        result = call.answer.result()
-        if result is None:
-            raise TransportClosed(f"cannot complete {method}: the agent's output has ended; look at its exit")
+        result = await self._calls.exchange(method, params, timeout, on_answer)
         if isinstance(result, RpcError):
             raise AgentRefused(method, result)
         return result
 
     async def notify(self, method: str, params: object) -> None:
-        """Does not wait for the agent to read it: a notification is small, and the agent may be stuck."""
-        self._must_be_open(method)
-        self._write({"jsonrpc": "2.0", "method": method, "params": params})
+        """Send a notification, without waiting for the agent to read it: it is small, and the agent may be stuck."""
+        self._calls.write(method=method, params=params)
 
-    def _must_be_open(self, method: str) -> None:
-        if self._closed:
-            raise TransportClosed(f"cannot send {method}: the agent's output has ended; start it again")
-
-    def _write(self, message: dict[str, object]) -> None:
-        self._child.write(jsontext.write(message) + b"\n")
-
-    def _give_up(self, call: OutgoingCall) -> None:
-        self._calls.give_up(call)
+    def _cancel(self, call: OutgoingCall) -> None:
         with suppress(LegationError):  # the agent may be gone, which is as good
-            self._write({"jsonrpc": "2.0", "method": CANCEL_REQUEST, "params": {"requestId": call.number}})
+            self._calls.write(method=CANCEL_REQUEST, params={"requestId": call.number})
 
     async def _take(self, block: bytes) -> None:
         """The hot path: a run of updates of one session goes on as one list."""
@@ -203,14 +171,14 @@ class RpcPeer:
         await self._rest_after(len(block) // LINE_BYTES)
 
     async def _rest_after(self, messages: int) -> None:
-        """INV-R4."""
+        """Let others have their turn (INV-R4)."""
         self._handled += messages
         if self._handled >= SLICE_LINES:
             self._handled = 0
             await asyncio.sleep(0)
 
     async def _until_read(self) -> None:
-        """Of an agent that does not read our answers, no more is read once it has asked for something."""
+        """Wait for an agent that does not read our answers: no more is read once it has asked for something."""
         if self._child.unsent > OUTBOX_LIMIT:
             await self._child.drain(WRITE_TIMEOUT)
 
@@ -267,7 +235,7 @@ class RpcPeer:
             self._refuse(found.method, raw_id, len(line))
 
     def _refuse(self, method: str, raw_id: bytes, size: int) -> None:
-        """Nobody could be shown it. To a permission that is a no: some agents hang after an error."""
+        """Refuse a request that nobody could be shown. To a permission that is a no: some agents hang after an error."""
         why = _too_much(size)
         if method == ClientMethod.REQUEST_PERMISSION:
             what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
@@ -305,8 +273,7 @@ class RpcPeer:
     def _stray(self, line: bytes) -> None:
         self._handled += STRAY_LINES - 1
         self._strayed.add(line)
-        shown = line[:SHOWN_BYTES].decode(errors="replace")
-        self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
+        self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
 
     def _take_response(self, raw_id: bytes, result: bytes, error: bytes) -> None:
         odd = self._calls.take(id_key(raw_id), read_error(error) if error else result or b"null")
@@ -338,7 +305,7 @@ class RpcPeer:
             coming.cancel()
 
     def _answer(self, raw_id: bytes, method: str, coming: asyncio.Future[object]) -> None:
-        """Called when the answer is there; also for a request that was cancelled before anybody looked at it."""
+        """Write the answer when it is there; also for a request that was cancelled before anybody looked at it."""
         del self._answering[id_key(raw_id)]
         if coming.cancelled():
             answer: object = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
@@ -402,33 +369,76 @@ class OutgoingCall:
 
 
 class OutgoingCalls:
-    def __init__(self) -> None:
+    """Our requests over the pipes of one agent. `on_given_up` is told of one whose answer nobody waits for any more; `head`
+    are the members that every message begins with."""
+
+    def __init__(
+        self, child: Child, on_given_up: Callable[[OutgoingCall], None] = lambda _: None, **head: object
+    ) -> None:
+        self._child = child
+        self._on_given_up = on_given_up
+        self._head = head
+        self._closed = False
         self._last = 0
         self._open: dict[bytes, OutgoingCall] = {}
         self._given_up: dict[bytes, str] = {}  # id -> method, oldest first
 
-    def begin(self, method: str, on_answer: Callable[[bytes | RpcError], None]) -> OutgoingCall:
+    async def exchange(
+        self,
+        method: str,
+        params: object,
+        timeout: float | None,
+        on_answer: Callable[[bytes | RpcError], None],
+    ) -> bytes | RpcError:
+        """Write a request, before anything is waited for, and return the answer. `on_answer` is called in the answer's place;
+        an answer that it has seen counts, though time run out meanwhile. Raises `TransportClosed` where none will come."""
         self._last += 1
         call = OutgoingCall(self._last, method, on_answer, asyncio.get_running_loop().create_future())
-        self._open[b"%d" % call.number] = call
-        return call
+        key = b"%d" % call.number
+        self._open[key] = call
+        try:
+            self.write(id=call.number, method=method, params=params)
+            async with asyncio.timeout(timeout):
+                await self._child.drain(WRITE_TIMEOUT)
+                await call.answer
+        except TimeoutError:
+            if not call.answered:
+                self._give_up(key, call)
+                what = f"cannot complete {method}: the agent did not answer within {timeout} s"
+                raise TimedOut(what) from None
+        except (asyncio.CancelledError, LegationError):
+            if not call.answered:
+                self._give_up(key, call)
+            raise
+        finally:
+            del self._open[key]
+        result = call.answer.result()
+        if result is None:
+            raise TransportClosed(f"cannot complete {method}: the agent's output has ended; look at its exit")
+        return result
 
-    def end(self, call: OutgoingCall) -> None:
-        del self._open[b"%d" % call.number]
+    def write(self, **members: object) -> None:
+        if self._closed:
+            what = members["method"]
+            raise TransportClosed(f"cannot send {what}: the agent's output has ended; start it again")
+        self._child.write(jsontext.write({**self._head, **members}) + b"\n")
 
-    def give_up(self, call: OutgoingCall) -> None:
+    def _give_up(self, key: bytes, call: OutgoingCall) -> None:
         """The agent still owes an answer, and that it was cancelled is then the one to expect."""
+        if self._closed:
+            return
         if len(self._given_up) >= GIVEN_UP_KEPT:
             del self._given_up[next(iter(self._given_up))]
-        self._given_up[b"%d" % call.number] = call.method
+        self._given_up[key] = call.method
+        self._on_given_up(call)
 
     def method(self, key: bytes) -> str | None:
-        """Of the call that waits for an answer with that id."""
+        """The method of the call that waits for an answer with that id."""
         call = self._open.get(key)
         return call.method if call else None
 
     def take(self, key: bytes, answer: bytes | RpcError) -> str | None:
-        """Hands the answer to whoever waits for it. Says what is odd about one that nobody waits for."""
+        """Hand the answer to whoever waits for it. Says what is odd about one that nobody waits for."""
         call = self._open.get(key)
         if call and not call.answer.done():
             call.answer.set_result(answer)
@@ -441,8 +451,9 @@ class OutgoingCalls:
             return None
         return f"the answer to {method} came after it was given up"
 
-    def abandon(self) -> None:
-        """No answer will come any more."""
+    def close(self) -> None:
+        """No answer will come any more, and nothing is sent."""
+        self._closed = True
         for call in self._open.values():
             if not call.answer.done():
                 call.answer.set_result(None)

@@ -13,7 +13,7 @@ from legation.agents import catalogue as module
 from legation.agents.catalogue.catalogue import home_of
 from legation.agents.install.lock import shipped
 from legation.errors import ConfigInvalid, InvalidParams, NotFound, Unavailable
-from legation.host.agent import Places
+from legation.host.agent import AgentHomes
 from legation.host.options import AgentDefinition
 
 ACP = "node_modules/@agentclientprotocol/claude-agent-acp"
@@ -135,7 +135,7 @@ def test_signed_in_is_told_by_the_file_in_the_agent_s_own_home(machine: Machine)
 
 def test_the_home_is_the_one_that_the_host_gives(machine: Machine) -> None:
     for name in ("claude", "my agent/1"):
-        command, _ = Places.open(machine.data).command(
+        command, _ = AgentHomes.open(machine.data).command(
             AgentDefinition(id=name, command="x", cwd=machine.root)
         )
         assert command.env["HOME"] == str(home_of(machine.data, name))

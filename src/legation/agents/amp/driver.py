@@ -15,8 +15,8 @@ from legation.agents.amp.options import Flags, chosen_mode, config_options
 from legation.agents.amp.permissions import install_plugin, must_be_gated
 from legation.agents.amp.session import AmpSession, AmpTurn, Threads
 from legation.agents.amp.translate import text_of
-from legation.agents.driver import OnAnswer, OpenRequest
-from legation.agents.native import DriverContext, NativeAgent, PendingReply, unknown_session
+from legation.agents.driver import OnAnswer, OpenRequest, PromptBlocks
+from legation.agents.native import DriverContext, NativeAgent, PendingReply, find_session, unknown_session
 from legation.errors import AgentExited, InvalidParams, Unavailable
 from legation.proc import Exit
 from legation.wire.acp.methods import (
@@ -32,7 +32,6 @@ from legation.wire.acp.methods import (
     Supported,
 )
 from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod
-from legation.wire.acp.updates import ContentBlock
 
 NAME: Final = "amp"
 _ENDED: Final = Exit(0, None)
@@ -40,7 +39,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class AmpAgent(NativeAgent):
-    """It has no process between turns, and ends when it is stopped. A turn's crash is that turn's."""
+    """An agent without a process between turns, which ends when it is stopped. A turn's crash is that turn's."""
 
     HELLO = InitializeResponse(
         protocol_version=PROTOCOL_VERSION,
@@ -97,7 +96,7 @@ class AmpAgent(NativeAgent):
             install_plugin(self._home)
 
     def forget(self, option: str) -> None:
-        """This Amp does not take it, whatever its help says."""
+        """Drop an option that this Amp does not take, whatever its help says."""
         self.flags = self.flags.without(option)
 
     async def began(self, session_id: str, thread: str) -> None:
@@ -176,11 +175,7 @@ class AmpAgent(NativeAgent):
         return SetConfigOptionResponse(config_options=config_options(self.flags, session.mode))
 
     async def prompt(
-        self,
-        session_id: str,
-        prompt: tuple[ContentBlock, ...],
-        *,
-        on_answer: OnAnswer[PromptResponse] = None,
+        self, session_id: str, prompt: PromptBlocks, *, on_answer: OnAnswer[PromptResponse] = None
     ) -> PromptResponse:
         session = self._session(AgentMethod.SESSION_PROMPT, session_id)
         text = text_of(prompt)
@@ -194,7 +189,4 @@ class AmpAgent(NativeAgent):
             turn.cancel()
 
     def _session(self, method: AgentMethod, session_id: str) -> AmpSession:
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise unknown_session(method)
-        return session
+        return find_session(self._sessions, method, session_id)

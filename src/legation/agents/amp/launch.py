@@ -179,7 +179,7 @@ async def _answer_of(context: DriverContext, option: str) -> str:
 
 
 def _build(context: DriverContext) -> _Build | None:
-    """None where the program cannot be seen from here: then it is asked each time."""
+    """Tell one build from another; None where the program cannot be seen from here: then it is asked each time."""
     argv, env = context.command.argv, context.command.env
     program = shutil.which(argv[0], path=env.get("PATH", "")) if argv else None
     if program is None:

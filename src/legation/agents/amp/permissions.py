@@ -33,6 +33,7 @@ from legation.agents.rpc import REQUESTS_AT_ONCE
 from legation.errors import AgentError, ConfigInvalid
 from legation.ids import new_id
 from legation.store.datafolder import make_folder
+from legation.tasks import TaskSet
 from legation.wire import jsontext
 
 DOOR: Final = "door"
@@ -85,7 +86,7 @@ class Gate:
         self._server: asyncio.Server | None = None
         self._directory = -1
         self._decided: list[_Decided] = []
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving = TaskSet("legation-amp-gate")
         self.greeted = asyncio.Event()  # its plugin is at work
         self.asked: set[str] = set()  # ids of the calls that were asked about
         self.asked_tools: set[str] = set()  # names, where a way tells no id
@@ -109,10 +110,10 @@ class Gate:
             return
         self._server.close()
         self._server = None
-        for task in (*self._serving, *(each.answer for each in self._decided)):
-            task.cancel()
-        if self._serving:
-            await asyncio.wait(self._serving, timeout=CLOSE_LIMIT)
+        self.withdraw()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT):
+                await self._serving.close()
         os.close(self._directory)
 
     def withdraw(self) -> None:
@@ -125,9 +126,7 @@ class Gate:
         if len(self._serving) >= REQUESTS_AT_ONCE:  # no answer is a no
             writer.close()
             return
-        task = asyncio.create_task(self._serve(reader, writer), name="legation-amp-gate")
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._serving.start(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -186,7 +185,7 @@ def _action(tool: str, given: object) -> bytes:
 async def _unless_gone(
     answer: asyncio.Task[PermissionDecision], reader: asyncio.StreamReader
 ) -> PermissionDecision | None:
-    """None where the turn took it back. Raises where the asker is gone; then nobody needs the answer."""
+    """Return the decision, None where the turn took it back. Raises where the asker is gone and nobody needs it."""
     gone = asyncio.ensure_future(reader.read(1))
     waiting: set[asyncio.Future[Any]] = {answer, gone}
     try:

@@ -12,7 +12,6 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +27,8 @@ from legation.agents.claude.translate import outcome as outcome_of
 from legation.agents.claude.translate import usage_of
 from legation.agents.driver import OpenRequest
 from legation.agents.native import DriverContext, PendingReply, read_lines
-from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused
+from legation.agents.output import SHOWN_BYTES, skipped
+from legation.agents.rpc import WRITE_TIMEOUT, AgentRefused
 from legation.errors import AgentError, LegationError, TimedOut, Unavailable
 from legation.ids import new_id
 from legation.proc import Child, Command, Exit
@@ -105,7 +105,7 @@ class AmpTurn:
         return self._child.stderr_tail() if self._child else self._last_words
 
     def cancel(self) -> None:
-        """It has no way to be asked: its process is ended."""
+        """End its process: it has no way to be asked."""
         self._cancelled = True
         self._end()
 
@@ -161,7 +161,7 @@ class AmpTurn:
         return write_settings(folder, write_delegate(folder), self._request.mcp_servers)
 
     async def _converse(self, launch: AmpLaunch, text: str, gate: Gate) -> None:
-        """Again with less, where Amp refuses an option that its help lists."""
+        """Run the turn, and again with less where Amp refuses an option that its help lists."""
         while True:
             flags = self._agent.flags
             must_be_gated(self._agent.name, flags)
@@ -184,10 +184,11 @@ class AmpTurn:
 
     async def _play(self, child: Child, flags: Flags, text: str, gate: Gate) -> Exit:
         writing = asyncio.create_task(self._write(child, flags, text, gate), name="legation-amp-write")
-        take = self._hear if flags.has(STREAM) else self._hear_plain
+        hear = self._hear if flags.has(STREAM) else self._hear_plain
+        take = partial(self._agent.hear, self._request.session_id, hear)
         try:
             inbox = self._context.inbox
-            await read_lines(child, partial(self._take, take), inbox.room, inbox.trouble)
+            await read_lines(child, take, inbox.room, inbox.trouble)
             await asyncio.wait({ending := asyncio.ensure_future(child.wait())}, timeout=EXIT_LIMIT)
             found = ending.result() if ending.done() else await child.stop(grace=0)
         finally:
@@ -228,13 +229,6 @@ class AmpTurn:
         self._end()
 
     # Amp speaks.
-
-    def _take(self, hear: Callable[[bytes, bytes], None], line: bytes, brief: bytes) -> None:
-        try:
-            hear(line, brief)
-        except Exception:  # noqa: BLE001 - nothing that an agent says may end the reading
-            _log.exception("cannot understand a line of %r", self._agent.name)
-            self._agent.say_unknown(self._request.session_id, line)
 
     def _hear_plain(self, line: bytes, _: bytes) -> None:
         text = line.decode(errors="replace")
@@ -279,15 +273,13 @@ class AmpTurn:
         self._leave()
 
     def _stray(self, line: bytes) -> None:
-        shown = line[:SHOWN_BYTES].decode(errors="replace")
-        if shown.startswith(NO_KEY):
-            self._refuse(refusal(shown))
+        if line.startswith(NO_KEY.encode()):
+            self._refuse(refusal(line[:SHOWN_BYTES].decode(errors="replace")))
         elif not self.reply.given:  # what follows that has a link to sign in with
-            what = f"skipped a line of {len(line)} bytes: {shown}"
-            self._context.inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+            self._context.inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
 
     def _leave(self) -> None:
-        """It ends by itself; where it does not, it is made to."""
+        """Stop a process that does not end by itself."""
         child = self._child
         if child and self._stopping is None:
             self._stopping = asyncio.create_task(child.stop(AFTER_RESULT), name="legation-amp-leave")
@@ -299,7 +291,7 @@ _THREAD: Final = re.compile(r"T-[\w-]{1,128}")
 
 
 class Threads:
-    """Does its I/O where it is called: in a thread."""
+    """Threads of Amp by session, in files. Its I/O is done where it is called: in a thread."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / _FOLDER
@@ -323,7 +315,7 @@ class Threads:
             ) from error
 
     def find(self, session_id: str) -> str | None:
-        """Empty where it has not begun. None for a session that is not known; one of Amp's threads is its own."""
+        """Find the thread of a session: empty where it has not begun, None where it is not known; a thread of Amp's is its own."""
         if is_thread(session_id):
             return session_id
         if not _SESSION.fullmatch(session_id):

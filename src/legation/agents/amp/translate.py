@@ -13,10 +13,12 @@ import msgspec
 from legation.agents.amp import tools
 from legation.agents.claude import messages as native
 from legation.agents.claude.translate import ClaudeTranslator, TranslatedLine
+from legation.agents.driver import PromptBlocks
 from legation.agents.messages import READ_ERRORS, fit
-from legation.agents.output import STDERR_SHOWN
+from legation.agents.native import block_text
+from legation.agents.output import STDERR_SHOWN, exited
 from legation.agents.rpc import AgentRefused
-from legation.errors import AgentExited, InvalidParams, LegationError
+from legation.errors import InvalidParams, LegationError
 from legation.ids import new_id
 from legation.proc import Exit
 from legation.wire import jsontext
@@ -26,10 +28,7 @@ from legation.wire.acp.updates import (
     AgentThoughtChunk,
     ContentBlock,
     Diff,
-    EmbeddedResource,
-    ResourceLink,
     SessionUpdate,
-    Text,
     ToolCall,
     ToolCallUpdate,
 )
@@ -97,10 +96,7 @@ def exit_error(name: str, found: Exit, complaint: str) -> LegationError:
     if found.code and said:
         return refusal(said)
     tail = f", having said:\n{said}\n" if said else ""
-    return AgentExited(
-        f"cannot complete {AgentMethod.SESSION_PROMPT}: {name!r} ended with {found}{tail}",
-        {"exitCode": found.code, "signal": found.signal},
-    )
+    return exited(f"complete {AgentMethod.SESSION_PROMPT}", name, found, tail)
 
 
 def refusal(message: str) -> AgentRefused:
@@ -121,8 +117,8 @@ def not_gated(what: str) -> AgentRefused:
 # A prompt as Amp takes it: text, on its input and never in its arguments.
 
 
-def text_of(prompt: tuple[ContentBlock, ...]) -> str:
-    return "\n\n".join(_block_text(block) for block in prompt)
+def text_of(prompt: PromptBlocks) -> str:
+    return "\n\n".join(map(_text, prompt))
 
 
 def line_of(text: str) -> bytes:
@@ -130,14 +126,11 @@ def line_of(text: str) -> bytes:
     return jsontext.write({"type": "user", "message": message}) + b"\n"
 
 
-def _block_text(block: ContentBlock) -> str:
-    match block:
-        case Text(text=text):
-            return text
-        case ResourceLink(uri=uri, name=name):
-            return f"[{name}]({uri})"
-        case EmbeddedResource(resource=resource) if resource.text is not None:
-            return f'<context ref="{resource.uri}">\n{resource.text}\n</context>'
-    raise InvalidParams(
-        f"cannot send a block of type {type(block).__name__.lower()} to Amp: it takes text and links; leave it out"
-    )
+def _text(block: ContentBlock) -> str:
+    text = block_text(block)
+    if text is None:
+        kind = type(block).__name__.lower()
+        raise InvalidParams(
+            f"cannot send a block of type {kind} to Amp: it takes text and links; leave it out"
+        )
+    return text

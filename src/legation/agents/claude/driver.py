@@ -12,8 +12,8 @@ import msgspec
 
 from legation.agents.claude.launch import ClaudeLaunch, ask_version, foreign_servers
 from legation.agents.claude.session import ClaudeSession, SessionOpening
-from legation.agents.driver import OnAnswer, OpenRequest
-from legation.agents.native import DriverContext, NativeAgent, PendingReply, unknown_session
+from legation.agents.driver import OnAnswer, OpenRequest, PromptBlocks
+from legation.agents.native import DriverContext, NativeAgent, PendingReply, find_session, unknown_session
 from legation.errors import AgentError, AgentExited, LegationError
 from legation.proc import Exit
 from legation.wire.acp.methods import (
@@ -30,7 +30,6 @@ from legation.wire.acp.methods import (
     Supported,
 )
 from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod
-from legation.wire.acp.updates import ContentBlock
 
 NAME: Final = "claude-code"
 CLOSE_GRACE: Final = 5.0  # seconds for the process of a closed session to end: its time to write its record
@@ -41,7 +40,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ClaudeAgent(NativeAgent):
-    """It counts as ended when the first of its processes has ended by itself; the others are stopped then."""
+    """An agent of one process a session. When the first of them has ended by itself it has ended, and the others are stopped."""
 
     HELLO = InitializeResponse(
         protocol_version=PROTOCOL_VERSION,
@@ -55,6 +54,8 @@ class ClaudeAgent(NativeAgent):
         ),
     )
     takes_edits = True
+    can_fork = True
+    can_steer = True
 
     def __init__(self, context: DriverContext) -> None:
         super().__init__(context)
@@ -136,10 +137,6 @@ class ClaudeAgent(NativeAgent):
         session = await self._open(SessionOpening(method, launch, on_answer), timeout)
         return session.setup()
 
-    @property
-    def can_fork(self) -> bool:
-        return True
-
     async def fork_session(self, request: OpenRequest, timeout: float) -> NewSessionResponse:
         _must_be_an_id(AgentMethod.SESSION_NEW, request.session_id)
         return await self._open_new(request, request.session_id, timeout, None)
@@ -192,7 +189,7 @@ class ClaudeAgent(NativeAgent):
         return made[0]
 
     async def _open(self, opening: SessionOpening, timeout: float) -> ClaudeSession:
-        """In a task of its own, so that `stop` ends what is only beginning."""
+        """Open a session in a task of its own, so that `stop` ends what is only beginning."""
         self._must_run(opening.method)
         task = asyncio.create_task(ClaudeSession.open(self, self._context, opening, timeout))
         self._opening.add(task)
@@ -228,31 +225,20 @@ class ClaudeAgent(NativeAgent):
         return SetConfigOptionResponse(config_options=await session.set_option(config_id, value, timeout))
 
     async def prompt(
-        self,
-        session_id: str,
-        prompt: tuple[ContentBlock, ...],
-        *,
-        on_answer: OnAnswer[PromptResponse] = None,
+        self, session_id: str, prompt: PromptBlocks, *, on_answer: OnAnswer[PromptResponse] = None
     ) -> PromptResponse:
         return await self._session(AgentMethod.SESSION_PROMPT, session_id).prompt(
             prompt, PendingReply(on_answer)
         )
 
-    @property
-    def can_steer(self) -> bool:
-        return True
-
-    async def steer(self, session_id: str, prompt: tuple[ContentBlock, ...], timeout: float) -> None:
+    async def steer(self, session_id: str, prompt: PromptBlocks, timeout: float) -> None:
         await self._session(AgentMethod.SESSION_PROMPT, session_id).steer(prompt, timeout)
 
     async def cancel(self, session_id: str) -> None:
         self._session(AgentMethod.SESSION_CANCEL, session_id).cancel()
 
     def _session(self, method: AgentMethod, session_id: str) -> ClaudeSession:
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise unknown_session(method)
-        return session
+        return find_session(self._sessions, method, session_id)
 
 
 def _must_be_an_id(method: AgentMethod, session_id: str) -> None:

@@ -60,7 +60,7 @@ def command_for(base: Command, launch: ClaudeLaunch, mcp_file: Path | None) -> C
 
 
 def foreign_servers(cwd: str, trusts: Callable[[str], bool]) -> bool:
-    """Whether a folder above that is not trusted names MCP servers. Blocks."""
+    """Tell whether a folder above that is not trusted names MCP servers. Blocks."""
     above = Path(cwd).resolve().parents
     return any(os.path.lexists(each / _SERVERS) and not trusts(str(each)) for each in above)
 

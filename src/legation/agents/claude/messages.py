@@ -134,7 +134,7 @@ class Result(ClaudeShape):
 
 
 class Init(ClaudeShape):
-    """Said at the beginning of every turn."""
+    """The first line of every turn."""
 
     session_id: str = ""
     model: str = ""
@@ -323,7 +323,7 @@ _head = msgspec.json.Decoder(_Head)
 
 
 def read_line(line: bytes) -> ClaudeShape | None:
-    """None for what is no JSON object with a type."""
+    """Read a line; None for what is no JSON object with a type."""
     try:
         head = _head.decode(line)
     except READ_ERRORS:

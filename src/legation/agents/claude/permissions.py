@@ -86,7 +86,7 @@ class ClaudePermissions:
         self._open: dict[str, asyncio.Task[None]] = {}
 
     def take(self, line: ControlRequest, *, is_cut: bool = False) -> None:
-        """Recorded, where there is something to record, before this returns."""
+        """Take a request; where there is something to record, that is done before this returns."""
         subtype, number = line.request.get("subtype"), line.request_id
         if subtype == "hook_callback":
             self._control.answer(number, _ASK)
@@ -113,7 +113,7 @@ class ClaudePermissions:
                 self._control.refuse(number, f"Legation does not know {other}")
 
     def _decline(self, line: ControlRequest, why: str) -> None:
-        """What is no yes must be an unmistakable no."""
+        """Refuse a request: what is no yes must be an unmistakable no."""
         if line.request.get("subtype") == "can_use_tool":
             self._control.answer(line.request_id, _deny(why))
         else:
@@ -129,7 +129,7 @@ class ClaudePermissions:
             task.cancel()
 
     async def end(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Take back all questions and wait until they are."""
         self.withdraw_all()
         if self._open:
             await asyncio.wait(self._open.values())
@@ -263,7 +263,7 @@ class AskedQuestions(ClaudeShape):
 
 
 def read_questions(given: object) -> tuple[AskedQuestion, ...]:
-    """Empty where the call asks nothing that can be shown."""
+    """Read the questions of a call; none where it asks nothing that can be shown."""
     try:
         return fit(given, AskedQuestions).questions
     except READ_ERRORS:
@@ -293,7 +293,7 @@ def question_form(
 def question_answers(
     questions: tuple[AskedQuestion, ...], content: Mapping[str, ElicitationValue] | None
 ) -> dict[str, str]:
-    """By the question's own text, as the tool wants them."""
+    """Answers by the question's own text, as the tool wants them."""
     given = content or {}
     return {
         each.question: _answer_text(given[_field_name(number)])

@@ -9,7 +9,6 @@ INV-3  What was said to a running turn belongs to it: where the program answers 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,18 +22,17 @@ from legation.agents.claude.messages import Result
 from legation.agents.claude.options import ClaudeOptions, read_greeting
 from legation.agents.claude.permissions import HOOKS, ClaudePermissions, ControlProtocol
 from legation.agents.claude.translate import ClaudeTranslator, available, blocks_of, error_of, outcome
-from legation.agents.driver import OnAnswer
+from legation.agents.driver import OnAnswer, PromptBlocks
 from legation.agents.native import DriverContext, NativeAgent, PendingReply, read_lines
-from legation.agents.output import Output
-from legation.agents.rpc import OUTBOX_LIMIT, SHOWN_BYTES, WRITE_TIMEOUT, AgentListener, AgentRefused
+from legation.agents.output import Output, skipped
+from legation.agents.rpc import OUTBOX_LIMIT, WRITE_TIMEOUT, AgentListener, AgentRefused
 from legation.errors import AgentError, Conflict, LegationError, TimedOut
 from legation.proc import Child, Exit
 from legation.wire.acp.methods import PromptResponse, SessionSetup
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.updates import ConfigOption, ContentBlock
+from legation.wire.acp.updates import ConfigOption
 from legation.wire.event_types import DiagnosticCode
 
-_log: Final = logging.getLogger(__name__)
 _MISSING: Final = "No conversation found"
 
 
@@ -48,7 +46,7 @@ class SessionOpening:
 
 
 class ClaudeSession:
-    """Made by `open`. Whoever opened it stops it."""
+    """A session and its process, made by `open`. Whoever opened it stops it."""
 
     def __init__(
         self, agent: NativeAgent, context: DriverContext, opening: SessionOpening, child: Child
@@ -126,10 +124,8 @@ class ClaudeSession:
 
     # The client speaks.
 
-    async def prompt(
-        self, prompt: tuple[ContentBlock, ...], reply: PendingReply[PromptResponse]
-    ) -> PromptResponse:
-        """Written before anything is waited for."""
+    async def prompt(self, prompt: PromptBlocks, reply: PendingReply[PromptResponse]) -> PromptResponse:
+        """Run a turn. The prompt is written before anything is waited for."""
         content = blocks_of(prompt)
         self._must_live()
         self._stopping = False
@@ -138,7 +134,7 @@ class ClaudeSession:
         self._write(content, uuid)
         return await reply.value()
 
-    async def steer(self, prompt: tuple[ContentBlock, ...], timeout: float) -> None:
+    async def steer(self, prompt: PromptBlocks, timeout: float) -> None:
         """The model hears it after the tool that runs, else when it has spoken."""
         content = blocks_of(prompt)
         self._must_live()
@@ -165,7 +161,7 @@ class ClaudeSession:
         )
 
     def cancel(self) -> None:
-        """What was not begun is taken back too; what runs in the background ends with the turn."""
+        """Interrupt the turn. What was not begun is taken back too; what runs in the background ends with it."""
         self._must_live()
         self._stopping = True
         self._turns.cancel()
@@ -202,21 +198,14 @@ class ClaudeSession:
     # The agent speaks.
 
     def _take(self, line: bytes, brief: bytes) -> None:
-        if not line.strip():
-            return
-        try:
-            self._hear(line, brief)
-        except Exception:  # noqa: BLE001 - nothing that an agent says may end the reading
-            _log.exception("cannot understand a line of %r", self.process.child.name)
-            self._agent.say_unknown(self.id, line)
+        if line.strip():
+            self._agent.hear(self.id, self._hear, line, brief)
 
     def _hear(self, line: bytes, brief: bytes) -> None:
         heard = self._translator.take(brief)
         if heard.message is None:
             self.process.stray.add(line)
-            shown = line[:SHOWN_BYTES].decode(errors="replace")
-            what = f"skipped a line of {len(line)} bytes: {shown}"
-            self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+            self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
             return
         self._agent.say(self.id, *heard.updates, native=line if heard.known else b"")
         if not heard.known:
@@ -316,7 +305,7 @@ class ClaudeTurns:
         self.add(uuid)
 
     def add(self, uuid: str) -> asyncio.Future[None]:
-        """Said to the newest turn; done when the program has it."""
+        """Add a message to the newest turn; the future is done when the program has it."""
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open[-1].waits[uuid] = taken
         return taken
@@ -336,7 +325,7 @@ class ClaudeTurns:
             self._named(turn, uuid)
 
     def ended(self, result: Result, failure: str | None) -> bool:
-        """False where it ended no prompt."""
+        """Answer the prompts that a result ends; False where it ends none."""
         named = [(turn, uuid) for uuid in self._answered(result) if (turn := self._of(uuid))]
         for turn, uuid in named:
             turn.answer = outcome(result, failure, cancelled=turn.cancelled)

@@ -115,7 +115,7 @@ def output(content: object) -> tuple[ToolCallContent, ...]:
 
 
 def written(given: object) -> Diff | None:
-    """What `tool_use_result` says of a file that was written whole; an edit's own words are shorter than its file."""
+    """Read the change of a file that was written whole from `tool_use_result`; an edit's own words are shorter than its file."""
     if not isinstance(given, Mapping):
         return None
     path, new, old = given.get("filePath"), given.get("content"), given.get("originalFile")

@@ -16,6 +16,8 @@ from legation.agents.claude import messages as native
 from legation.agents.claude import tools
 from legation.agents.claude.messages import AssistantBody, ClaudeTokens, Result, read_line
 from legation.agents.claude.tools import TaskBoard, todo_plan
+from legation.agents.driver import PromptBlocks
+from legation.agents.native import block_text
 from legation.agents.rpc import AgentRefused
 from legation.errors import InvalidParams
 from legation.wire.acp.methods import STOP_REASONS, PromptResponse, Usage
@@ -37,7 +39,6 @@ from legation.wire.acp.updates import (
     Image,
     Notice,
     ResourceContents,
-    ResourceLink,
     SessionUpdate,
     Text,
     ToolCallContent,
@@ -310,7 +311,7 @@ def _chunk(block: str, text: str, message_id: str) -> SessionUpdate:
 
 
 def _under(call: str, text: str) -> ToolCallUpdate:
-    """What a sub-agent says now takes the place of what it said before."""
+    """Show what a sub-agent says now in the place of what it said before."""
     return ToolCallUpdate(
         tool_call_id=call, status="in_progress", content=(Content(content=Text(text=text)),)
     )
@@ -345,7 +346,7 @@ class Meter:
         self._answered = max(self._answered, usage.output_tokens or 0)
 
     def update(self, result: Result) -> UsageUpdate | None:
-        """None where the agent does not say how large the window is."""
+        """Tell the use of the window; None where the agent does not say how large it is."""
         uses = result.modelUsage
         known = uses.get(self._model)
         size = (
@@ -394,7 +395,7 @@ _LEVELS: Final = {"warning": "warning"}
 
 
 def notice_of(line: native.ClaudeShape) -> Iterator[SessionUpdate]:
-    """Nothing for a line that has nothing to remark."""
+    """Remark on a line, where there is something to remark."""
     match line:
         case native.ApiRetry():
             yield _retry(line)
@@ -478,30 +479,27 @@ def error_of(result: Result, failure: str | None) -> RpcError:
 _PDF: Final = "application/pdf"
 
 
-def blocks_of(prompt: tuple[ContentBlock, ...]) -> list[Mapping[str, object]]:
+def blocks_of(prompt: PromptBlocks) -> list[Mapping[str, object]]:
     return [_block(each) for each in prompt]
 
 
 def _block(block: ContentBlock) -> Mapping[str, object]:
+    text = block_text(block)
+    if text is not None:
+        return {"type": "text", "text": text}
     match block:
-        case Text(text=text):
-            return _text_block(text)
         case Image(data=data, mime_type=kind):
             return _data_block("image", kind, data)
-        case ResourceLink(uri=uri, name=name):
-            return _text_block(f"[{name}]({uri})")
         case EmbeddedResource(resource=resource):
-            return _resource(resource)
+            return _blob(resource)
     raise InvalidParams(
         f"cannot send a block of type {type(block).__name__.lower()} to Claude Code: it takes text, images, links and"
         " resources; leave it out"
     )
 
 
-def _resource(resource: ResourceContents) -> Mapping[str, object]:
+def _blob(resource: ResourceContents) -> Mapping[str, object]:
     kind, blob = resource.mime_type or "", resource.blob
-    if resource.text is not None:
-        return _text_block(f'<context ref="{resource.uri}">\n{resource.text}\n</context>')
     if blob is not None and kind.startswith("image/"):
         return _data_block("image", kind, blob)
     if blob is not None and kind == _PDF:
@@ -509,10 +507,6 @@ def _resource(resource: ResourceContents) -> Mapping[str, object]:
     raise InvalidParams(
         f"cannot send a resource of type {kind or 'unknown'} to Claude Code: it takes text, images and PDF; send a link"
     )
-
-
-def _text_block(text: str) -> Mapping[str, object]:
-    return {"type": "text", "text": text}
 
 
 def _data_block(block: str, kind: str, data: str) -> Mapping[str, object]:

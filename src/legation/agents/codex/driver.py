@@ -36,7 +36,7 @@ from legation.agents.codex.permissions import declined
 from legation.agents.codex.server import CodexServer
 from legation.agents.codex.session import CodexSession
 from legation.agents.codex.translate import user_input
-from legation.agents.driver import OnAnswer, OpenRequest
+from legation.agents.driver import OnAnswer, OpenRequest, PromptBlocks
 from legation.agents.native import DriverContext, NativeAgent
 from legation.agents.pool import Lease, pool_key
 from legation.agents.rpc import AgentRefused
@@ -58,7 +58,6 @@ from legation.wire.acp.methods import (
     Supported,
 )
 from legation.wire.acp.rpc import AgentMethod, ErrorCode
-from legation.wire.acp.updates import ContentBlock
 
 PAGE: Final = 100  # items or threads at once
 _GONE: Final = ErrorCode.INVALID_REQUEST  # "no rollout found": the thread is not there
@@ -84,6 +83,8 @@ class CodexAgent(NativeAgent):
         ),
         agent_info=Implementation(name="codex", version="app-server", title="Codex"),
     )
+    can_fork = True
+    can_steer = True
 
     def __init__(self, context: DriverContext) -> None:
         super().__init__(context)
@@ -111,10 +112,6 @@ class CodexAgent(NativeAgent):
     @property
     def processes(self) -> tuple[int, ...]:
         return (self._server.pid,) if self._lease else ()
-
-    @property
-    def can_steer(self) -> bool:
-        return True
 
     def stderr_tail(self) -> str:
         return self._server.stderr_tail() if self._lease else ""
@@ -203,10 +200,6 @@ class CodexAgent(NativeAgent):
         settings = self._settings(AgentMethod.SESSION_NEW, request)
         return await self._open("thread/start", settings, timeout, on_answer)
 
-    @property
-    def can_fork(self) -> bool:
-        return True
-
     async def fork_session(self, request: OpenRequest, timeout: float) -> NewSessionResponse:
         settings = await self._old_settings(AgentMethod.SESSION_NEW, request, timeout)
         return await self._open("thread/fork", settings, timeout, None)
@@ -278,7 +271,7 @@ class CodexAgent(NativeAgent):
                 raise
 
     async def set_mode(self, session_id: str, mode_id: str, timeout: float) -> None:  # noqa: ARG002
-        """Said with the next turn."""
+        """Choose the mode, which is said with the next turn."""
         thread = self._thread(session_id)
         thread.choice = thread.choice.in_mode(mode_id)
 
@@ -296,15 +289,11 @@ class CodexAgent(NativeAgent):
     # A turn.
 
     async def prompt(
-        self,
-        session_id: str,
-        prompt: tuple[ContentBlock, ...],
-        *,
-        on_answer: OnAnswer[PromptResponse] = None,
+        self, session_id: str, prompt: PromptBlocks, *, on_answer: OnAnswer[PromptResponse] = None
     ) -> PromptResponse:
         return await self._thread(session_id).prompt(user_input(prompt), on_answer)
 
-    async def steer(self, session_id: str, prompt: tuple[ContentBlock, ...], timeout: float) -> None:
+    async def steer(self, session_id: str, prompt: PromptBlocks, timeout: float) -> None:
         await self._thread(session_id).steer(user_input(prompt), timeout)
 
     async def cancel(self, session_id: str) -> None:
@@ -366,7 +355,7 @@ class CodexAgent(NativeAgent):
         return found[0]
 
     def _take(self, opened: Opened) -> NewSessionResponse:
-        """In the answer's place: all that follows finds its session."""
+        """Make the session, in the answer's place: all that follows finds it."""
         choice = CodexOptions(opened.model, opened.reasoning_effort)
         thread = CodexSession(self, self._server, opened.thread.id, choice)
         before = self._threads.get(thread.id)

@@ -105,7 +105,7 @@ def thread_settings(
 
 
 def _trust(folders: tuple[str, ...], trusts: Callable[[str], bool]) -> dict[str, object]:
-    """Said for every thread: a folder that nothing is said of Codex trusts by itself, and writes that down. It is said of
+    """Trust of folders, said for every thread: one that nothing is said of Codex trusts by itself, and writes that down. It is said of
     the folders above as well, for Codex reads the configuration there and asks for each whether that one is trusted."""
     names = dict.fromkeys(name for each in folders for name in (each, os.path.realpath(each)))
     around = dict.fromkeys(str(place) for name in names for place in (Path(name), *Path(name).parents))

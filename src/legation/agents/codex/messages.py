@@ -542,7 +542,7 @@ class OldThread(ThreadSettings, kw_only=True):
 
 
 class ModeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Without instructions of ours Codex has its own for the mode."""
+    """Settings of a mode. Without instructions of ours Codex has its own for it."""
 
     model: str
     reasoning_effort: str | None = None

@@ -67,7 +67,7 @@ class CodexPermissions:
         ] = {}  # by request, and whose thread it is of
 
     def ask(self, thread_id: str, asked: CodexRequest) -> None:
-        """Recorded in its place before this returns."""
+        """Ask the host. The question is recorded in its place before this returns."""
         shape = SHAPES.get(asked.method)
         too_many = id_key(asked.key) in self._waiting or len(self._waiting) >= REQUESTS_AT_ONCE
         if shape is None or too_many:
@@ -203,7 +203,7 @@ _MCP_APPROVAL: Final = "mcp_tool_call"
 
 
 def command_call(asked: CommandAsked) -> ToolCallPatch:
-    """Where it is about a host instead of a command, that is what is judged."""
+    """The call of a command. Where it is about a host instead, that is what is judged."""
     command = inner_command(asked.command or "")
     given: dict[str, object] = {"command": command, "cwd": asked.cwd, "reason": asked.reason}
     if asked.kind != "command":
@@ -271,7 +271,7 @@ def permissions_call(asked: PermissionsAsked) -> ToolCallPatch:
 
 
 def mcp_call(asked: ElicitationAsked, items: Iterable[ThreadItem], request: str) -> ToolCallPatch | None:
-    """None where it is no approval but a question of the MCP server's own. Which tool it is about is said by the item
+    """The call of an MCP tool; None where it is no approval but a question of the server's own. Which tool it is about is said by the item
     that waits for it, of which the sentence in the request tells one from another."""
     meta = asked.meta if isinstance(asked.meta, Mapping) else {}
     if meta.get("codex_approval_kind") != _MCP_APPROVAL:

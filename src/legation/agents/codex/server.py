@@ -34,17 +34,17 @@ from legation.agents.codex.permissions import declined
 from legation.agents.driver import OnAnswer
 from legation.agents.messages import READ_ERRORS, RpcMessage, id_key, read_answer, read_error, read_message
 from legation.agents.native import TOO_LONG, DriverContext, read_lines
-from legation.agents.output import Output
+from legation.agents.output import SHOWN_BYTES, Output, skipped
 from legation.agents.rpc import (
     OUTBOX_LIMIT,
     REQUESTS_AT_ONCE,
-    SHOWN_BYTES,
     WRITE_TIMEOUT,
     AgentRefused,
     OutgoingCalls,
 )
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit
+from legation.tasks import TaskSet
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.event_types import DiagnosticCode
@@ -84,7 +84,7 @@ class CodexServer:
         self._owners: dict[str, ThreadOwner] = {}
         self._agents: list[ThreadOwner] = []
         self._touched: set[ThreadOwner] = set()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking = TaskSet("legation-codex-parent")
         self._ended = False
         self._output = Output(child, self._read, trouble=self._trouble, over=self._lost)
 
@@ -189,9 +189,7 @@ class CodexServer:
             self._touched.add(owner)
             self._pass_on(owner, thread_id, asked)
         elif thread_id is not None and len(self._looking) < REQUESTS_AT_ONCE:
-            task = asyncio.create_task(self._find_parent(thread_id, asked))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._looking.start(self._find_parent(thread_id, asked))
         else:
             asked.answer(declined(asked))
 
@@ -205,8 +203,7 @@ class CodexServer:
 
     def stray(self, line: bytes) -> None:
         self._output.stray.add(line)
-        shown = line[:SHOWN_BYTES].decode(errors="replace")
-        self._trouble(DiagnosticCode.AGENT_STRAY_LINE, f"skipped a line of {len(line)} bytes: {shown}")
+        self._trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
 
     async def _find_parent(self, thread_id: str, asked: CodexRequest) -> None:
         """A sub-agent may ask before its parent has said that it began one."""
@@ -236,8 +233,7 @@ class CodexServer:
         finally:
             self._ended = True
             self._peer.close()
-            for task in self._looking:
-                task.cancel()
+            await self._looking.close()
 
     def _lost(self, end: LegationError) -> None:
         for agent in [*self._agents]:
@@ -294,8 +290,7 @@ class Peer:
     def __init__(self, child: Child, listener: PeerListener) -> None:
         self._child = child
         self._listener = listener
-        self._calls = OutgoingCalls()
-        self._closed = False
+        self._calls = OutgoingCalls(child)
 
     async def call(
         self,
@@ -305,8 +300,8 @@ class Peer:
         timeout: float,
         on_answer: OnAnswer[_T] = None,
     ) -> _T:
-        """Written before it first waits. `on_answer` is called in the answer's place with what is returned or raised
-        later. Raises TransportClosed where no answer will come."""
+        """Make a call, written before anything is waited for. `on_answer` is called in the answer's place with what is returned or
+        raised later. Raises TransportClosed where no answer will come."""
         found: list[_T | AgentError] = []
 
         def answered(raw: bytes | RpcError) -> None:
@@ -314,33 +309,13 @@ class Peer:
             if on_answer:
                 on_answer(found[0])
 
-        if self._closed:
-            raise TransportClosed(f"cannot send {method}: the agent's output has ended; start it again")
-        call = self._calls.begin(method, answered)
-        try:
-            self._write({"id": call.number, "method": method, "params": params})
-            async with asyncio.timeout(timeout):
-                await self._child.drain(WRITE_TIMEOUT)
-                await call.answer
-        except TimeoutError:
-            if not call.answered:
-                self._calls.give_up(call)
-                what = f"cannot complete {method}: the agent did not answer within {timeout} s"
-                raise TimedOut(what) from None
-        except (asyncio.CancelledError, LegationError):
-            if not call.answered:
-                self._calls.give_up(call)
-            raise
-        finally:
-            self._calls.end(call)
-        if not found:
-            raise TransportClosed(f"cannot complete {method}: the agent's output has ended; look at its exit")
+        await self._calls.exchange(method, params, timeout, answered)
         if isinstance(found[0], AgentError):
             raise found[0]
         return found[0]
 
     def notify(self, method: str) -> None:
-        self._write({"method": method})
+        self._calls.write(method=method)
 
     def take(self, line: bytes, brief: bytes) -> str | None:
         """Hands one line on, of which `brief` is decoded. Says what is odd about an answer that nobody waits for."""
@@ -361,8 +336,7 @@ class Peer:
 
     def close(self) -> None:
         """No answer will come any more."""
-        self._closed = True
-        self._calls.abandon()
+        self._calls.close()
 
     def _asked(self, message: RpcMessage, line: bytes, is_cut: bool) -> CodexRequest:
         return CodexRequest(
@@ -373,9 +347,6 @@ class Peer:
         part = b"error" if isinstance(answer, RpcError) else b"result"
         with suppress(LegationError):  # the server went away with its question
             self._child.write(b'{"id":%b,"%b":%b}\n' % (raw_id, part, jsontext.write(answer)))
-
-    def _write(self, message: dict[str, object]) -> None:
-        self._child.write(jsontext.write(message) + b"\n")
 
 
 def _read_answer(method: str, raw: bytes | RpcError, shape: type[_T]) -> _T | AgentError:

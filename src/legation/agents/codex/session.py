@@ -113,7 +113,7 @@ class CodexSession:
                 self._do(self._interrupt(thread_id, turn_id))
 
     async def leave(self, limit: float) -> bool:
-        """Nothing of it runs any more: not its turn, nor what it left running. False where it did not obey."""
+        """End all that runs of it: its turn, and what it left running. False where it did not obey."""
         self.cancel()
         try:
             async with asyncio.timeout(limit):

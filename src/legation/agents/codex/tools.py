@@ -158,7 +158,7 @@ def status_of(status: str) -> ToolCallStatus:
 
 
 def read_locations(actions: tuple[CommandAction, ...]) -> tuple[ToolCallLocation, ...] | None:
-    """What Codex thinks that a command reads: shown, and seen by policies beside the command itself."""
+    """Files that Codex thinks that a command reads: shown, and seen by policies beside the command itself."""
     found = tuple(ToolCallLocation(path=each.path) for each in actions if each.path)
     return found or None
 
@@ -197,7 +197,7 @@ def change_diffs(changes: Iterable[FileUpdate]) -> tuple[Diff, ...]:
 
 
 def changed_locations(changes: Iterable[FileUpdate]) -> tuple[ToolCallLocation, ...]:
-    """Where a file is moved to as well: a policy must see both."""
+    """Files that are changed, and where one is moved to: a policy must see both."""
     paths = [path for each in changes for path in (each.path, each.kind.move_path) if path]
     return tuple(ToolCallLocation(path=path) for path in dict.fromkeys(paths))
 
@@ -251,7 +251,7 @@ _RUN: Final = frozenset(("-c", "-lc"))
 
 
 def inner_command(command: str) -> str:
-    """As it is where it is in no such wrapping."""
+    """Unwrap a command of the system's shells; any other stays as it is."""
     try:
         words = shlex.split(command)
     except ValueError:

@@ -44,6 +44,7 @@ from legation.agents.codex.messages import (
     WarningNews,
 )
 from legation.agents.codex.tools import change_diffs, change_title, changed_locations, tool_call, tool_end
+from legation.agents.driver import PromptBlocks
 from legation.agents.native import META
 from legation.agents.rpc import AgentRefused
 from legation.wire.acp.methods import Usage
@@ -123,7 +124,7 @@ def _old_or_odd(news: ConfigNews | DeprecationNews, _: bool) -> Updates:
 
 
 def _limits(news: LimitsNews, _: bool) -> Updates:
-    """Said after each answer of the model; of interest when one is reached."""
+    """Tell a limit that is reached; limits are said after each answer of the model."""
     limits = news.rate_limits
     if limits.rate_limit_reached_type is None:
         return ()
@@ -204,7 +205,7 @@ class CodexTranslator:
         return tuple(ToolCallUpdate(tool_call_id=item.id, status="failed") for item in calls)
 
     def updates(self, thread_id: str, heard: CodexNotification) -> Updates | None:
-        """None for what is not understood."""
+        """Translate a message; None for one that is not understood."""
         if heard.method in SILENT:
             return ()
         reader = READERS.get(heard.method)
@@ -273,7 +274,7 @@ class CodexTranslator:
         return (AgentThoughtChunk(content=Text(text=text), message_id=item.id),)
 
     def _came_in_pieces(self, item_id: str) -> bool:
-        """Asked once, at its end (INV-1)."""
+        """Tell whether it came in pieces. Asked once, at its end (INV-1)."""
         if item_id not in self._in_pieces:
             return False
         self._in_pieces.remove(item_id)
@@ -282,7 +283,7 @@ class CodexTranslator:
     # Pieces.
 
     def _text_piece(self, thread_id: str, news: DeltaNews) -> Updates:
-        """Of a sub-agent the whole is told when it is there."""
+        """Tell a piece of text; of a sub-agent the whole is told when it is there."""
         if thread_id != self._root:
             return ()
         self._in_pieces.add(news.item_id)
@@ -309,7 +310,7 @@ class CodexTranslator:
         return (_content(news.item_id, text),)
 
     def _patch(self, thread_id: str, news: PatchNews) -> Updates:
-        """What it is about to change is another thing now, and that is what will be asked about."""
+        """Tell what it is about to change now, which is what will be asked about."""
         item = FileChangeItem(id=news.item_id, changes=news.changes, status="inProgress")
         if (thread_id, news.item_id) not in self._open:
             return self._began(thread_id, item)
@@ -395,7 +396,7 @@ class TokenMeter:
         return UsageUpdate(used=used, size=usage.model_context_window or used)
 
     def of_turn(self) -> Usage | None:
-        """None where the model never answered."""
+        """Tokens of the turn; None where the model never answered."""
         if self._now is None or self._before is None or self._now == self._before:
             return None
         used = _less(self._now, self._before)
@@ -431,7 +432,7 @@ _REMEDY: Final = "give it OPENAI_API_KEY, or run `legation agents login codex`"
 
 
 def failure(error: TurnError | None) -> AgentRefused:
-    """What kind it is stands in `data`: `rateLimitExceeded`, `contextWindowExceeded`, with the HTTP status where there
+    """The error of a turn that failed. Its kind stands in `data`: `rateLimitExceeded`, `contextWindowExceeded`, with the HTTP status where there
     was one."""
     if error is None:
         return AgentRefused(AgentMethod.SESSION_PROMPT, RpcError(ErrorCode.INTERNAL_ERROR, _NO_WORDS))
@@ -456,7 +457,7 @@ def _error_kind(info: str | Mapping[str, object] | None) -> tuple[str | None, ob
 # A prompt as Codex takes it: text, and pictures as data.
 
 
-def user_input(prompt: tuple[ContentBlock, ...]) -> tuple[UserInput, ...]:
+def user_input(prompt: PromptBlocks) -> tuple[UserInput, ...]:
     return tuple(_input(block) for block in prompt)
 
 

@@ -42,7 +42,7 @@ class NpmRegistry:
     tokens: Mapping[str, Secret] = field(default_factory=dict)  # by "host/path/" that they are for
 
     def base(self, package: str) -> str:
-        """Ends with a slash."""
+        """The address of a package's registry, with a slash at its end."""
         scope = package.partition("/")[0]
         return self.scopes.get(scope, self.default).rstrip("/") + "/"
 
@@ -101,7 +101,7 @@ def _user_file(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _ask_npm(environ: Mapping[str, str]) -> str:
-    """With the owner's environment: it is the owner's settings that are asked for."""
+    """Ask npm, with the owner's environment: it is the owner's settings that are asked for."""
     advice = "install npm, or set NPM_CONFIG_REGISTRY to your registry's address"
     npm = _npm(environ)
     if npm is None:
@@ -183,7 +183,7 @@ class Fetcher:
         return f"{self._registry.base(package.name)}{package.name}/-/{short}-{package.version}.tgz"
 
     def _listed_address(self, package: Package) -> str:
-        """As the registry lists it; not all of them keep tarballs in the usual place."""
+        """Find the address in the registry's list; not all of them keep tarballs in the usual place."""
         address = self._registry.base(package.name) + quote(package.name, safe="@")
         listing = b""
         with self._get(address, package, {"Accept": "application/json"}) as response:

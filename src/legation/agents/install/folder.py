@@ -81,7 +81,7 @@ class InstalledAgent(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class InstallFolder:
-    """Of one agent."""
+    """The versions of one agent."""
 
     path: Path
     agent: str
@@ -94,7 +94,7 @@ class InstallFolder:
         return self.path / version
 
     def find(self, version: str) -> InstalledAgent | None:
-        """None also for one whose record cannot be read: it is to be installed again."""
+        """Find a version; None also where its record cannot be read: it is to be installed again."""
         try:
             found = msgspec.json.decode((self.version(version) / RECORD).read_bytes(), type=InstalledAgent)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -143,7 +143,7 @@ class InstallFolder:
                 time.sleep(LOOK_PERIOD)
 
     def _sweep(self) -> None:
-        """What killed ones have left. Only with the lock."""
+        """Remove what killed ones have left. Only with the lock."""
         for each in self.path.iterdir():
             if each.name.startswith((".new-", ".old-")):
                 rmtree(each, ignore_errors=True)
@@ -165,7 +165,7 @@ class InstallFolder:
         sync_folder(self.path)
 
     def take_away(self, version: str) -> None:
-        """At once; removing the files comes after, and may be cut off. Only with the lock."""
+        """Remove a version, at once; deleting its files comes after, and may be cut off. Only with the lock."""
         old = Path(tempfile.mkdtemp(prefix=".old-", dir=self.path))
         try:
             self.version(version).rename(old / "version")

@@ -92,7 +92,7 @@ class Bounds:
 
 
 class MalformedTarball(Exception):
-    """What is wrong with the tarball."""
+    """The tarball is not what it must be; the words say why."""
 
 
 class _BoundedReader:
@@ -124,7 +124,7 @@ def unpack(tarball: Path, into: Path, bounds: Bounds) -> tuple[FileMark, ...]:
 
 
 def _tar(source: _BoundedReader) -> tarfile.TarFile:
-    """As a stream: it only ever reads, and never goes back."""
+    """Open it as a stream: it only ever reads, and never goes back."""
     return tarfile.open(fileobj=source, mode="r|")  # type: ignore[call-overload,no-any-return]
 
 
@@ -191,7 +191,7 @@ SPARE: Final = 64 * 1024 * 1024  # bytes to leave on the disk: others' share
 
 
 class Progress(Protocol):
-    """Called from several threads. What it raises ends the installation, and nothing of that is kept."""
+    """A view of the progress, called from several threads. What it raises ends the installation, and nothing of that is kept."""
 
     def __call__(self, done: int, total: int) -> None: ...
 

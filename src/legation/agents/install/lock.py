@@ -29,14 +29,14 @@ _CPU_FILE: Final = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class TargetMachine:
-    """In npm's words. `avx2` tells x64 builds for newer processors from those for all."""
+    """The machine to install for, in npm's words. `avx2` tells x64 builds for newer processors from those for all."""
 
     cpu: str
     libc: str
     avx2: bool = True
 
     def takes(self, cpu: Sequence[str], libc: Sequence[str], avx2: bool | None) -> bool:
-        """Whether a package that names these, or none, is for this machine."""
+        """Tell whether a package that names these, or none, is for this machine."""
         fits = (not cpu or self.cpu in cpu) and (not libc or self.libc in libc)
         return fits and (avx2 is None or self.cpu != "x64" or avx2 == self.avx2)
 
@@ -113,12 +113,12 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return tuple(each for each in self.packages if target.takes(each.cpu, each.libc, each.avx2))
 
     def covers(self, target: TargetMachine) -> bool:
-        """Whether it was locked for such a machine: one that has platform packages needs one of them."""
+        """Tell whether it was locked for such a machine: one that has platform packages needs one of them."""
         apart = [each for each in self.packages if each.cpu or each.libc]
         return not apart or any(each in apart for each in self.packages_for(target))
 
     def digest(self, target: TargetMachine) -> str:
-        """Of what is installed there: another one means that it must be installed anew."""
+        """Digest of what is installed there: another one means that it must be installed anew."""
         lines = sorted(f"{each.at} {each.integrity} {each.tree}" for each in self.packages_for(target))
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

@@ -16,14 +16,14 @@ from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
-from legation.agents.driver import OnAnswer, OpenRequest
+from legation.agents.driver import OnAnswer, OpenRequest, PromptBlocks
 from legation.agents.native import DriverContext, NativeAgent
 from legation.agents.opencode.launch import home_must_bring_no_code, must_bring_no_code
 from legation.agents.opencode.messages import Event, SessionInfo, SessionUpdatedEvent
 from legation.agents.opencode.options import offered
 from legation.agents.opencode.server import OpenCodeServer, ServerListener
 from legation.agents.opencode.session import OpenCodeSession
-from legation.agents.output import last_words
+from legation.agents.output import exited, last_words
 from legation.agents.pool import Lease, pool_key
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, ConfigInvalid, InvalidParams, LegationError, TimedOut
@@ -41,7 +41,7 @@ from legation.wire.acp.methods import (
     Supported,
 )
 from legation.wire.acp.rpc import PROTOCOL_VERSION, AgentMethod, ErrorCode, RpcError
-from legation.wire.acp.updates import ContentBlock, Notice
+from legation.wire.acp.updates import Notice
 from legation.wire.event_types import DiagnosticCode
 
 LISTED: Final = 1000  # sessions in one list
@@ -65,6 +65,7 @@ class OpenCodeAgent(NativeAgent):
         ),
         agent_info=Implementation(name="opencode", title="OpenCode", version="unknown"),
     )
+    can_fork = True
 
     def __init__(self, context: DriverContext) -> None:
         super().__init__(context)
@@ -87,7 +88,7 @@ class OpenCodeAgent(NativeAgent):
         return next((server.child.stderr_tail() for server in self._leases.servers), "")
 
     async def wait(self) -> Exit:
-        """What is left to tidy up goes on behind it: nobody must take the agent for alive meanwhile."""
+        """Return when it has ended. What is left to tidy up goes on behind it: nobody must take the agent for alive meanwhile."""
         found = await asyncio.shield(self._ended)
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(0, found), name=f"legation-tidy-{self.name}")
@@ -132,12 +133,7 @@ class OpenCodeAgent(NativeAgent):
     def lost(self, found: Exit) -> None:
         words = next((last_words(server.child) for server in self._leases.servers), "")
         for session in self._sessions.values():
-            session.lost(
-                AgentExited(
-                    f"cannot complete {AgentMethod.SESSION_PROMPT}: {self.name!r} ended with {found}{words}",
-                    {"exitCode": found.code, "signal": found.signal},
-                )
-            )
+            session.lost(exited(f"complete {AgentMethod.SESSION_PROMPT}", self.name, found, words))
         if not self._ended.done():
             self._ended.set_result(found)
 
@@ -201,10 +197,6 @@ class OpenCodeAgent(NativeAgent):
 
         return await _answered(AgentMethod.SESSION_RESUME, resumed(), timeout, on_answer)
 
-    @property
-    def can_fork(self) -> bool:
-        return True
-
     async def fork_session(self, request: OpenRequest, timeout: float) -> acp.NewSessionResponse:
         admitted = self._abilities.admit(AgentMethod.SESSION_NEW, request)
 
@@ -267,11 +259,7 @@ class OpenCodeAgent(NativeAgent):
         return acp.SetConfigOptionResponse(config_options=session.offers.options)
 
     async def prompt(
-        self,
-        session_id: str,
-        prompt: tuple[ContentBlock, ...],
-        *,
-        on_answer: OnAnswer[acp.PromptResponse] = None,
+        self, session_id: str, prompt: PromptBlocks, *, on_answer: OnAnswer[acp.PromptResponse] = None
     ) -> acp.PromptResponse:
         """Has no limit of its own: whoever calls it watches for signs of life."""
         return await self._session(session_id).prompt(prompt, on_answer)
@@ -306,7 +294,7 @@ class OpenCodeAgent(NativeAgent):
     async def _open(
         self, server: OpenCodeServer, info: SessionInfo, mcp: tuple[McpServer, ...]
     ) -> OpenCodeSession:
-        """What is asked here makes OpenCode load all that a turn needs, so that an early abort cannot poison it."""
+        """Make the session. What is asked here makes OpenCode load all that a turn needs, so that an early abort cannot poison it."""
         where = info.directory
         offers = await offered(server.api, info)
         if not offers.build_asks and not self._context.trusts(where):
@@ -341,9 +329,9 @@ def _setup(session: OpenCodeSession) -> acp.SessionSetup:
     return acp.SessionSetup(modes=session.offers.modes, config_options=session.offers.options)
 
 
-def _listed(info: SessionInfo) -> acp.SessionInfo:
+def _listed(info: SessionInfo) -> acp.ListedSession:
     updated = datetime.fromtimestamp(info.time.updated / 1000, UTC).isoformat()
-    return acp.SessionInfo(session_id=info.id, cwd=info.directory, title=info.title, updated_at=updated)
+    return acp.ListedSession(session_id=info.id, cwd=info.directory, title=info.title, updated_at=updated)
 
 
 async def _answered(
@@ -388,7 +376,7 @@ class ServerLeases:
         return lease.server
 
     async def server_for(self, request: OpenRequest, timeout: float) -> OpenCodeServer:
-        """For what names the folder, which OpenCode then looks into."""
+        """Lease a server for what names the folder, which OpenCode then looks into."""
         await asyncio.to_thread(home_must_bring_no_code, self._context.command.env)
         if not self._context.trusts(request.cwd):
             await asyncio.to_thread(must_bring_no_code, request.cwd)
@@ -406,7 +394,7 @@ class ServerLeases:
         return leases
 
     async def _lease(self, request: OpenRequest, timeout: float) -> Lease[OpenCodeServer]:
-        """INV-O15."""
+        """Lease a server that such sessions share (INV-O15)."""
         context, command = self._context, self._context.command
         trusted = context.trusts(request.cwd)
         servers = jsontext.write(request.mcp_servers).decode()

@@ -154,7 +154,7 @@ SETTINGS_LIMIT: Final = (
 
 
 def must_bring_no_code(folder: str) -> None:
-    """For a folder that is not trusted. It and those above it count, up to the owner's home."""
+    """Refuse a folder that is not trusted and brings plugins. Those above it count too, up to the owner's home."""
     for found in _code(Path(folder)):
         raise Forbidden(
             f"cannot work in {folder}: it brings plugins ({found}), which OpenCode runs whatever it is told; remove them,"
@@ -183,7 +183,7 @@ def _code(folder: Path) -> Iterator[Path]:
 
 
 def _brought(own: Path) -> Iterator[Path]:
-    """By a folder that is OpenCode's."""
+    """Find the code in a folder that is OpenCode's."""
     for each in (own / name for name in _FOLDERS):
         if each.is_dir():
             yield from (file for file in each.iterdir() if file.suffix in _CODE)
@@ -195,7 +195,7 @@ def _files(where: Path) -> Iterator[Path]:
 
 
 def _names_plugins(file: Path) -> bool:
-    """As text, for it may hold comments; what cannot be read counts as if it did."""
+    """Look for plugins in its text, for it may hold comments; what cannot be read counts as if it named some."""
     try:
         if file.stat().st_size > SETTINGS_LIMIT:
             return True

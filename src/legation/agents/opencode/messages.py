@@ -62,7 +62,7 @@ class NativeError(OpenCodeShape):
 
 
 class TimeSpan(OpenCodeShape):
-    """When a message or a part began and ended, in milliseconds."""
+    """The time at which a message or a part began and ended, in milliseconds."""
 
     created: float | None = None
     completed: float | None = None
@@ -214,7 +214,7 @@ class Told(OpenCodeShape):
     parts: tuple[Any, ...]
 
     def known(self) -> tuple[tuple[Part, ...], tuple[Any, ...]]:
-        """Those that can be read, and those that cannot."""
+        """Read the parts: those that can be, and those that cannot, as they are."""
         read: list[Part] = []
         odd: list[Any] = []
         for raw in self.parts:
@@ -237,7 +237,7 @@ class Idle(OpenCodeShape, tag="idle", tag_field="type"):
 
 
 class Retry(OpenCodeShape, tag="retry", tag_field="type"):
-    """It asks the model again at `next`, in milliseconds since the epoch."""
+    """A wait until it asks the model again, at `next`, in milliseconds since the epoch."""
 
     attempt: int
     message: str
@@ -559,7 +559,7 @@ _bodies = {name: msgspec.json.Decoder(body) for name, body in READ.items()}
 
 
 def read_event(line: bytes) -> Event | None:
-    """None where it is no event at all."""
+    """Read an event; None where it is none at all."""
     try:
         envelope = _envelopes.decode(line)
         raw = bytes(envelope.payload) or line

@@ -34,7 +34,7 @@ _FREE: Final = frozenset(
 
 
 def asks(rules: tuple[PermissionRule, ...]) -> bool:
-    """Whether the rules end with asking, or refusing, and what follows that allows nothing but the harmless."""
+    """Tell whether the rules end with asking, or refusing, and what follows that allows nothing but the harmless."""
     general = [
         at
         for at, rule in enumerate(rules)
@@ -163,7 +163,7 @@ class OpenCodeOptions:
 
 
 async def offered(api: ServerApi, info: SessionInfo) -> OpenCodeOptions:
-    """In the folder of a session, and as it was left."""
+    """Ask what there is to choose in the folder of a session, and what was chosen when it was left."""
     where = info.directory
     agents = await api.get("/agent", tuple[OfferedAgent, ...], directory=where)
     providers = await api.get("/config/providers", Providers, directory=where)

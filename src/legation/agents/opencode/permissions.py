@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from legation.agents.native import PermissionDecision, TaskSet, question_field
+from legation.agents.native import PermissionDecision, question_field
 from legation.agents.opencode.messages import (
     PermissionRequest,
     QuestionRequest,
@@ -28,11 +28,8 @@ from legation.agents.opencode.tools import asked_call
 from legation.agents.opencode.translate import OpenCodeTranslator
 from legation.agents.opencode.turn import OpenCodeTurns, foreign_answer
 from legation.errors import LegationError
-from legation.wire.acp.methods import (
-    CreateElicitationRequest,
-    CreateElicitationResponse,
-    ElicitationValue,
-)
+from legation.tasks import TaskSet
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse, ElicitationValue
 from legation.wire.acp.updates import SessionUpdate, ToolCallPatch
 from legation.wire.event_types import DiagnosticCode
 
@@ -116,7 +113,7 @@ class OpenCodePermissions:
         task.add_done_callback(partial(self._answered, request))
 
     def reject(self, request: QuestionRequest) -> None:
-        """Nobody could be shown it."""
+        """Reject a question that nobody could be shown."""
         self._tasks.start(self._post(f"/question/{request.id}/reject", {}))
 
     def replied(self, request_id: str, reply: str) -> None:
@@ -136,7 +133,7 @@ class OpenCodePermissions:
             task.cancel()
 
     def keep_only(self, open_ids: set[str]) -> None:
-        """After a gap in the events: what is not open any more was answered or dropped meanwhile."""
+        """Forget what is not open any more after a gap in the events: it was answered or dropped meanwhile."""
         for request_id in [each for each in self._permissions if each not in open_ids]:
             self._settled(request_id, "reject")
         for request_id in [each for each in self._questions if each not in open_ids]:
@@ -181,7 +178,7 @@ class OpenCodePermissions:
         asked.task.add_done_callback(partial(self._decided, asked))
 
     def _settled(self, request_id: str, reply: str) -> bool:
-        """False where the answer is not ours."""
+        """Close a permission that was answered; False where the answer is not ours."""
         asked = self._permissions.pop(request_id, None)
         if asked is None:
             return True
@@ -199,7 +196,7 @@ class OpenCodePermissions:
         self._settle(asked.request.session_id)
 
     def _settle(self, session_id: str) -> None:
-        """INV-O12. An approval that was sent is safe when OpenCode has told of it."""
+        """Send what is decided (INV-O12). An approval that was sent is safe when OpenCode has told of it."""
         there = [each for each in self._permissions.values() if each.request.session_id == session_id]
         waiting = any(each.decision is None or each.decision.allowed for each in there)
         for asked, body in _replies(there):

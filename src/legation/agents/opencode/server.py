@@ -41,9 +41,9 @@ from legation.agents.opencode.messages import (
     Told,
     read_event,
 )
-from legation.agents.output import Stray, last_words
-from legation.agents.rpc import SHOWN_BYTES, SLICE_LINES, AgentRefused
-from legation.errors import AgentError, AgentExited, LegationError, TimedOut, TransportClosed
+from legation.agents.output import SHOWN_BYTES, Stray, exited, last_words
+from legation.agents.rpc import SLICE_LINES, AgentRefused
+from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.proc.lines import LineSplitter, Redact
 from legation.wire import jsontext
@@ -75,7 +75,7 @@ class ServerListener(Protocol):
 
 
 class OpenCodeServer:
-    """Made by `start`, and shared; the last one to use it stops it."""
+    """A running server, made by `start`, and shared; the last one to use it stops it."""
 
     def __init__(self, child: Child, api: ServerApi, pipes: Pipes, version: str) -> None:
         self.child = child
@@ -166,7 +166,7 @@ class OpenCodeServer:
             return failed
 
     async def wait(self) -> Exit:
-        """Until it has ended and everything that it said was handed on."""
+        """Return when it has ended and everything that it said was handed on."""
         return await asyncio.shield(self._exit)
 
     async def stop(self, grace: float) -> Exit:  # noqa: ARG002 - it waits for no end of input, only for a signal
@@ -270,7 +270,7 @@ class OpenCodeServer:
         return set()  # of a session that nobody here has opened
 
     async def _disposed(self, directory: str) -> None:
-        """Of what it held for the folder nothing is left, its MCP servers above all."""
+        """Tell that of what it held for the folder nothing is left, its MCP servers above all."""
         self._prepared.discard(directory)
         for listener in tuple(self._listeners):
             with suppress(LegationError):  # told by the listener to whom it matters
@@ -285,7 +285,7 @@ class OpenCodeServer:
 
 
 async def event_of(line: bytes, trouble: Trouble) -> Event | None:
-    """As `read_event`; of one that is too much for the loop what its digest says (INV-N1)."""
+    """Read an event; of one that is too much for the loop what its digest says (INV-N1)."""
     if not outlines.is_heavy(line):
         return read_event(line)
     line, brief = await brief_of(line, trouble)
@@ -473,11 +473,11 @@ class RemoteSession:
         return await self._api.get(path, tuple[SessionInfo, ...], directory=self._directory)
 
     async def permissions(self) -> tuple[PermissionRequest, ...]:
-        """Those that are open in the folder, of whichever session."""
+        """Permissions that are open in the folder, of whichever session."""
         return await self._api.get("/permission", tuple[PermissionRequest, ...], directory=self._directory)
 
     async def questions(self) -> tuple[QuestionRequest, ...]:
-        """As permissions."""
+        """Questions that are open in the folder, of whichever session."""
         return await self._api.get("/question", tuple[QuestionRequest, ...], directory=self._directory)
 
     async def _do(self, path: str, body: dict[str, object], limit: float) -> None:
@@ -498,10 +498,7 @@ async def address(child: Child, stray: Stray) -> str:
         for line in lines:
             stray.add(line)
     found_exit = await child.wait()
-    raise AgentExited(
-        f"cannot start OpenCode's server: {child.name!r} ended with {found_exit}{last_words(child, stray)}",
-        {"exitCode": found_exit.code, "signal": found_exit.signal},
-    )
+    raise exited("start OpenCode's server", child.name, found_exit, last_words(child, stray))
 
 
 async def read_to_the_end(child: Child) -> None:

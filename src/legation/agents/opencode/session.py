@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from legation.agents.driver import OnAnswer
+from legation.agents.driver import OnAnswer, PromptBlocks
 from legation.agents.native import TOO_LONG
 from legation.agents.opencode.messages import (
     Busy,
@@ -42,7 +42,6 @@ from legation.errors import LegationError
 from legation.wire import jsontext
 from legation.wire.acp.methods import McpServer, PromptResponse
 from legation.wire.acp.updates import (
-    ContentBlock,
     Cost,
     CurrentModeUpdate,
     Notice,
@@ -85,16 +84,12 @@ class OpenCodeSession:
         return self._turns.now is not None
 
     def has(self, session_id: str | None) -> bool:
-        """Whether it is this one, or that of a sub-agent that works for it."""
+        """Tell whether it is this one, or that of a sub-agent that works for it."""
         return session_id in self._family
 
     # What the host wants.
 
-    async def prompt(
-        self,
-        prompt: tuple[ContentBlock, ...],
-        on_answer: OnAnswer[PromptResponse],
-    ) -> PromptResponse:
+    async def prompt(self, prompt: PromptBlocks, on_answer: OnAnswer[PromptResponse]) -> PromptResponse:
         return await self._turns.run({**self.offers.body(), "parts": prompt_parts(prompt)}, on_answer)
 
     async def cancel(self) -> None:
@@ -231,7 +226,7 @@ class OpenCodeSession:
     # What was missed, and what was before.
 
     async def catch_up(self) -> None:
-        """INV-O4. Permissions and questions after the messages, which tell the calls that they are about."""
+        """Fetch what was missed (INV-O4). Permissions and questions come after the messages, which tell the calls that they are about."""
         self._translator.lose_track()
         if self.running:
             self._family.update(child.id for child in await self._remote.children())

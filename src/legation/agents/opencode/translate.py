@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from legation.agents.native import META
+from legation.agents.driver import PromptBlocks
+from legation.agents.native import META, block_text
 from legation.agents.opencode.messages import (
     AgentPart,
     AssistantMessage,
@@ -87,7 +88,7 @@ class OpenCodeTranslator:
         return self._calls.get(call_id)
 
     def called(self, message_id: str) -> bool:
-        """Whether the model called a tool in that message."""
+        """Tell whether the model called a tool in that message."""
         return any(call.message_id == message_id for call in self._calls.values())
 
     def message(self, message: Message) -> None:
@@ -103,7 +104,7 @@ class OpenCodeTranslator:
             yield from self._spoken(session_id, message_id, part_id, text)
 
     def part(self, part: Part) -> Iterator[SessionUpdate]:
-        """As it is now. Nothing of a part that stands in a message of the user's."""
+        """Translate a part as it is now. Nothing of one that stands in a message of the user's."""
         match part:
             case CompactionPart():
                 self._compaction = part.id
@@ -203,30 +204,22 @@ def _link(part: FilePart) -> ResourceLink:
 _PLAIN: Final = "text/plain"
 
 
-def prompt_parts(prompt: tuple[ContentBlock, ...]) -> list[dict[str, object]]:
+def prompt_parts(prompt: PromptBlocks) -> list[dict[str, object]]:
     return [part for block in prompt for part in _block_parts(block)]
 
 
 def _block_parts(block: ContentBlock) -> Iterator[dict[str, object]]:
     match block:
-        case Text(text=text):
-            yield _text_part(text)
         case Image(data=data, mime_type=mime, uri=uri):
             yield _data_part(mime, data, uri)
         case Audio(data=data, mime_type=mime):
             yield _data_part(mime, data, None)
         case ResourceLink(uri=uri, name=name, mime_type=mime) if uri.startswith("file://"):
             yield {"type": "file", "mime": mime or _PLAIN, "url": uri, "filename": name}
-        case ResourceLink(uri=uri, name=name):
-            yield _text_part(f"[{name}]({uri})")
-        case EmbeddedResource(resource=found) if found.text is not None:
-            yield _text_part(f'<context ref="{found.uri}">\n{found.text}\n</context>')
-        case EmbeddedResource(resource=found) if found.blob is not None:
+        case EmbeddedResource(resource=found) if found.text is None and found.blob is not None:
             yield _data_part(found.mime_type or "application/octet-stream", found.blob, found.uri)
-
-
-def _text_part(text: str) -> dict[str, object]:
-    return {"type": "text", "text": text}
+        case _ if (text := block_text(block)) is not None:
+            yield {"type": "text", "text": text}
 
 
 def _data_part(mime: str, data: str, uri: str | None) -> dict[str, object]:

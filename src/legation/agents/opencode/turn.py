@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 from legation.agents.driver import OnAnswer
-from legation.agents.native import PendingReply, TaskSet
+from legation.agents.native import PendingReply
 from legation.agents.opencode.messages import (
     AssistantMessage,
     Message,
@@ -31,6 +31,7 @@ from legation.agents.opencode.messages import (
 from legation.agents.opencode.server import PROMPT_LIMIT, RemoteSession
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, LegationError
+from legation.tasks import TaskSet
 from legation.wire.acp.methods import PromptResponse, StopReason, Usage
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 
@@ -47,13 +48,13 @@ class TurnObserver(Protocol):
     """The session, which is told how its turn goes."""
 
     def begins(self) -> None:
-        """Before anything of it is sent."""
+        """Called before anything of it is sent."""
 
     def is_cancelled(self) -> None:
-        """By the host, which answers what is asked in it."""
+        """Called when the host has cancelled it, which then answers what is asked in it."""
 
     def ends(self) -> None:
-        """It is over, or we end it: nobody need answer any more."""
+        """Called when it is over, or we end it: nobody need answer any more."""
 
 
 class OpenCodeTurns:
@@ -74,7 +75,7 @@ class OpenCodeTurns:
 
     @property
     def ending(self) -> bool:
-        """Nothing of the turn that runs is waited for but its end."""
+        """Tell whether nothing of the turn that runs is waited for but its end."""
         return self.now is not None and self.now.ending
 
     async def run(
@@ -82,7 +83,7 @@ class OpenCodeTurns:
         prompt: dict[str, object],
         on_answer: OnAnswer[PromptResponse],
     ) -> PromptResponse:
-        """In its first step the turn begins, so that a cancel after it finds one."""
+        """Run a turn. It begins in the first step, so that a cancel after it finds one."""
         if self._gone is not None:
             raise self._gone
         reply: PendingReply[PromptResponse] = PendingReply(on_answer)
@@ -199,7 +200,7 @@ class OpenCodeTurns:
             await self._post()
 
     async def _doubt(self, turn: OpenCodeTurn) -> None:
-        """INV-O9."""
+        """Look into an idle in doubt (INV-O9)."""
         await self.until_over(DOUBT_PAUSE)
         if self.now is turn and not await self._remote.is_busy() and self.now is turn:
             self._finish()
@@ -223,7 +224,7 @@ class OpenCodeTurns:
             self._finish()  # nobody else waits for it to obey
 
     async def _within(self, event: asyncio.Event, seconds: float) -> bool:
-        """Or the turn is over."""
+        """Wait for the event, or for the turn to be over."""
         waits = [asyncio.ensure_future(each.wait()) for each in (event, self._over)]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -264,18 +265,18 @@ class OpenCodeTurn:
 
     @property
     def ending(self) -> bool:
-        """Nothing of it is waited for but its end."""
+        """Tell whether nothing of it is waited for but its end."""
         return self.cancelled or self.cut is not None
 
     def user(self, message: UserMessage) -> bool:
-        """Whether it is the turn's, and new."""
+        """Tell whether it is the turn's, and new."""
         if message.id in self.old or message.id in self.users:
             return False
         self.users.add(message.id)
         return True
 
     def owns(self, message: Message) -> bool:
-        """Whether it is of this turn, as far as one can tell from a history."""
+        """Tell whether it is of this turn, as far as one can from a history."""
         if isinstance(message, UserMessage):
             return message.id not in self.old
         return message.parent_id in self.users
