@@ -21,7 +21,7 @@ from legation.agents.driver import (
 )
 from legation.agents.messages import READ_ERRORS, fit, read_answer
 from legation.agents.output import Output, Stray
-from legation.agents.rpc import OUTBOX_LIMIT, AgentListener, AgentRefused, RpcPeer
+from legation.agents.rpc import OUTBOX_LIMIT, AgentListener, AgentRefused, RpcPeer, raw_answer
 from legation.errors import AgentError, InvalidParams, TimedOut, TransportClosed, Unavailable
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire.acp.methods import (
@@ -128,10 +128,7 @@ class AcpAgent(Driver):
         await self._do(AgentMethod.LOGOUT, {}, timeout)
 
     async def pass_on(self, method: str, params: object, timeout: float | None) -> bytes:
-        def read(raw: bytes | RpcError) -> bytes | AgentError:
-            return AgentRefused(method, raw) if isinstance(raw, RpcError) else raw
-
-        return await self._exchange(method, params, read, timeout)
+        return await self._exchange(method, params, partial(raw_answer, method), timeout)
 
     async def tell(self, method: str, params: object) -> None:
         # Whoever sends it may send more than the agent reads.
@@ -170,24 +167,10 @@ class AcpAgent(Driver):
         timeout: float | None,
         on_answer: OnAnswer[_T] = None,
     ) -> _T:
-        """The answer is read once, in its place among the updates; `on_answer` is called there with what is
-        returned or raised later."""
-        found: list[_T | AgentError] = []
-
-        def answered(raw: bytes | RpcError) -> None:
-            found.append(read(raw))
-            if on_answer:
-                on_answer(found[0])
-
         try:
-            await self._peer.call(method, params, timeout=timeout, on_answer=answered)
+            return await self._peer.calls.ask(method, params, read, timeout, on_answer)
         except TransportClosed:
             raise await self._output.end(f"complete {method}") from None
-        except AgentRefused:
-            pass  # as `read` puts it
-        if isinstance(found[0], AgentError):
-            raise found[0]
-        return found[0]
 
     def _read(self, method: AgentMethod, shape: type[_T], raw: bytes | RpcError) -> _T | AgentError:
         if isinstance(raw, RpcError):

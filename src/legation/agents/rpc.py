@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from legation.agents import outlines
+from legation.agents.driver import OnAnswer
 from legation.agents.messages import (
     RUN_LINES,
     UpdateReader,
@@ -56,6 +57,7 @@ STRAY_LINES = 8  # the same of a line that no parser takes: it is read in three 
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
 _OURS = frozenset(AgentMethod)  # whose answers are read here; others are for whoever asked, as they are
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -100,7 +102,8 @@ class AgentRefused(AgentError):
         self.error = error
 
 
-def _ignore(_: bytes | RpcError) -> None: ...
+def raw_answer(method: str, raw: bytes | RpcError) -> bytes | AgentError:
+    return AgentRefused(method, raw) if isinstance(raw, RpcError) else raw
 
 
 class RpcPeer:
@@ -108,7 +111,7 @@ class RpcPeer:
         self._child = child
         self._strayed = stray or Stray()
         self._inbox = inbox
-        self._calls = OutgoingCalls(child, self._cancel, jsonrpc="2.0")
+        self.calls = OutgoingCalls(child, self._cancel, jsonrpc="2.0")
         self._answering: dict[bytes, asyncio.Future[object]] = {}
         self._updates = UpdateReader()
         self._handled = 0  # messages since others had their turn
@@ -122,33 +125,23 @@ class RpcPeer:
                         await self._take(piece)
                         await self._inbox.room()
         finally:
-            self._calls.close()
+            self.calls.close()
             for coming in self._answering.values():
                 coming.cancel()
 
     async def call(
-        self,
-        method: str,
-        params: object,
-        *,
-        timeout: float | None = None,
-        on_answer: Callable[[bytes | RpcError], None] = _ignore,
+        self, method: str, params: object, *, timeout: float | None = None, on_answer: OnAnswer[bytes] = None
     ) -> bytes:
-        """Make a call; its raw result. An error answer is `AgentRefused`; a call given up is cancelled at the agent too.
-        `on_answer` is for what must keep the answer's place among the updates; an answer it has seen counts,
-        though time run out meanwhile."""
-        result = await self._calls.exchange(method, params, timeout, on_answer)
-        if isinstance(result, RpcError):
-            raise AgentRefused(method, result)
-        return result
+        """Make a call; its raw result. A call given up is cancelled at the agent too."""
+        return await self.calls.ask(method, params, partial(raw_answer, method), timeout, on_answer)
 
     async def notify(self, method: str, params: object) -> None:
         """Send a notification, without waiting for the agent to read it: it is small, and the agent may be stuck."""
-        self._calls.write(method=method, params=params)
+        self.calls.write(method=method, params=params)
 
     def _cancel(self, call: OutgoingCall) -> None:
         with suppress(LegationError):  # the agent may be gone, which is as good
-            self._calls.write(method=CANCEL_REQUEST, params={"requestId": call.number})
+            self.calls.write(method=CANCEL_REQUEST, params={"requestId": call.number})
 
     async def _take(self, block: bytes) -> None:
         """The hot path: a run of updates of one session goes on as one list."""
@@ -222,7 +215,7 @@ class RpcPeer:
     async def _take_heavy_response(self, found: outlines.Outline, line: bytes) -> None:
         """Each copy of a long one takes a while: of an answer that nobody waits for there is none."""
         raw_id = found.id.encode()
-        method = self._calls.method(id_key(raw_id))
+        method = self.calls.method(id_key(raw_id))
         is_read_here = method is None or method in _OURS
         result = found.digest.encode() if is_read_here else await outlines.part(line, found)
         self._take_response(raw_id, result, found.error.encode())
@@ -276,7 +269,7 @@ class RpcPeer:
         self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
 
     def _take_response(self, raw_id: bytes, result: bytes, error: bytes) -> None:
-        odd = self._calls.take(id_key(raw_id), read_error(error) if error else result or b"null")
+        odd = self.calls.take(id_key(raw_id), read_error(error) if error else result or b"null")
         if odd:
             self._inbox.trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
         else:
@@ -383,17 +376,26 @@ class OutgoingCalls:
         self._open: dict[bytes, OutgoingCall] = {}
         self._given_up: dict[bytes, str] = {}  # id -> method, oldest first
 
-    async def exchange(
+    async def ask(
         self,
         method: str,
         params: object,
+        read: Callable[[bytes | RpcError], _T | AgentError],
         timeout: float | None,
-        on_answer: Callable[[bytes | RpcError], None],
-    ) -> bytes | RpcError:
-        """Write a request, before anything is waited for, and return the answer. `on_answer` is called in the answer's place;
-        an answer that it has seen counts, though time run out meanwhile. Raises `TransportClosed` where none will come."""
+        on_answer: OnAnswer[_T] = None,
+    ) -> _T:
+        """Make a call, written before anything is waited for. Its answer is read once, in its place among the updates, where
+        `on_answer` is called with what is returned or raised later; an answer that it has seen counts, though time run out
+        meanwhile. Raises `TransportClosed` where none will come."""
+        found: list[_T | AgentError] = []
+
+        def answered(raw: bytes | RpcError) -> None:
+            found.append(read(raw))
+            if on_answer:
+                on_answer(found[0])
+
         self._last += 1
-        call = OutgoingCall(self._last, method, on_answer, asyncio.get_running_loop().create_future())
+        call = OutgoingCall(self._last, method, answered, asyncio.get_running_loop().create_future())
         key = b"%d" % call.number
         self._open[key] = call
         try:
@@ -412,10 +414,11 @@ class OutgoingCalls:
             raise
         finally:
             del self._open[key]
-        result = call.answer.result()
-        if result is None:
+        if not found:
             raise TransportClosed(f"cannot complete {method}: the agent's output has ended; look at its exit")
-        return result
+        if isinstance(found[0], AgentError):
+            raise found[0]
+        return found[0]
 
     def write(self, **members: object) -> None:
         if self._closed:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -32,7 +33,7 @@ from legation.agents.codex.messages import (
 )
 from legation.agents.codex.permissions import declined
 from legation.agents.driver import OnAnswer
-from legation.agents.messages import READ_ERRORS, RpcMessage, id_key, read_answer, read_error, read_message
+from legation.agents.messages import READ_ERRORS, id_key, read_answer, read_error, read_message
 from legation.agents.native import TOO_LONG, DriverContext, read_lines
 from legation.agents.output import SHOWN_BYTES, Output, skipped
 from legation.agents.rpc import (
@@ -80,7 +81,7 @@ class CodexServer:
     def __init__(self, child: Child) -> None:
         self.models: tuple[CodexModel, ...] = ()
         self._child = child
-        self._peer = Peer(child, self)
+        self._calls = OutgoingCalls(child)
         self._owners: dict[str, ThreadOwner] = {}
         self._agents: list[ThreadOwner] = []
         self._touched: set[ThreadOwner] = set()
@@ -111,7 +112,7 @@ class CodexServer:
         hello = {"clientInfo": CLIENT, "capabilities": {"experimentalApi": True}}
         await self.call("initialize", hello, object, timeout)
         self._output.stray.settle()
-        self._peer.notify("initialized")
+        self._calls.write(method="initialized")
         self.models = (await self.call("model/list", {}, ModelPage, timeout)).data
 
     @property
@@ -160,13 +161,14 @@ class CodexServer:
         on_answer: OnAnswer[_T] = None,
     ) -> _T:
         try:
-            return await self._peer.call(method, params, shape, timeout, on_answer)
+            read = partial(_read_answer, method, shape)
+            return await self._calls.ask(method, params, read, timeout, on_answer)
         except TransportClosed:
             raise await self._output.end(f"complete {method}") from None
 
     # It speaks.
 
-    def heard(self, heard: CodexNotification) -> None:
+    def _heard(self, heard: CodexNotification) -> None:
         thread_id = _thread_of(heard.params)
         owner = self._owners.get(thread_id) if thread_id else None
         if thread_id is None:
@@ -177,7 +179,7 @@ class CodexServer:
             owner.heard(thread_id, heard)
         # else it is of a thread that was left, or of a sub-agent whose parent was
 
-    def asked(self, asked: CodexRequest) -> None:
+    def _asked(self, asked: CodexRequest) -> None:
         if asked.is_cut:
             what = f"the agent asked {asked.method[:SHOWN_BYTES]!r}, was refused, and nobody was asked: {TOO_LONG}"
             self._trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
@@ -200,10 +202,6 @@ class CodexServer:
             _log.exception("cannot put a question of %r", self._child.name)
             asked.answer(declined(asked))  # INV-2
             self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, "a message of the agent could not be handled")
-
-    def stray(self, line: bytes) -> None:
-        self._output.stray.add(line)
-        self._trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
 
     async def _find_parent(self, thread_id: str, asked: CodexRequest) -> None:
         """A sub-agent may ask before its parent has said that it began one."""
@@ -229,18 +227,15 @@ class CodexServer:
 
     async def _read(self) -> None:
         try:
-            await self._take_all()
+            await read_lines(self._child, self._take, self._room, self._trouble)
         finally:
             self._ended = True
-            self._peer.close()
+            self._calls.close()
             await self._looking.close()
 
     def _lost(self, end: LegationError) -> None:
         for agent in [*self._agents]:
             agent.lost(end)
-
-    async def _take_all(self) -> None:
-        await read_lines(self._child, self._take, self._room, self._trouble)
 
     async def _room(self) -> None:
         touched, self._touched = self._touched, set()
@@ -251,13 +246,34 @@ class CodexServer:
 
     def _take(self, line: bytes, brief: bytes) -> None:
         try:
-            odd = self._peer.take(line, brief)
+            if line.strip():
+                self._hear(line, brief)
         except Exception:  # noqa: BLE001 - nothing that is said of one thread may end the others
             _log.exception("cannot handle a message of %r", self._child.name)
-            odd = None
             self._trouble(DiagnosticCode.AGENT_PROCESS_ERROR, "a message of the agent could not be handled")
-        if odd:
-            self._trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
+
+    def _hear(self, line: bytes, brief: bytes) -> None:
+        message = read_message(brief if brief.isascii() else brief.decode(errors="replace").encode())
+        if message is None or not (message.method or message.id):
+            self._output.stray.add(line)
+            self._trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
+            return
+        params, is_cut = bytes(message.params), brief is not line
+        if not message.method:
+            error, result = bytes(message.error), bytes(message.result) or b"null"
+            odd = self._calls.take(id_key(bytes(message.id)), read_error(error) if error else result)
+            if odd:
+                self._trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
+        elif message.id:
+            raw_id = bytes(message.id)
+            self._asked(CodexRequest(message.method, params, line, raw_id, self._write_answer, is_cut))
+        else:
+            self._heard(CodexNotification(message.method, params, line, is_cut))
+
+    def _write_answer(self, raw_id: bytes, answer: object) -> None:
+        part = b"error" if isinstance(answer, RpcError) else b"result"
+        with suppress(LegationError):  # the server went away with its question
+            self._child.write(b'{"id":%b,"%b":%b}\n' % (raw_id, part, jsontext.write(answer)))
 
 
 def _thread_of(params: bytes) -> str | None:
@@ -276,80 +292,7 @@ def _odd_thread_of(params: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-class PeerListener(Protocol):
-    """Must not wait."""
-
-    def heard(self, heard: CodexNotification) -> None: ...
-    def asked(self, asked: CodexRequest) -> None: ...
-    def stray(self, line: bytes) -> None: ...
-
-
-class Peer:
-    """Calls, notifications and requests over the pipes of the server."""
-
-    def __init__(self, child: Child, listener: PeerListener) -> None:
-        self._child = child
-        self._listener = listener
-        self._calls = OutgoingCalls(child)
-
-    async def call(
-        self,
-        method: str,
-        params: object,
-        shape: type[_T],
-        timeout: float,
-        on_answer: OnAnswer[_T] = None,
-    ) -> _T:
-        """Make a call, written before anything is waited for. `on_answer` is called in the answer's place with what is returned or
-        raised later. Raises TransportClosed where no answer will come."""
-        found: list[_T | AgentError] = []
-
-        def answered(raw: bytes | RpcError) -> None:
-            found.append(_read_answer(method, raw, shape))
-            if on_answer:
-                on_answer(found[0])
-
-        await self._calls.exchange(method, params, timeout, answered)
-        if isinstance(found[0], AgentError):
-            raise found[0]
-        return found[0]
-
-    def notify(self, method: str) -> None:
-        self._calls.write(method=method)
-
-    def take(self, line: bytes, brief: bytes) -> str | None:
-        """Hands one line on, of which `brief` is decoded. Says what is odd about an answer that nobody waits for."""
-        if not line.strip():
-            return None
-        is_cut = brief is not line
-        message = read_message(brief if brief.isascii() else brief.decode(errors="replace").encode())
-        if message is None or not (message.method or message.id):
-            self._listener.stray(line)
-        elif not message.method:
-            error, result = bytes(message.error), bytes(message.result) or b"null"
-            return self._calls.take(id_key(bytes(message.id)), read_error(error) if error else result)
-        elif message.id:
-            self._listener.asked(self._asked(message, line, is_cut))
-        else:
-            self._listener.heard(CodexNotification(message.method, bytes(message.params), line, is_cut))
-        return None
-
-    def close(self) -> None:
-        """No answer will come any more."""
-        self._calls.close()
-
-    def _asked(self, message: RpcMessage, line: bytes, is_cut: bool) -> CodexRequest:
-        return CodexRequest(
-            message.method, bytes(message.params), line, bytes(message.id), self._write_answer, is_cut
-        )
-
-    def _write_answer(self, raw_id: bytes, answer: object) -> None:
-        part = b"error" if isinstance(answer, RpcError) else b"result"
-        with suppress(LegationError):  # the server went away with its question
-            self._child.write(b'{"id":%b,"%b":%b}\n' % (raw_id, part, jsontext.write(answer)))
-
-
-def _read_answer(method: str, raw: bytes | RpcError, shape: type[_T]) -> _T | AgentError:
+def _read_answer(method: str, shape: type[_T], raw: bytes | RpcError) -> _T | AgentError:
     if isinstance(raw, RpcError):
         return AgentRefused(method, raw)
     try:
