@@ -88,7 +88,7 @@ class Office:
         return await self.do(self.approvals.propose, proposal(action, **given), now)
 
     async def answer(
-        self, approval: Approval, answer: Answer = YES, by: Principal = PERSON, now: int = NOW + 1
+        self, approval: Approval, answer: ApprovalAnswer = YES, by: Principal = PERSON, now: int = NOW + 1
     ) -> Approval:
         return await self.do(self.approvals.resolve, by, approval.id, answer, now)
 

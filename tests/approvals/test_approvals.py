@@ -188,7 +188,7 @@ async def test_another_workspaces_approval_is_not_there(office: Office) -> None:
         await office.ledger.transact("other", office.approvals.resolve, stranger, approval.id, YES, NOW)
     with pytest.raises(NotFound):
         await office.database.read(get, "other", approval.id)
-    page = await office.database.read(listing.page, "other", listing.Wanted(), NOW)
+    page = await office.database.read(listing.page, "other", listing.ApprovalFilter(), NOW)
     assert page.items == []
 
 

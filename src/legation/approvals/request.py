@@ -142,7 +142,7 @@ class ToolReturn:
     error: str | None = None
 
 
-Execute: TypeAlias = "Callable[[Action, Token], Awaitable[Returned]]"
+Execute: TypeAlias = "Callable[[Action, EffectToken], Awaitable[ToolReturn]]"
 """The effect, once: it is called at most once for a request, right after that was written down."""
 
 

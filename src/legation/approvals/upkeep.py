@@ -181,7 +181,7 @@ async def approvals_upkeep(
 
 async def _forget_old(inbox: ApprovalQueue) -> None:
     now = inbox.clock.now_ms()
-    await inbox.ledger.database.transact(queue.forget, now)
+    await inbox.ledger.database.transact(queue.forget_attendance, now)
     while await inbox.ledger.database.transact(limits.forget, now) == FORGET_BATCH:
         pass
 

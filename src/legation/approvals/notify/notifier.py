@@ -200,8 +200,6 @@ class ChannelQueue:
             log.exception("cannot report a failure of notifications")
 
 
-__all__ = ["NoticeChannel", "NotDelivered", "Notifier", "OnFailure", "channels_of", "problems"]
-
 # The server's time at its end, for what is under way.
 EXIT_GRACE: Final = 3.0
 # A channel's time to obey: a program gets TERM and 2 s, then KILL.

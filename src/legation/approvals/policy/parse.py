@@ -212,7 +212,7 @@ def _equality(source: SourceFile, field: str, op: str, node: Node) -> Test | Non
             node.line, f"`{op}` takes text, numbers, true or false; for a missing field write exists: false"
         )
         return None
-    scalars = cast("list[comparisons.Scalar]", values)
+    scalars = cast("list[conditions.Scalar]", values)
     if not all(_is_meant(source, field, op, value, node) for value in scalars):
         return None
     if field in BUILT_IN and not _fitting(source, field, scalars, node.line):
@@ -434,7 +434,7 @@ def _rule(source: SourceFile, node: Node, policy: str, rule_id: str, limits: Pol
     kinds = source.words(parts["kind"], "kind", TOOL_KINDS) if "kind" in parts else ()
     when = read_condition(source, parts["when"]) if "when" in parts else None
     ruling = source.word(parts["action"], "action", RULE_ACTIONS)
-    verdict = _verdict(source, parts, policy, rule_id, cast("Ruling | None", ruling) or "deny", limits)
+    verdict = _verdict(source, parts, policy, rule_id, cast("RuleAction | None", ruling) or "deny", limits)
     return Rule(verdict, NameSet(tools), frozenset(kinds), when, source.place(node))
 
 

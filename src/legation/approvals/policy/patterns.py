@@ -1,6 +1,6 @@
 """Globs, as Go's `filepath.Match` has them; malformed ones are refused instead of never matching.
 
-`*` is any characters but `/`, `?` is one of them, `[a-z]` and `[^a-z]` are sets, `\` takes the next character
+`*` is any characters but `/`, `?` is one of them, `[a-z]` and `[^a-z]` are sets, `\\` takes the next character
 as it is. A dot is a character like any other: `filesystem.*` is every tool of that server.
 
 For values there are wider forms: in paths `**` also crosses `/`, in addresses `*` also stops at `?`, `#` and
