@@ -276,7 +276,7 @@ FIELDS: Final = (
                 "notify_smtp", r"smtps?://\S+", "smtps://user:password@host:port, or smtp:// for STARTTLS"
             )
         ),
-        "Mail server for notices of approvals that reach a person.",
+        "Mail server for notices of approvals that reach a person; needs `legation[mail]`.",
         flag=False,
     ),
     Field(

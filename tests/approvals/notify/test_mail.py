@@ -3,6 +3,7 @@
 import logging
 import socket
 import ssl
+import sys
 import threading
 import unicodedata
 from email import message_from_bytes, policy
@@ -325,6 +326,12 @@ def test_an_unusable_server_is_refused_without_being_shown(url: str) -> None:
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"^cannot use .* in notify_from or notify_to"):
         mail("smtp://127.0.0.1", (address,))
+
+
+def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiosmtplib", None)
+    with pytest.raises(ConfigInvalid, match=r"^cannot use notify_smtp: .*legation\[mail\]"):
+        mail("smtp://127.0.0.1")
 
 
 def test_a_mail_for_many_says_how_many_and_which_expires_first() -> None:

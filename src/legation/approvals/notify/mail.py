@@ -1,7 +1,10 @@
-"""Notices by mail, as plain text.
+"""Notices by mail, as plain text, handed to a mail server (extra `mail`).
 
 INV-1  No name that an agent chose can add a header, a line or a direction of writing: what is not visible is
        replaced, what is long is cut, and the address that is not ours is no link.
+INV-2  Nothing but the greeting goes over a network unencrypted: without TLS, and without the certificate that the
+       server's name asks for, neither a password nor a mail is sent. Loopback is no network.
+INV-3  What the server has taken counts as delivered, whatever happens on the way out.
 """
 
 from __future__ import annotations
@@ -9,12 +12,19 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import threading
 import unicodedata
-from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from legation.approvals.notify.notice import ApprovalNotice, NotDelivered, NoticeAddress, Why, trusted
+from legation.approvals.notify.notice import (
+    ApprovalNotice,
+    NotDelivered,
+    NoticeAddress,
+    Why,
+    is_untrusted,
+    trusted,
+)
 from legation.clock import Clock
 from legation.errors import ConfigInvalid
 from legation.secret import Secret
@@ -22,10 +32,16 @@ from legation.secret import Secret
 if TYPE_CHECKING:
     from email.message import EmailMessage
 
+    from aiosmtplib import SMTP
 
 # The mail server's time for one step of the dialogue, and for all of it.
 STEP_TIMEOUT: Final = 10.0
 TIMEOUT: Final = 30.0
+SMTPS_PORT: Final = 465
+SUBMISSION_PORT: Final = 587
+LOOPBACK_PORT: Final = 25
+# Only ever said to a server: the name of this machine is nobody's business, and finding it out can take long.
+_OUR_NAME: Final = "[127.0.0.1]"
 LONGEST_IN_SUBJECT: Final = 48
 LONGEST_IN_BODY: Final = 256
 _ADDRESS: Final = re.compile(
@@ -66,59 +82,87 @@ class MailChannel:
         self._step_timeout = step_timeout
         self._timeout = timeout
         self._tls = tls
-        self._at_work = threading.Event()  # cleared by the thread itself, when it is done
 
     async def send(self, notice: ApprovalNotice) -> None:
-        from legation.approvals.notify.smtp import Dialog  # slow; a server without mail does not pay for it
+        from aiosmtplib import SMTPException  # slow; a server without mail does not pay for it
 
-        if self._at_work.is_set():
-            # A thread cannot be ended from outside; one is all that a server which never answers can hold up.
-            raise NotDelivered(
-                "cannot notify by mail: the mail before it is still under way; check the server"
-            )
         if self._tls is None:
             self._tls = await asyncio.to_thread(trusted)  # reads some hundred certificates
-        letter = letter_of(notice, self._sender, self._recipients, self._clock.now_ms())
-        dialog = Dialog(self._server, self._tls, self._step_timeout)
+        letter = letter_of(notice, self._sender, self._recipients, self._clock.now_ms()).as_bytes()
+        smtp = self._client(self._tls)
         try:
             async with asyncio.timeout(self._timeout):
-                await self._on_thread(lambda: dialog.hand_over(letter, self._sender, self._recipients))
-        except TimeoutError:
-            raise NotDelivered(
-                f"cannot notify by mail: the server took longer than {self._timeout:g} s; look at its log"
-            ) from None
+                await smtp.connect()
+                refused, _ = await smtp.sendmail(self._sender, list(self._recipients), letter)
+            with suppress(SMTPException, OSError):
+                await smtp.quit()
+        except (
+            SMTPException,
+            OSError,
+            ValueError,
+        ) as error:  # a step's time that is over is an SMTPException too
+            raise self._failure(error) from None
         finally:
-            if self._at_work.is_set():
-                dialog.abort()
+            if smtp.transport is not None:
+                smtp.transport.abort()  # type: ignore[attr-defined]  # `close` would wait for a server that hangs
+        if refused:  # the others have it: a repetition would reach them twice
+            raise NotDelivered(
+                f"cannot notify {len(refused)} of {len(self._recipients)} by mail: the server refused their addresses;"
+                " correct notify_to",
+                again=False,
+            )
 
-    async def _on_thread(self, work: Callable[[], None]) -> None:
-        """A thread of our own, that the end of the process does not wait for."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+    def _client(self, tls: ssl.SSLContext) -> SMTP:
+        from aiosmtplib import SMTP
 
-        def settle(error: Exception | None) -> None:
-            if done.done():  # nobody waits any more
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+        server, is_smtps = self._server, self._server.scheme == "smtps"
+        port = SMTPS_PORT if is_smtps else LOOPBACK_PORT if server.is_loopback else SUBMISSION_PORT
+        return SMTP(
+            hostname=server.host,
+            port=server.port or port,
+            username=server.user,
+            password=server.password.reveal() if server.password else None,
+            local_hostname=_OUR_NAME,
+            timeout=self._step_timeout,
+            use_tls=is_smtps,
+            start_tls=not is_smtps and not server.is_loopback,
+            tls_context=tls,
+        )
 
-        def run() -> None:
-            error: Exception | None = None
-            try:
-                work()
-            except Exception as failure:  # noqa: BLE001  it is raised where it is awaited
-                error = failure
-            self._at_work.clear()
-            try:
-                loop.call_soon_threadsafe(settle, error)
-            except RuntimeError:  # the loop has been closed
-                return
+    def _failure(self, error: Exception) -> NotDelivered:
+        """Say why by codes and kinds only: what a server says may quote what it was told."""
+        import aiosmtplib
 
-        self._at_work.set()
-        threading.Thread(target=run, name="legation-mail", daemon=True).start()
-        await done
+        why, again = "", True
+        match error:
+            case aiosmtplib.SMTPRecipientsRefused(recipients=refused):
+                codes = sorted({each.code for each in refused})
+                why = f"the server refused every recipient ({', '.join(map(str, codes))}); check notify_to"
+                again = any(code < 500 for code in codes)
+            case aiosmtplib.SMTPAuthenticationError(code=code):
+                why, again = f"the server refused user and password ({code}); check notify_smtp", code < 500
+            case aiosmtplib.SMTPResponseException(code=code):
+                why, again = f"the server refused it ({code}); look at its log, check notify_from", code < 500
+            case _ if type(error) is aiosmtplib.SMTPException:  # only raised for what a server does not offer
+                why = (
+                    "the server offers no STARTTLS or no way to sign in, and nothing is sent without; write smtps:// in"
+                    " notify_smtp, or correct the server"
+                )
+                again = False
+            case _ if is_untrusted(error):
+                why = (
+                    "the server's certificate is not trusted; correct it, write the name that it is for in notify_smtp,"
+                    " or add its authority to this machine"
+                )
+                again = False
+            case _ if type(error) is TimeoutError:
+                why = f"the server took longer than {self._timeout:g} s; look at its log"
+            case _:
+                why = (
+                    f"the connection failed ({type(error).__name__}); check that the server of notify_smtp runs and can be"
+                    " reached from here"
+                )
+        return NotDelivered(f"cannot notify by mail: {why}", again=again)
 
 
 def letter_of(notice: ApprovalNotice, sender: str, recipients: tuple[str, ...], now_ms: int) -> EmailMessage:
@@ -202,6 +246,8 @@ def _others(more: int) -> list[str]:
 
 def mail_server(url: Secret) -> NoticeAddress:
     server = NoticeAddress.parse(url)
+    if find_spec("aiosmtplib") is None:
+        raise ConfigInvalid('cannot use notify_smtp: aiosmtplib is not installed; install "legation[mail]"')
     if server.scheme not in ("smtp", "smtps") or server.target != "/":
         raise ConfigInvalid(
             "cannot use notify_smtp: write smtps://user:password@host:port and nothing after it"
