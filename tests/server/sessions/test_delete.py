@@ -245,7 +245,7 @@ NOTHING_IS_DECIDED = ("legation.server.sessions.service:SessionService._mark_del
 AFTER_THAT = [
     ("legation.server.sessions.service:SessionService._delete", 1),
     ("legation.host.session:Session.end", 1),
-    ("legation.approvals.queue:Inbox.supersede_session", 1),
+    ("legation.approvals.queue:ApprovalQueue.supersede_session", 1),
     ("legation.server.sessions.secrets:SealedServers.destroy", 1),
     ("legation.server.sessions.service:SessionService._remove_folder", 1),
     ("legation.store.stream:Stream.delete", 1),

@@ -25,7 +25,7 @@ NEW = {"agent": "rehearsal", "mcp": MCP, "permissionMode": "bypass", "title": "M
 BEFORE_IT_STANDS = ("legation.host.session:Session.keep", 1)
 IT_STANDS = ("legation.host.session:Session.attach", 1)
 IT_HAS_EVENTS = ("legation.server.sessions.approvals:SessionApprovals.give_mode", 1)
-ITS_GRANT_IS_NOTED = ("legation.approvals.grants:Grants.give", 1)
+ITS_GRANT_IS_NOTED = ("legation.approvals.grants:GrantService.give", 1)
 ITS_GRANT_IS_GIVEN = ("legation.server.sessions.record:SessionRecords.save", 2)
 
 
