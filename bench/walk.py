@@ -37,14 +37,11 @@ LIMIT = 90.0  # seconds for anything, on a loaded machine
 # are named themselves. `./dev walk silence` shows what is missing here: nothing but the store should be left, whose
 # threads work for whoever asks.
 TIMERS = (
-    "approvals/transitions.py:_askers",
-    "approvals/transitions.py:_due",
-    "approvals/queue.py:ApprovalQueue.expire.<locals>.change",
-    "approvals/queue.py:ApprovalQueue.supersede_revoked.<locals>.change",
-    "approvals/upkeep.py:_every.<locals>.again",
+    "approvals/transitions.py:expire_due",
+    "approvals/transitions.py:supersede_revoked",
+    "approvals/upkeep.py:_every",
     "approvals/policies.py:Policies.follow",
     "approvals/policies.py:PolicyWatcher._look",
-    "approvals/upkeep.py:_enroll",
     "proc/child.py:Child._live",
     "server/http/request.py:BodyReader._tick",
     "server/auth.py:TokenUses._run",

@@ -81,7 +81,7 @@ class Rig:
     async def pending(self, count: int = 1) -> list[Approval]:
         async def look() -> list[Approval]:
             ids = await self.office.listed(self.clock.now_ms(), status="pending")
-            return [await self.inbox.look(await self.get(id_)) for id_ in ids]
+            return [await self.inbox.refresh(await self.get(id_)) for id_ in ids]
 
         return await self.until(look, lambda found: len(found) >= count)
 

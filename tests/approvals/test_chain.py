@@ -33,7 +33,6 @@ from legation.approvals.trace.step import (
     StepDraft,
     StepKind,
     TracedCall,
-    Verdict,
     new_trace_id,
     purge_days,
 )
@@ -44,6 +43,7 @@ from legation.store.database.transaction import Transaction
 from legation.store.secrets.keys import KeyRing
 from legation.store.secrets.sealing import Sealer
 from legation.store.secrets.vault import ContentStore, Rewrapper
+from legation.wire.ask import RuleAction
 from legation.wire.principal import Principal
 
 T = TypeVar("T")
@@ -396,7 +396,7 @@ def drafts(draw: st.DrawFn) -> StepDraft:
         contents={"result": draw(CONTENTS)},
         kind=some(NAMES),
         action_digest=some(NAMES),
-        policy=some(st.sampled_from(get_args(Verdict))),
+        policy=some(st.sampled_from(get_args(RuleAction))),
         policy_rule=some(NAMES),
         policy_version=some(NAMES | st.just("")),
         status=some(NAMES),

@@ -161,7 +161,7 @@ async def test_a_grant_lifts_what_would_be_asked_but_never_a_denial(rig: Rig) ->
     [entry] = await rig.office.entries()
     assert entry.approved_by == f"grant:{given.id}"
     assert (await rig.door.decide(request("fs.rm"))).outcome == "denied"
-    assert (await rig.door.consider(request("mail.send"))).grant == given.id
+    assert (await rig.door.preview(request("mail.send"))).grant == given.id
     rig.clock.advance(61)
     running = asyncio.create_task(rig.door.decide(request("mail.send")))
     assert len(await rig.pending()) == 1
@@ -182,11 +182,11 @@ async def test_a_sessions_grant_for_edits_is_considered_as_it_is_decided(rig: Ri
     )
     edit = Action(agent="claude", tool="fs.write", kind="edit", paths=("/w/a",))
     inside = request(action=edit, session_id="s", in_session=True)
-    assert (await rig.door.consider(inside)).grant == given.id
+    assert (await rig.door.preview(inside)).grant == given.id
     assert (await rig.door.decide(inside)).by == f"grant:{given.id}"
     elsewhere = Action(agent="claude", tool="fs.write", kind="edit", paths=("/etc/a",))
     outside = request(action=elsewhere, session_id="s", in_session=True)
-    assert (await rig.door.consider(outside)).grant is None
+    assert (await rig.door.preview(outside)).grant is None
 
 
 async def test_a_grant_lifts_nothing_where_the_injection_signal_fires(office: Office, tmp_path: Path) -> None:
@@ -297,8 +297,12 @@ async def test_d5_limits_stop_a_call_before_its_policy(office: Office, tmp_path:
     async with open_door(office, tmp_path, POLICY.replace("loop: off", "loop: off\nmax_total: 2")) as rig:
         outcomes = [(await rig.door.decide(request("fs.read"))).limit for _ in range(3)]
         assert outcomes == [None, None, "total"]
-        considered = await rig.door.consider(request("fs.read"))
-        assert (considered.policy, considered.limit, considered.rule) == ("deny", "total", "p:max-total")
+        considered = await rig.door.preview(request("fs.read"))
+        assert (considered.action, considered.limit, considered.policy_rule) == (
+            "deny",
+            "total",
+            "p:max-total",
+        )
 
 
 async def test_d4_the_same_call_again_and_again_is_a_loop_on_every_way_in(
@@ -309,7 +313,7 @@ async def test_d4_the_same_call_again_and_again_is_a_loop_on_every_way_in(
         ruling, _ = await rig.door.run(request("fs.read"), counter := Counter())
         assert ruling.limit == "loop"
         assert counter.calls == []
-        assert (await rig.door.consider(request("fs.read"))).limit == "loop"
+        assert (await rig.door.preview(request("fs.read"))).limit == "loop"
 
 
 async def test_money_is_spent_when_a_call_passes_and_not_when_it_is_asked_about(
@@ -335,8 +339,8 @@ rules: [{id: pay, tools: pay, action: human_approval}]
 
 async def test_considering_runs_counts_and_records_nothing(rig: Rig) -> None:
     before = await rig.office.sql("select count(*) as n from trace_step")
-    considered = await rig.door.consider(request("fs.write"))
-    assert (considered.policy, considered.rule) == ("supervisor", "p:writes")
+    considered = await rig.door.preview(request("fs.write"))
+    assert (considered.action, considered.policy_rule) == ("supervisor", "p:writes")
     assert await rig.office.sql("select count(*) as n from trace_step") == before
     assert (
         await rig.office.sql("select * from approval") == await rig.office.sql("select * from counter") == []
@@ -404,7 +408,7 @@ async def test_a_grant_lifts_no_rule_that_names_its_reviewers(office: Office, tm
         grants = GrantService(office.database, office.sealer, rig.clock)
         grant = NewGrant(agent="*", tools="*", duration=60)
         await office.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
-        assert (await rig.door.consider(request("mail.send"))).grant is None
+        assert (await rig.door.preview(request("mail.send"))).grant is None
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
         assert approval.reviewers == ("FIN@x.org",)
@@ -463,8 +467,8 @@ async def test_a_line_that_takes_the_parser_is_decided_on_every_way_through_the_
         asked = request(action=bash(COMMIT))
         assert (await rig.door.decide(asked)).rule == "p:usual"
         assert (await rig.door.run(request(action=bash(COMMIT)), Counter()))[0].rule == "p:usual"
-        assert (await rig.door.consider(asked)).policy == "allow"
-        assert (await rig.door.consider(request(action=bash(f"{COMMIT} && rm x")))).policy == "human_approval"
+        assert (await rig.door.preview(asked)).action == "allow"
+        assert (await rig.door.preview(request(action=bash(f"{COMMIT} && rm x")))).action == "human_approval"
 
 
 async def test_a_line_that_takes_the_parser_is_read_when_the_rules_change_and_when_it_is_edited(

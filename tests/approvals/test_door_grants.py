@@ -347,12 +347,12 @@ async def test_a_mode_for_edits_lets_pass_those_in_the_folder_alone(rig: Rig) ->
 async def test_a_grant_given_at_another_server_is_heard_by_whoever_waits_here(rig: Rig) -> None:
     other = another(rig, "srv-2", "prc_2")
     here = RemoteChanges(rig.inbox)
-    await here.begin()
+    await here.start()
     running, _ = await waiting(rig, request())
-    await here.look()
+    await here.publish_new()
     await other.granting("local", give(rig))
     assert not running.done()
-    await here.look()
+    await here.publish_new()
     assert (await asyncio.wait_for(running, LIMIT)).by.startswith("grant:")
     assert (await verify(rig.office.database, rig.office.sealer, "local", SERVER)).ok
 
@@ -383,7 +383,7 @@ async def test_grants_of_other_servers_are_looked_for_with_one_query_however_man
     rig: Rig,
 ) -> None:
     here = RemoteChanges(rig.inbox)
-    await here.begin()
+    await here.start()
     others = [
         asyncio.create_task(rig.door.decide(replace(request(), principal=replace(ASKER, workspace=each))))
         for each in WORKSPACES
@@ -399,7 +399,7 @@ async def test_grants_of_other_servers_are_looked_for_with_one_query_however_man
         return await read(*args)
 
     rig.office.database.read = reading  # type: ignore[method-assign, assignment]
-    await here.look()
+    await here.publish_new()
     assert readings == 2  # where the chains end, and which grants count
     for each in others:
         each.cancel()

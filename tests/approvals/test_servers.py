@@ -28,19 +28,19 @@ async def test_d15_what_a_dead_process_waited_for_is_superseded_and_says_so(
     office: Office, tmp_path: Path
 ) -> None:
     async with open_door(office, tmp_path) as rig:
-        await upkeep.sign(rig.inbox)
+        await upkeep.sign_of_life(rig.inbox)
         asked, counter = request("mail.send"), Counter()
         running = asyncio.create_task(rig.door.run(asked, counter))
         [approval] = await rig.pending()
         reborn = another(rig, SERVER, "prc_2")  # as after kill -9 and a start on the same folder
-        await upkeep.sign(reborn)
-        assert await upkeep.bury(reborn) == 1
+        await upkeep.sign_of_life(reborn)
+        assert await upkeep.supersede_dead_waiters(reborn) == 1
         assert (await rig.get(approval.id)).status is ApprovalState.SUPERSEDED
         with pytest.raises(AlreadyAnswered):
             await reborn.resolve(PERSON, approval.id, YES)
         assert await rig.steps(asked.trace_id) == ["proposed", "decided", "superseded/waiter-dead"]
         assert counter.calls == []
-        assert await upkeep.bury(reborn) == 0
+        assert await upkeep.supersede_dead_waiters(reborn) == 0
         running.cancel()
 
 
@@ -48,13 +48,13 @@ async def test_another_servers_process_is_dead_only_when_it_was_not_seen_for_lon
     office: Office, tmp_path: Path
 ) -> None:
     async with open_door(office, tmp_path) as rig:
-        await upkeep.sign(rig.inbox)
+        await upkeep.sign_of_life(rig.inbox)
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
         other = another(rig, "srv-2", "prc_2")
-        assert await upkeep.bury(other) == 0
+        assert await upkeep.supersede_dead_waiters(other) == 0
         rig.clock.advance(upkeep.DEAD_MS / 1000 + 1)
-        assert await upkeep.bury(other) == 1
+        assert await upkeep.supersede_dead_waiters(other) == 1
         assert (await rig.get(approval.id)).status is ApprovalState.SUPERSEDED
         running.cancel()
 
@@ -63,7 +63,7 @@ async def test_what_had_begun_and_was_not_told_is_of_unknown_outcome_and_never_r
     office: Office, tmp_path: Path
 ) -> None:
     async with open_door(office, tmp_path) as rig:
-        await upkeep.sign(rig.inbox)
+        await upkeep.sign_of_life(rig.inbox)
         began, never = asyncio.Event(), asyncio.Event()
 
         async def hang() -> ToolReturn:
@@ -75,7 +75,7 @@ async def test_what_had_begun_and_was_not_told_is_of_unknown_outcome_and_never_r
         running = asyncio.create_task(rig.door.run(asked, counter))
         await began.wait()
         reborn = another(rig, SERVER, "prc_2")
-        await upkeep.bury(reborn)
+        await upkeep.supersede_dead_waiters(reborn)
         steps = ["proposed", "decided", "executed", "returned/outcome-unknown"]
         assert await rig.steps(asked.trace_id) == steps
         assert await execute.give_up(rig.office.ledger, ["prc_1"], rig.clock.now_ms()) == []
@@ -92,26 +92,26 @@ async def test_an_answer_at_another_server_is_heard_by_whoever_waits_here(
     async with open_door(office, tmp_path) as rig:
         other = another(rig, "srv-2", "prc_2")
         here, there = RemoteChanges(rig.inbox), RemoteChanges(other)
-        await here.begin()
-        await there.begin()
+        await here.start()
+        await there.start()
         heard: list[str] = []
         other.on_change(lambda approval, step: heard.append(f"{step}:{approval.status}"))
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
-        assert await there.look() == 1
+        assert await there.publish_new() == 1
         assert heard == ["decided:pending"]
         await other.resolve(PERSON, approval.id, YES)
         assert not running.done()
-        assert await here.look() == 1
+        assert await here.publish_new() == 1
         assert (await running).passed
-        assert await here.look() == 0
+        assert await here.publish_new() == 0
         for server in (SERVER, "srv-2"):
             assert (await verify(office.database, office.sealer, "local", server)).ok
 
 
 async def test_keeping_settles_what_was_left_before_it_begins(office: Office, tmp_path: Path) -> None:
     async with open_door(office, tmp_path) as rig:
-        await upkeep.sign(rig.inbox)
+        await upkeep.sign_of_life(rig.inbox)
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
         reborn = another(rig, SERVER, "prc_2")
@@ -126,7 +126,7 @@ async def test_a_waiter_that_nobody_enrolled_is_left_alone(office: Office, tmp_p
         approval = await office.ask(
             waiter="run_1", now=rig.clock.now_ms(), expires_at=rig.clock.now_ms() + 60_000
         )
-        await upkeep.bury(another(rig, SERVER, "prc_2"))
+        await upkeep.supersede_dead_waiters(another(rig, SERVER, "prc_2"))
         assert (await rig.get(approval.id)).status is ApprovalState.PENDING
         assert isinstance(rig.inbox.life, Transitions)
 
@@ -136,7 +136,7 @@ async def test_a_token_revoked_at_one_server_ends_what_waits_at_another(
 ) -> None:
     async with open_door(office, tmp_path) as rig:
         elsewhere = RemoteChanges(rig.inbox)
-        await elsewhere.begin()
+        await elsewhere.start()
         asked, counter = request("mail.send"), Counter()
         running = asyncio.create_task(rig.door.run(asked, counter))
         [approval] = await rig.pending()
@@ -146,7 +146,7 @@ async def test_a_token_revoked_at_one_server_ends_what_waits_at_another(
         assert (ended.id, ended.status) == (approval.id, ApprovalState.SUPERSEDED)
         with pytest.raises(AlreadyAnswered):
             await rig.inbox.resolve(PERSON, approval.id, YES)
-        assert await elsewhere.look() == 1  # what this server does every half second
+        assert await elsewhere.publish_new() == 1  # what this server does every half second
         ruling, returned = await running
         assert (ruling.outcome, returned, counter.calls) == ("superseded", None, [])
         assert "revoked" in ruling.reason

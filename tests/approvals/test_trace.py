@@ -29,13 +29,13 @@ from legation.approvals.trace.step import (
     StepDraft,
     StepKind,
     TracedCall,
-    Verdict,
     decided,
     new_trace_id,
     proposed,
 )
 from legation.errors import InvalidParams, NotFound
 from legation.store.secrets.vault import MAX_PAGE
+from legation.wire.ask import RuleAction
 
 JQ = {
     "supervised": "[.[] | select(.supervisor_reasoning != null)]",
@@ -75,7 +75,7 @@ def after(approval: Approval, **given: object) -> list[StepDraft]:
 
 
 def allowed(
-    tool: str = "filesystem.read", at: str = "/p/a", agent: str = "claude", verdict: Verdict = "allow"
+    tool: str = "filesystem.read", at: str = "/p/a", agent: str = "claude", verdict: RuleAction = "allow"
 ) -> list[StepDraft]:
     """A call that nobody was asked about."""
     action = write_file(at, tool, agent)

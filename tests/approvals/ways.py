@@ -23,7 +23,7 @@ from tests.store.database.databases import Either
 from legation.approvals.approval import Approval, ApprovalAnswer
 from legation.approvals.policies import Policies
 from legation.approvals.policy.facts import Facts
-from legation.approvals.request import DoorRequest, Preview
+from legation.approvals.request import DoorRequest
 from legation.approvals.trace.export import lines, whole_lines
 from legation.approvals.trace.step import StepKind
 from legation.cli.door import own_door, who
@@ -37,6 +37,7 @@ from legation.server.services import Services
 from legation.store.database.sqlite import MemoryDatabase
 from legation.wire.acp.updates import ToolKind
 from legation.wire.action import Action
+from legation.wire.api.approvals import Considered
 from legation.wire.ask import Ask, Decision
 from legation.wire.principal import Principal
 
@@ -168,8 +169,8 @@ async def _exported(rig: DoorRig) -> list[bytes]:
     return [line async for line in lines(office.database, office.sealer, "local", SERVER)]
 
 
-def _considered(found: Preview) -> tuple[object, ...]:
-    return found.policy, found.rule, found.message or found.reason, found.limit
+def _considered(found: Considered) -> tuple[object, ...]:
+    return found.action, found.policy_rule, found.message or found.reason, found.limit
 
 
 async def by_permission(folder: Path, policy: str, wishes: Sequence[Wish]) -> list[Told]:
@@ -191,7 +192,7 @@ async def by_run(folder: Path, policy: str, wishes: Sequence[Wish]) -> list[Told
             request = DoorRequest(
                 principal=ASKER, action=action(wish, folder), facts=facts(folder), session_id=SESSION
             )
-            considered = _considered(await rig.door.consider(request))
+            considered = _considered(await rig.door.preview(request))
             done = len(counter.calls)
             work = asyncio.create_task(rig.door.run(request, counter))
             ruling, returned = await answering.until_done(work, rig.inbox.resolve, wish)

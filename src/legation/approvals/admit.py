@@ -26,7 +26,7 @@ from legation.approvals.execute import tool_call_started
 from legation.approvals.grants import Grant, GrantService, exactly, matching, new_grant_id
 from legation.approvals.isolation import restored
 from legation.approvals.limits import LimitHit
-from legation.approvals.policies import Policies, judged_by
+from legation.approvals.policies import Policies, evaluate
 from legation.approvals.policy.facts import Facts, real_path
 from legation.approvals.policy.rules import PolicyLimits, PolicySet, Verdict
 from legation.approvals.queue import ApprovalQueue
@@ -49,13 +49,14 @@ from legation.approvals.trace.step import (
     new_trace_id,
     proposed,
 )
-from legation.approvals.transitions import Transitions, get, must_still_ask
+from legation.approvals.transitions import Transitions, get, must_still_ask, too_late
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, LegationError, NotFound
-from legation.store.database.transaction import Database, Queries, Rows, Transaction
+from legation.store.database.transaction import Database, Queries, Transaction
 from legation.store.secrets.sealing import Sealer
 from legation.wire.acp.updates import TOOL_KINDS, ToolCall
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
+from legation.wire.ask import Outcome, RuleAction
 from legation.wire.principal import Principal
 
 DOOR: Final = "door"  # what a limit of no policy is named after
@@ -93,26 +94,40 @@ class Evaluated:
     looping: LimitHit | None = None
 
     @property
+    def workspace(self) -> str:
+        return self.request.workspace
+
+    @property
+    def action(self) -> Action:
+        return self.request.action
+
+    @property
     def is_asked(self) -> bool:
-        """Somebody decides it, unless a grant or a limit does."""
+        """Tell whether somebody decides it, unless a grant or a limit does."""
         return self.verdict.action in ("supervisor", "human_approval")
 
     @property
     def limits(self) -> tuple[tuple[str, PolicyLimits], ...]:
-        return self.policies.limits(self.request.action.agent)
+        return self.policies.limits(self.action.agent)
+
+    @property
+    def counted(self) -> tuple[str, str, tuple[tuple[str, PolicyLimits], ...], Action]:
+        """Workspace, agent, limits and action, as `limits` takes them."""
+        return self.workspace, self.action.agent, self.limits, self.action
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A ruling that holds as soon as these steps are on record."""
+    """A result that holds as soon as these steps are on record."""
 
-    ruling: DoorResult
+    result: DoorResult
     steps: list[StepDraft]
 
 
 @dataclass(frozen=True, slots=True)
 class DoorTransactions:
-    """`waiter` is this process. With `acts` the effect is Legation's own, and begins with the pass."""
+    """The transactions of a request at the door. `waiter` is this process; with `acts` the effect is Legation's own,
+    and begins with the pass."""
 
     policies: Policies
     life: Transitions
@@ -122,60 +137,39 @@ class DoorTransactions:
     grants: GrantService | None = None  # where a person who approves can be taken to give one
 
     def enter(
-        self, judged: Evaluated, approval_id: str, expires_at: int, now_ms: int
+        self, evaluated: Evaluated, approval_id: str, expires_at: int, now_ms: int
     ) -> Transaction[DoorResult | Approval]:
-        """Decided at once, or an approval to wait for: the one of that id, and until then."""
-        if (settled := self.settled(judged)) is not None:
-            return (yield from self._record(judged, settled, now_ms))
+        """Decide what is not `settled`: at once, or by an approval to wait for, of that id and until then."""
         grant: Grant | None = None
         hit: LimitHit | None = None
-        if judged.is_asked and (grant := (yield from covering(judged, now_ms))) is None:
-            hit = yield from self._too_many(judged, now_ms)
-        hit = hit or (
-            yield from limits.take(
-                judged.request.principal.workspace,
-                judged.request.action.agent,
-                judged.limits,
-                judged.request.action,
-                now_ms,
-            )
-        )
+        if evaluated.is_asked and (grant := (yield from covering(evaluated, now_ms))) is None:
+            hit = yield from self._too_many(evaluated, now_ms)
+        hit = hit or (yield from limits.take(*evaluated.counted, now_ms))
         if hit is not None:
-            return (yield from self._record(judged, _stopped(judged, hit), now_ms))
-        asks: Asked | None = None
-        match judged.verdict.action:
-            case "deny":
-                return (yield from self._record(judged, _denied(judged), now_ms))
-            case "allow":
-                return (yield from self._passed(judged, None, now_ms))
-            case "supervisor" | "human_approval" as asked:
-                asks = asked
-        if grant is not None:
-            return (yield from self._passed(judged, grant, now_ms))
-        return (yield from self.life.propose(_proposal(self, judged, asks, approval_id, expires_at), now_ms))
-
-    def _too_many(self, judged: Evaluated, now_ms: int) -> Transaction[LimitHit | None]:
-        """Where as many wait as may: an agent that asks without end is not to bury people in questions."""
-        request, (kind, requester) = judged.request, judged.request.principal.asker
-        workspace, agent, session = (
-            judged.request.principal.workspace,
-            request.action.agent,
-            request.granted_session,
+            return (yield from self._record(evaluated, _stopped(evaluated, hit), now_ms))
+        asks = evaluated.verdict.action
+        if asks == "deny":
+            return (yield from self._record(evaluated, _denied(evaluated), now_ms))
+        if asks == "allow" or grant is not None:
+            return (yield from self._passed(evaluated, grant, now_ms))
+        return (
+            yield from self.life.propose(_proposal(self, evaluated, asks, approval_id, expires_at), now_ms)
         )
+
+    def _too_many(self, evaluated: Evaluated, now_ms: int) -> Transaction[LimitHit | None]:
+        # An agent that asks without end is not to bury people in questions.
+        session, (kind, requester) = evaluated.request.granted_session, evaluated.request.principal.asker
+        asked = {
+            "workspace": evaluated.workspace,
+            "agent": evaluated.action.agent,
+            "requester": requester,
+            "now": now_ms,
+            "most": self.most_pending,
+        }
         if session is None:
-            pending = _SQL.pending_of_agent(
-                workspace=workspace, agent=agent, requester=requester, now=now_ms, most=self.most_pending
-            )
+            pending = _SQL.pending_of_agent(**asked)
         else:  # a person began each of them, and may have begun many: none is to wait for another's answers
-            pending = _SQL.pending_in_session(
-                workspace=workspace,
-                agent=agent,
-                session=session,
-                kind=kind,
-                requester=requester,
-                now=now_ms,
-                most=self.most_pending,
-            )
+            pending = _SQL.pending_in_session(**asked, session=session, kind=kind)
         if len((yield pending)) < self.most_pending:
             return None
         whose = "this agent" if session is None else "this session"
@@ -184,164 +178,129 @@ class DoorTransactions:
         )
         return LimitHit(DOOR, "pending", words, PENDING_RETRY)
 
-    def leave(self, judged: Evaluated, approval: Approval, now_ms: int) -> Transaction[Approval]:
-        """Right before acting. Raises Conflict where the approval no longer fits, OverLimit where a limit is reached,
+    def leave(self, evaluated: Evaluated, approval: Approval, now_ms: int) -> Transaction[Approval]:
+        """Use an approval, right before acting. Raises Conflict where the approval no longer fits, OverLimit where a limit is reached,
         NoGrant where the agent would be told `always` and nobody granted that."""
         # The policies that hold when it is consumed, not those that held when it was answered.
-        judged = replace(judged, policies=self.policies.current)
-        if judged.request.only_always:
-            yield from self._grant_always(judged, approval, now_ms)
-        version = judged.policies.version
+        evaluated = replace(evaluated, policies=self.policies.current)
+        if evaluated.request.only_always:
+            yield from self._grant_always(evaluated, approval, now_ms)
+        version = evaluated.policies.version
+        digest = evaluated.action.digest(version)
         consumed = yield from self.life.consume(
-            judged.request.principal.workspace,
-            approval.id,
-            self.waiter,
-            judged.request.action.digest(version),
-            version,
-            now_ms,
+            evaluated.workspace, approval.id, self.waiter, digest, version, now_ms
         )
-        hit = yield from limits.charge(
-            judged.request.principal.workspace,
-            judged.request.action.agent,
-            judged.limits,
-            judged.request.action,
-            now_ms,
-        )
+        hit = yield from limits.charge(*evaluated.counted, now_ms)
         if hit is not None:
             raise OverLimit(hit)
         if self.acts:
             yield from tool_call_started(
-                self.life.chain, judged.request.principal.workspace, consumed.call, self.waiter, now_ms
+                self.life.chain, evaluated.workspace, consumed.call, self.waiter, now_ms
             )
         return consumed
 
-    def pass_after_all(self, judged: Evaluated, approval: Approval, now_ms: int) -> Transaction[DoorResult]:
-        """The policies changed while it waited, and now allow it. An answer that was faster stands: AlreadyAnswered."""
+    def pass_after_all(
+        self, evaluated: Evaluated, approval: Approval, now_ms: int
+    ) -> Transaction[DoorResult]:
+        """Let it pass under policies that changed while it waited. An answer that was faster stands: AlreadyAnswered."""
         yield from must_still_ask(approval, now_ms)
-        if not (
-            yield from self.life.cancel(
-                judged.request.principal.workspace, [approval.id], "policy-changed", now_ms
-            )
-        ):
-            raise AlreadyAnswered(f"cannot change approval {approval.id}: somebody was faster; read it again")
-        return (yield from self._passed(judged, None, now_ms, call=approval.call, anew=True))
+        if not (yield from self.life.cancel(evaluated.workspace, [approval.id], "policy-changed", now_ms)):
+            raise too_late(approval)
+        return (yield from self._passed(evaluated, None, now_ms, approval.call))
 
-    def lift(self, judged: Evaluated, approval: Approval, now_ms: int) -> Transaction[Approval]:
-        """A grant was given while it waited, and covers it: it is resolved and leaves at once, so that whoever revokes
-        the grant hears of no call that passes later. AlreadyAnswered where somebody was faster, be it with revoking
-        the grant or with an edit of the rules; OverLimit as in `leave`."""
-        judged = replace(judged, policies=self.policies.current)
-        if judged.policies.version != approval.policy_version:
+    def lift(self, evaluated: Evaluated, approval: Approval, now_ms: int) -> Transaction[Approval]:
+        """Let it pass by a grant that was given while it waited. AlreadyAnswered where somebody was faster, be it with
+        revoking the grant or with an edit of the rules; OverLimit as in `leave`."""
+        evaluated = replace(evaluated, policies=self.policies.current)
+        if evaluated.policies.version != approval.policy_version:
             raise AlreadyAnswered(f"cannot lift approval {approval.id}: the policy changed; decide it anew")
-        if (grant := (yield from lifting(judged, now_ms))) is None:
+        if (grant := (yield from lifting(evaluated, now_ms))) is None:
             raise AlreadyAnswered(f"cannot lift approval {approval.id}: the grant is revoked; read it again")
+        # Resolved and used at once, so that whoever revokes the grant hears of no call that passes later.
         lifted = yield from self.life.lift(approval, _given_by(grant), now_ms)
-        return (yield from self.leave(judged, lifted, now_ms))
+        return (yield from self.leave(evaluated, lifted, now_ms))
 
-    def settled(self, judged: Evaluated) -> Settled | None:
-        """What no counter, grant or effect has a part in (INV-D3)."""
-        if judged.looping is not None:
-            return _stopped(judged, judged.looping)
-        if limits.counted_by(judged.limits, judged.request.action):
+    def settled(self, evaluated: Evaluated) -> Settled | None:
+        """Decide what no counter, grant or effect has a part in (INV-D3)."""
+        if evaluated.looping is not None:
+            return _stopped(evaluated, evaluated.looping)
+        if limits.counted_by(evaluated.limits, evaluated.action):
             return None
-        if judged.verdict.action == "deny":
-            return _denied(judged)
-        if judged.verdict.action == "allow" and not self.acts and not judged.request.only_always:
-            return _allowed(judged)
+        if evaluated.verdict.action == "deny":
+            return _denied(evaluated)
+        if evaluated.verdict.action == "allow" and not self.acts and not evaluated.request.only_always:
+            return _allowed(evaluated)
         return None
 
-    def _record(self, judged: Evaluated, settled: Settled, now_ms: int) -> Transaction[DoorResult]:
-        yield from self.life.chain.append(judged.request.principal.workspace, settled.steps, now_ms)
-        return settled.ruling
+    def _record(self, evaluated: Evaluated, settled: Settled, now_ms: int) -> Transaction[DoorResult]:
+        yield from self.life.chain.append(evaluated.workspace, settled.steps, now_ms)
+        return settled.result
 
     def _passed(
-        self,
-        judged: Evaluated,
-        grant: Grant | None,
-        now_ms: int,
-        *,
-        call: TracedCall | None = None,
-        anew: bool = False,
+        self, evaluated: Evaluated, grant: Grant | None, now_ms: int, former: TracedCall | None = None
     ) -> Transaction[DoorResult]:
-        if judged.request.only_always and (yield from covering(judged, now_ms)) is None:
-            return (yield from self._record(judged, _only_always(judged, call), now_ms))
-        hit = yield from limits.charge(
-            judged.request.principal.workspace,
-            judged.request.action.agent,
-            judged.limits,
-            judged.request.action,
-            now_ms,
-        )
-        if (
-            hit is not None
-        ):  # between `take` and here nobody else can come, but the limits may say so of themselves
-            return (yield from self._record(judged, _stopped(judged, hit), now_ms))
-        verdict, call = judged.verdict, call or judged.request.call()
+        """`former`: it was proposed before, and waited."""
+        if evaluated.request.only_always and (yield from covering(evaluated, now_ms)) is None:
+            return (yield from self._record(evaluated, _only_always(evaluated, former), now_ms))
+        hit = yield from limits.charge(*evaluated.counted, now_ms)
+        # Between `take` and here nobody else can come, but the limits may say so of themselves.
+        if hit is not None:
+            return (yield from self._record(evaluated, _stopped(evaluated, hit), now_ms))
+        verdict, call = evaluated.verdict, former or evaluated.request.call()
         by = None if grant is None else _given_by(grant)
-        reason = "policy-changed" if anew else GRANTED if grant else None
-        if anew:
-            step = decided(call, verdict.action, verdict.name, judged.policies.version, reason=reason)
-            steps = [step]
-        else:
-            steps = _steps(judged, call, verdict.action, verdict.name, reason, by)
-        yield from self.life.chain.append(judged.request.principal.workspace, steps, now_ms)
+        reason = "policy-changed" if former else GRANTED if grant else None
+        steps = _steps(evaluated, verdict.action, verdict.name, reason, by, former)
+        yield from self.life.chain.append(evaluated.workspace, steps, now_ms)
         if self.acts:
-            yield from tool_call_started(
-                self.life.chain, judged.request.principal.workspace, call, self.waiter, now_ms
-            )
-        who = POLICY if grant is None else f"grant:{grant.id}"
-        words = verdict.reason if grant is None else LIFTED
-        return result_of(judged, "approved", who, words, None, call)
+            yield from tool_call_started(self.life.chain, evaluated.workspace, call, self.waiter, now_ms)
+        if grant is None:
+            return result_of(evaluated, "approved", POLICY, verdict.reason, None, call)
+        return result_of(evaluated, "approved", f"grant:{grant.id}", LIFTED, None, call)
 
-    def _grant_always(self, judged: Evaluated, approval: Approval, now_ms: int) -> Transaction[None]:
-        """The agent offers only `always`: a person who approves grants the tool for the session, unless it is granted.
-        Nobody else's word is taken for more than the one call."""
-        if (yield from covering(judged, now_ms)) is not None:
+    def _grant_always(self, evaluated: Evaluated, approval: Approval, now_ms: int) -> Transaction[None]:
+        """Take a person's approval for a grant of the tool in the session, where the agent offers only `always`. Nobody
+        else's word is taken for more than the one call."""
+        if (yield from covering(evaluated, now_ms)) is not None:
             return
-        session, by = judged.request.granted_session, _person(approval)
+        session, by = evaluated.request.granted_session, _person(approval)
         if (
             self.grants is None
             or session is None
             or by is None
-            or judged.injected
-            or judged.verdict.reviewers
+            or evaluated.injected
+            or evaluated.verdict.reviewers
         ):
             raise NoGrant
         new = NewGrant(
-            agent=exactly(judged.request.action.agent),
-            tools=exactly(judged.request.action.tool),
-            kinds=[judged.request.action.kind] if judged.request.action.kind in TOOL_KINDS else None,
+            agent=exactly(evaluated.action.agent),
+            tools=exactly(evaluated.action.tool),
+            kinds=[evaluated.action.kind] if evaluated.action.kind in TOOL_KINDS else None,
             duration=self.grants.longest,
             reason=f"approved in session {session}, whose agent offers only always",
         )
         yield from self.grants.give(by, new, grant=new_grant_id(now_ms), now_ms=now_ms, session=session)
 
 
-def lifting(judged: Evaluated, now_ms: int) -> Transaction[Grant | None]:
-    """The grant that lets pass what would be asked about, if one does. None does where the injection signal fires, nor
-    where the rule names who decides it: whoever gave the grant may be none of them."""
-    return (yield from covering(judged, now_ms)) if judged.is_asked else None
+def lifting(evaluated: Evaluated, now_ms: int) -> Transaction[Grant | None]:
+    """Find the grant that lets pass what would be asked about."""
+    return (yield from covering(evaluated, now_ms)) if evaluated.is_asked else None
 
 
-def covering(judged: Evaluated, now_ms: int) -> Transaction[Grant | None]:
-    """The grant for the call; where the agent would be told `always`, for the tool whatever its arguments."""
-    if judged.injected or judged.verdict.reviewers:
+def covering(evaluated: Evaluated, now_ms: int) -> Transaction[Grant | None]:
+    """Find the grant for the call; where the agent would be told `always`, for the tool whatever its arguments."""
+    # A rule that names who decides counts: whoever gave the grant may be none of them.
+    if evaluated.injected or evaluated.verdict.reviewers:
         return None
-    request = judged.request
+    session, always = evaluated.request.granted_session, evaluated.request.only_always
     return (
         yield from matching(
-            judged.request.principal.workspace,
-            judged.request.action,
-            now_ms,
-            request.granted_session,
-            judged.facts,
-            always=request.only_always,
+            evaluated.workspace, evaluated.action, now_ms, session, evaluated.facts, always=always
         )
     )
 
 
 def _person(approval: Approval) -> Principal | None:
-    """Who approved it, where that is a person: whoever may approve may grant."""
+    """Name the person who approved it, if one did: whoever may approve may grant."""
     if approval.resolver_kind is None or approval.resolver is None or approval.resolver_level != PERSON:
         return None
     return Principal(
@@ -354,67 +313,53 @@ def _person(approval: Approval) -> Principal | None:
     )
 
 
-def _stopped(judged: Evaluated, hit: LimitHit) -> Settled:
-    ruling = DoorResult(
-        outcome="denied",
-        by=POLICY,
-        policy="deny",
-        rule=hit.rule,
-        reason=hit.reason,
-        message=hit.reason,
-        trace_id=judged.request.trace_id,
-        action=judged.request.action,
-        limit=hit.limit,
-        retry_after=hit.retry_after,
-    )
-    return Settled(ruling, _steps(judged, judged.request.call(), "deny", hit.rule, hit.limit))
+def _stopped(evaluated: Evaluated, hit: LimitHit) -> Settled:
+    result = replace(over_limit(evaluated, hit), policy="deny")
+    return Settled(result, _steps(evaluated, "deny", hit.rule, hit.limit))
 
 
-def _only_always(judged: Evaluated, call: TracedCall | None) -> Settled:
-    """Allowed by a rule, which says nothing of the calls that the agent would not ask about any more."""
-    rule, version = judged.verdict.name, judged.policies.version
-    ruling = result_of(judged, "denied", POLICY, ONLY_ALWAYS, ONLY_ALWAYS, call)
-    if call is not None:  # it was proposed before
-        return Settled(ruling, [decided(call, "deny", rule, version, reason="only-always")])
-    return Settled(ruling, _steps(judged, judged.request.call(), "deny", rule, "only-always"))
+def _only_always(evaluated: Evaluated, former: TracedCall | None) -> Settled:
+    """Refuse what a rule allows, which says nothing of the calls that the agent would not ask about any more."""
+    result = result_of(evaluated, "denied", POLICY, ONLY_ALWAYS, ONLY_ALWAYS, former)
+    steps = _steps(evaluated, "deny", evaluated.verdict.name, "only-always", former=former)
+    return Settled(result, steps)
 
 
-def _denied(judged: Evaluated) -> Settled:
-    verdict = judged.verdict
-    ruling = result_of(judged, "denied", POLICY, verdict.reason, verdict.message)
-    return Settled(ruling, _steps(judged, judged.request.call(), "deny", verdict.name))
+def _denied(evaluated: Evaluated) -> Settled:
+    verdict = evaluated.verdict
+    result = result_of(evaluated, "denied", POLICY, verdict.reason, verdict.message)
+    return Settled(result, _steps(evaluated, "deny", verdict.name))
 
 
-def _allowed(judged: Evaluated) -> Settled:
-    verdict, call = judged.verdict, judged.request.call()
-    ruling = result_of(judged, "approved", POLICY, verdict.reason, None, call)
-    return Settled(ruling, _steps(judged, call, "allow", verdict.name))
+def _allowed(evaluated: Evaluated) -> Settled:
+    verdict = evaluated.verdict
+    result = result_of(evaluated, "approved", POLICY, verdict.reason)
+    return Settled(result, _steps(evaluated, "allow", verdict.name))
 
 
 def _steps(
-    judged: Evaluated,
-    call: TracedCall,
-    verdict: Literal["allow", "deny", "supervisor", "human_approval"],
+    evaluated: Evaluated,
+    verdict: RuleAction,
     rule: str,
     reason: str | None = None,
     by: Principal | None = None,
+    former: TracedCall | None = None,
 ) -> list[StepDraft]:
-    version, request = judged.policies.version, judged.request
+    """Write down a verdict; before it the call, unless it was proposed as the `former` one."""
+    version, request, call = evaluated.policies.version, evaluated.request, former or evaluated.request.call()
+    verdict_step = decided(call, verdict, rule, version, reason=reason, by=by)
+    if former is not None:
+        return [verdict_step]
+    digest, context = request.action.digest(version), context_of(request.action, request.facts)
     return [
-        proposed(
-            call,
-            judged.request.action,
-            judged.request.action.digest(version),
-            owner=request.content_owner,
-            context=context_of(request.action, request.facts),
-        ),
-        decided(call, verdict, rule, version, reason=reason, by=by),
+        proposed(call, request.action, digest, owner=request.content_owner, context=context),
+        verdict_step,
     ]
 
 
 def result_of(
-    judged: Evaluated,
-    outcome: Literal["approved", "denied", "expired", "superseded", "cancelled"],
+    evaluated: Evaluated,
+    outcome: Outcome,
     by: str,
     reason: str,
     message: str | None = None,
@@ -423,45 +368,45 @@ def result_of(
     return DoorResult(
         outcome=outcome,
         by=by,
-        policy=judged.verdict.action,
-        rule=judged.verdict.name,
+        policy=evaluated.verdict.action,
+        rule=evaluated.verdict.name,
         reason=reason,
         message=message,
-        trace_id=call.trace_id if call else judged.request.trace_id,
+        trace_id=call.trace_id if call else evaluated.request.trace_id,
         approval_id=call.approval_id if call else None,
-        action=judged.request.action,
+        action=evaluated.action,
     )
 
 
-def over_limit(judged: Evaluated, approval: Approval, over: OverLimit) -> DoorResult:
-    """Of one that would have left, had it not been for the limit."""
-    refused = result_of(judged, "denied", POLICY, over.hit.reason, over.hit.reason, approval.call)
-    return replace(refused, rule=over.hit.rule, limit=over.hit.limit, retry_after=over.hit.retry_after)
+def over_limit(evaluated: Evaluated, hit: LimitHit, call: TracedCall | None = None) -> DoorResult:
+    """Refuse one that would have passed, had it not been for the limit."""
+    refused = result_of(evaluated, "denied", POLICY, hit.reason, hit.reason, call)
+    return replace(refused, rule=hit.rule, limit=hit.limit, retry_after=hit.retry_after)
 
 
 def _proposal(
-    passage: DoorTransactions, judged: Evaluated, asks: Asked, approval_id: str, expires_at: int
+    transactions: DoorTransactions, evaluated: Evaluated, asks: Asked, approval_id: str, expires_at: int
 ) -> Proposal:
-    request = judged.request
+    request = evaluated.request
     return Proposal(
         id=approval_id,
         trace_id=request.trace_id,
-        workspace=judged.request.principal.workspace,
-        waiter=passage.waiter,
+        workspace=evaluated.workspace,
+        waiter=transactions.waiter,
         requester_kind=request.principal.asker[0],
         requester=request.principal.asker[1],
         requester_version=request.principal.version,
         action=request.action,
         verdict=asks,
-        policy_version=judged.policies.version,
-        policy_rule=judged.verdict.name,
+        policy_version=evaluated.policies.version,
+        policy_rule=evaluated.verdict.name,
         expires_at=expires_at,
         session_id=request.session_id,
         turn_id=request.turn_id,
         tool_call_id=request.tool_call_id,
-        injection_risk=judged.injected,
+        injection_risk=evaluated.injected,
         editable=request.editable,
-        reviewers=judged.verdict.reviewers,
+        reviewers=evaluated.verdict.reviewers,
         content_owner=request.content_owner,
         context=context_of(request.action, request.facts),
     )
@@ -471,11 +416,8 @@ def _given_by(grant: Grant) -> Principal:
     return Principal(kind="grant", id=grant.id, workspace=grant.workspace_id, scopes=frozenset(), level=0)
 
 
-# Approving with other arguments than were asked for: a new approval, bound to those, in place of the old one.
-
-
 def edited(action: Action, params: Mapping[str, object], facts: Facts) -> Action:
-    """What a driver would make of the other arguments."""
+    """Make of the other arguments what a driver would."""
     call = ToolCall(tool_call_id="", title="", name=action.tool, kind=action.kind, raw_input=params)
     return Action.from_tool_call(
         action.agent, call, cwd=facts.cwd or "/", home=facts.home, declared=facts.declared
@@ -483,16 +425,15 @@ def edited(action: Action, params: Mapping[str, object], facts: Facts) -> Action
 
 
 async def edited_params(database: Database, sealer: Sealer, approval: Approval) -> Mapping[str, object]:
-    """As they were sealed with the approval."""
-    said = await _read_contents(database, sealer, approval)
-    params = said.get("params")
+    """Open the arguments that were sealed with the approval."""
+    params = (await _read_contents(database, sealer, approval)).get("params")
     if not isinstance(params, dict):
         raise NotFound(f"cannot use approval {approval.id}: its arguments are gone; ask again")
     return params
 
 
 async def approve_edited(
-    inbox: ApprovalQueue,
+    queue: ApprovalQueue,
     policies: PolicySet,
     principal: Principal,
     approval_id: str,
@@ -501,9 +442,9 @@ async def approve_edited(
     *,
     isolated: bool = False,
 ) -> Approval:
-    """The new approval, approved. The policies decide on the other arguments as on any: what they deny stays denied.
-    `isolated`: whoever edits was shown stand-ins in place of content."""
-    ledger = inbox.ledger
+    """Approve a call with other arguments than were asked for: a new approval, bound to those, takes the old one's place.
+    The policies decide on them as on any: what they deny stays denied. `isolated`: whoever edits was shown stand-ins in place of content."""
+    ledger = queue.ledger
     former = await ledger.database.read(get, principal.workspace, approval_id)
     said = await _read_contents(ledger.database, ledger.chain.sealer, former)
     context = said.get("context")
@@ -517,22 +458,22 @@ async def approve_edited(
     )
     facts = replace(facts, resolve=real_path)
     action = edited(was, params, facts)
-    verdict, _ = await judged_by(policies, action, facts)
+    verdict, _ = await evaluate(policies, action, facts)
     if verdict.action == "deny":
         raise Forbidden(f"cannot approve that: {verdict.name} denies the call with these arguments")
 
     async def change() -> Approval:
-        now = inbox.clock.now_ms()
+        now = queue.clock.now_ms()
         proposal = _edited_proposal(former, action, verdict, policies.version, context_of(action, facts), now)
         new = await ledger.transact(
-            principal.workspace, _replace, inbox.life, principal, former, proposal, answer, now
+            principal.workspace, _replace, queue.life, principal, former, proposal, answer, now
         )
         old = await ledger.database.read(get, principal.workspace, former.id)
-        inbox.tell(new, StepKind.RESOLVED)
-        inbox.tell(old, StepKind.SUPERSEDED)
+        queue.publish(new, StepKind.RESOLVED)
+        queue.publish(old, StepKind.SUPERSEDED)
         return new
 
-    return await inbox.to_the_end(change())
+    return await queue.finish(change())
 
 
 def _replace(
@@ -582,9 +523,5 @@ def _edited_proposal(
 
 
 async def _read_contents(database: Database, sealer: Sealer, approval: Approval) -> dict[str, object]:
-    rows = await database.read(_contents, approval.workspace_id, approval.trace_id)
+    rows = await database.read(contents_of, approval.workspace_id, [approval.trace_id], ["params", "context"])
     return {said.name: said.value for said in map(Seals(sealer, approval.workspace_id).open, rows)}
-
-
-def _contents(workspace: str, trace: str) -> Transaction[Rows]:
-    return (yield from contents_of(workspace, [trace], ["params", "context"]))

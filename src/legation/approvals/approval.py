@@ -35,6 +35,13 @@ MIN_USE_MS: Final = 60_000  # an approval in the last second still leaves its wa
 
 Needs: TypeAlias = Literal["supervisor", "person"]
 Asked: TypeAlias = Literal["supervisor", "human_approval"]
+NoticeKind: TypeAlias = Literal["asked", "reminder"]
+NoticeReason: TypeAlias = Literal[
+    "policy",  # the rule says `human_approval`
+    "escalated",  # a supervisor gave it on
+    "no-supervisor",  # none is attached
+    "undecided",  # there is one, and it did not answer in time
+]
 
 
 class ApprovalState(StrEnum):

@@ -19,7 +19,7 @@ from legation.approvals.queue import AWAY, AWAY_MS, ApprovalQueue, first_of
 from legation.approvals.request import DoorRequest, DoorResult, EffectToken, Execute, OnCallEnded, ToolReturn
 from legation.approvals.trace.chain import Chain, Ledger
 from legation.approvals.trace.step import ContentName, StepDraft, StepKind, TracedCall
-from legation.store.database.transaction import Queries, Row, Rows, Transaction
+from legation.store.database.transaction import Queries, Row, Transaction, rows
 
 BATCH: Final = 100
 UNKNOWN: Final = "outcome-unknown"
@@ -31,73 +31,62 @@ logger = logging.getLogger("legation.door")
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What a tool answered, and all that is written down of it."""
+    """The answer of a tool, and all that is written down of it."""
 
     request: DoorRequest
-    ruling: DoorResult
+    result: DoorResult
     returned: ToolReturn
     latency_ms: int
 
 
 async def act(
-    inbox: ApprovalQueue, request: DoorRequest, ruling: DoorResult, execute: Execute
+    queue: ApprovalQueue, request: DoorRequest, result: DoorResult, execute: Execute
 ) -> ToolOutcome:
-    """Whatever becomes of the tool, there is an outcome."""
-    clock, workspace = inbox.clock, request.principal.workspace
+    """Call the tool; whatever becomes of it, there is an outcome."""
+    clock, workspace = queue.clock, request.workspace
     begun = clock.monotonic()
     try:
-        returned = await execute(ruling.action, EffectToken(ruling.trace_id, ruling.approval_id, workspace))
+        returned = await execute(result.action, EffectToken(result.trace_id, result.approval_id, workspace))
     except Exception:  # a boundary: the tool is somebody else's
         logger.exception("a tool failed in its executor")
         returned = ToolReturn(status_code=502, error="the tool failed")
     except asyncio.CancelledError:
         returned = ToolReturn(status_code=499, error="the server stopped before the tool answered")
-    return ToolOutcome(request, ruling, returned, round((clock.monotonic() - begun) * 1000))
+    return ToolOutcome(request, result, returned, round((clock.monotonic() - begun) * 1000))
 
 
-async def write_down(inbox: ApprovalQueue, outcome: ToolOutcome) -> None:
-    ledger, workspace = inbox.ledger, outcome.request.principal.workspace
-    await ledger.transact(workspace, tool_call_finished, ledger.chain, outcome, inbox.clock.now_ms())
+async def write_down(queue: ApprovalQueue, outcome: ToolOutcome) -> None:
+    ledger, workspace = queue.ledger, outcome.request.workspace
+    await ledger.transact(workspace, tool_call_finished, ledger.chain, outcome, queue.clock.now_ms())
 
 
 async def write_down_later(
-    inbox: ApprovalQueue, outcome: ToolOutcome, closing: asyncio.Event, ended: OnCallEnded | None
+    queue: ApprovalQueue, outcome: ToolOutcome, closing: asyncio.Event, ended: OnCallEnded | None
 ) -> None:
-    """When the database is back. What the end of the door cuts off is "outcome unknown" at the next start."""
+    """Write it down when the database is back. What the end of the door cuts off is "outcome unknown" at the next start."""
     while True:
-        await first_of(inbox.clock, AWAY_MS / 1000, closing)
+        await first_of(queue.clock, AWAY_MS / 1000, closing)
         try:
-            await write_down(inbox, outcome)
+            await write_down(queue, outcome)
         except AWAY:
             if closing.is_set():
                 raise
         else:
             if ended is not None:
-                ended(outcome.request.principal.workspace, outcome.ruling.trace_id)
+                ended(outcome.request.workspace, outcome.result.trace_id)
             return
 
 
 def tool_call_started(
     chain: Chain, workspace: str, call: TracedCall, waiter: str, now_ms: int
 ) -> Transaction[None]:
-    yield _SQL.begin_effect(
-        workspace=workspace,
-        trace_id=call.trace_id,
-        waiter=waiter,
-        agent=call.agent,
-        tool=call.tool,
-        approval_id=call.approval_id,
-        session_id=call.session_id,
-        turn_id=call.turn_id,
-        tool_call_id=call.tool_call_id,
-        now=now_ms,
-    )
+    yield _SQL.begin_effect(workspace=workspace, waiter=waiter, now=now_ms, **msgspec.structs.asdict(call))
     yield from chain.append(workspace, [StepDraft(step=StepKind.EXECUTED, call=call)], now_ms)
 
 
 def tool_call_finished(chain: Chain, outcome: ToolOutcome, now_ms: int) -> Transaction[None]:
-    request, ruling, returned = outcome.request, outcome.ruling, outcome.returned
-    workspace, call = request.principal.workspace, request.call(ruling.approval_id, ruling.trace_id)
+    request, result, returned = outcome.request, outcome.result, outcome.returned
+    workspace, call = request.workspace, request.call(result.approval_id, result.trace_id)
     contents: dict[ContentName, object] = {}
     if returned.result is not None:
         contents["result"] = returned.result
@@ -116,18 +105,14 @@ def tool_call_finished(chain: Chain, outcome: ToolOutcome, now_ms: int) -> Trans
 
 
 async def give_up(ledger: Ledger, dead: Iterable[str], now_ms: int) -> list[tuple[str, str]]:
-    """Whatever these waiters had begun: workspaces and trace ids."""
-    waiters = msgspec.json.encode(sorted(set(dead))).decode()
+    """Trace whatever these waiters had begun as of unknown outcome; return workspaces and trace ids."""
+    begun = _SQL.effects_of(waiters=msgspec.json.encode(sorted(set(dead))).decode(), limit=BATCH)
     given_up: list[tuple[str, str]] = []
-    while rows := await ledger.database.read(_of, waiters):
-        for row in rows:
+    while found := await ledger.database.read(rows, begun):
+        for row in found:
             await ledger.transact(row["workspace_id"], _unknown, ledger.chain, row, now_ms)
-        given_up += [(row["workspace_id"], row["trace_id"]) for row in rows]
+        given_up += [(row["workspace_id"], row["trace_id"]) for row in found]
     return given_up
-
-
-def _of(waiters: str) -> Transaction[Rows]:
-    return (yield _SQL.effects_of(waiters=waiters, limit=BATCH))
 
 
 def _unknown(chain: Chain, row: Row, now_ms: int) -> Transaction[None]:

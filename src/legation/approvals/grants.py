@@ -326,7 +326,7 @@ def _read(row: Row) -> Grant:
 
 
 async def allow_always(
-    inbox: ApprovalQueue,
+    queue: ApprovalQueue,
     grants: GrantService,
     by: Principal,
     approval: Approval,
@@ -338,7 +338,7 @@ async def allow_always(
     must_be_person(by, "give")
 
     def work(now_ms: int) -> Transaction[Approval]:
-        answered = yield from inbox.life.resolve(by, approval.id, answer, now_ms)
+        answered = yield from queue.life.resolve(by, approval.id, answer, now_ms)
         new = NewGrant(
             agent=exactly(approval.agent),
             tools=exactly(approval.tool),
@@ -349,5 +349,5 @@ async def allow_always(
         yield from grants.give(by, new, grant=new_grant_id(now_ms), now_ms=now_ms, session=session)
         return answered
 
-    giving = inbox.changed(by.workspace, StepKind.RESOLVED, work)
-    await inbox.granting(by.workspace, giving, session=session)
+    giving = queue.change(by.workspace, StepKind.RESOLVED, work)
+    await queue.granting(by.workspace, giving, session=session)

@@ -121,7 +121,7 @@ async def off_loop(work: Callable[..., T], *args: object) -> T:
     return await asyncio.get_running_loop().run_in_executor(_JUDGES, work, *args)
 
 
-async def judged_by(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
+async def evaluate(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
     """The verdict, and the facts that it was found with: grants are asked with those, without another look."""
     if action.command is not None:  # else there are no lines to read
         facts = await prepare(action, facts)

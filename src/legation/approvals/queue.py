@@ -1,7 +1,7 @@
-"""The approvals of one server: every change goes through here, and after its commit it is told.
+"""The approvals of one server: every change goes through the queue, and after its commit it is published.
 
 INV-N1  Whoever waits for an approval, and whoever follows the changes, hears of each change after it is durable.
-INV-N2  A change is told even if whoever made it has gone meanwhile.
+INV-N2  A change is published even if whoever made it has gone meanwhile.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from legation.approvals.transitions import (
 )
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, StorageFailed, Unavailable
-from legation.store.database.transaction import Database, Queries, Rows, Transaction
+from legation.store.database.transaction import Database, Queries, Transaction, rows
 from legation.store.log import EventLog
 from legation.store.stream import Stream
+from legation.tasks import TaskSet
 from legation.wire.codec import draft
 from legation.wire.event_types import ApprovalChanged
 from legation.wire.principal import Principal
@@ -40,21 +41,33 @@ from legation.wire.principal import Principal
 AWAY_MS: Final = 2_000  # between two tries of a database that is away: its time to come back
 AWAY: Final = (StorageFailed, Unavailable)  # how a database is that may come back
 
+STREAM: Final = "approvals"
+LAST_WORDS: Final = 5.0  # seconds: the disk's time at the end
+NOTE_EVERY_MS: Final = 5_000  # a supervisor's sign of life is written this often at most
+LOOK_EVERY_MS: Final = 2_000  # and read this often
+KEPT_MS: Final = 86_400_000
+MOST_PATTERNS: Final = 32  # of one supervisor: whoever sends another one each time makes nobody else slow
+
+_SQL: Final = Queries("door")
+
+logger = logging.getLogger("legation.approvals")
+
 T = TypeVar("T")
-Tell: TypeAlias = Callable[[Approval, StepKind], None]
+Listener: TypeAlias = Callable[[Approval, StepKind], None]
 
 
 @dataclass(slots=True, eq=False)
 class ApprovalNews:
-    """What one that waits knows of its approval: how it was last told, and that there is news."""
+    """The last that one who waits was told of its approval."""
 
     approval: Approval | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    event: asyncio.Event = field(default_factory=asyncio.Event)
     grants: int = 0  # given since it waits: whoever waits looks whether they cover it
 
 
 class ApprovalQueue:
-    """Belongs to one event loop. `waiter` is this process: what it waits for is nobody else's."""
+    """The approvals that wait for an answer. It belongs to one event loop; `waiter` is this process: what it waits for
+    is nobody else's."""
 
     def __init__(self, ledger: Ledger, clock: Clock, waiter: str) -> None:
         self.ledger = ledger
@@ -62,20 +75,20 @@ class ApprovalQueue:
         self.waiter = waiter
         self.life = Transitions(ledger.chain)
         self._waits: dict[str, ApprovalNews] = {}
-        self._listeners: list[Tell] = []
-        self._changing: set[asyncio.Task[Any]] = set()
+        self._listeners: list[Listener] = []
+        self._changing = TaskSet("legation-approval-change")
 
-    def on_change(self, tell: Tell) -> None:
-        self._listeners.append(tell)
+    def on_change(self, listener: Listener) -> None:
+        self._listeners.append(listener)
 
     @contextmanager
     def waiting(self, approval_id: str) -> Iterator[ApprovalNews]:
-        """Begun before it is asked, so that no answer is too fast."""
+        """Gather the news of one; entered before it is asked, so that no answer is too fast."""
         if approval_id in self._waits:
             raise Conflict(f"cannot ask for approval {approval_id} twice; wait for the one there is")
-        wait = self._waits[approval_id] = ApprovalNews()
+        news = self._waits[approval_id] = ApprovalNews()
         try:
-            yield wait
+            yield news
         finally:
             self._waits.pop(approval_id, None)
 
@@ -83,74 +96,74 @@ class ApprovalQueue:
     def waits(self) -> list[ApprovalNews]:
         return list(self._waits.values())
 
-    def tell(self, approval: Approval, happened: StepKind) -> None:
-        if (wait := self._waits.get(approval.id)) is not None:
-            wait.approval = approval
-            wait.news.set()
+    def wake_all(self) -> None:
+        """Have everyone who waits look again."""
+        for news in self._waits.values():
+            news.event.set()
+
+    def publish(self, approval: Approval, happened: StepKind) -> None:
+        if (news := self._waits.get(approval.id)) is not None:
+            news.approval = approval
+            news.event.set()
         for listener in self._listeners:
             listener(approval, happened)
 
     async def granting(
         self, workspace: str, giving: Coroutine[Any, Any, T], *, session: str | None = None
     ) -> T:
-        """What waits there hears of a grant as soon as it is given (INV-N2). `session`: whose alone the grant is."""
+        """Give a grant, and tell what waits there as soon as it is given (INV-N2). `session`: whose alone it is."""
 
         async def give() -> T:
             given = await giving
             self.granted(workspace, session)
             return given
 
-        return await self.to_the_end(give())
+        return await self._changing.run(give())
 
     def granted(self, workspace: str, session: str | None = None) -> None:
-        """A grant of that workspace, or of one session there, is durable: what waits may be covered by it."""
-        for wait in self.waits:
-            if wait.approval is None or _is_of(wait.approval, workspace, session):
-                wait.grants += 1
-                wait.news.set()
+        """Wake what a grant of that workspace, or of one session there, may cover, now that it is durable."""
+        for news in self._waits.values():
+            approval = news.approval
+            if approval is None or (
+                approval.workspace_id == workspace and session in (None, approval.session_id)
+            ):
+                news.grants += 1
+                news.event.set()
 
-    async def changed(
+    async def change(
         self, workspace: str, happened: StepKind, work: Callable[..., Transaction[Approval]], *args: object
     ) -> Approval:
-        """One approval changes in a transaction, which is given the time after its arguments."""
+        """Change one approval in a transaction, which is given the time after its arguments."""
 
         async def change() -> Approval:
             approval = await self.ledger.transact(workspace, work, *args, self.clock.now_ms())
-            self.tell(approval, happened)
+            self.publish(approval, happened)
             return approval
 
-        return await self.to_the_end(change())
+        return await self._changing.run(change())
 
-    async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Also if whoever waits for it is cancelled."""
-        task = asyncio.create_task(work)
-        self._changing.add(task)
-        task.add_done_callback(self._changing.discard)
-        return await asyncio.shield(task)
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Bring it to its end, also if whoever waits for it is cancelled."""
+        return await self._changing.run(work)
 
-    async def look(self, approval: Approval) -> Approval:
-        """As it is now; whoever waits for it hears of it."""
+    async def refresh(self, approval: Approval) -> Approval:
+        """Read it again; whoever waits for it hears of it."""
         found = await self.ledger.database.read(get, approval.workspace_id, approval.id)
-        if (wait := self._waits.get(found.id)) is not None and found != approval:
-            wait.approval = found
-            wait.news.set()
+        if (news := self._waits.get(found.id)) is not None and found != approval:
+            news.approval = found
+            news.event.set()
         return found
 
     async def settle(self) -> None:
-        """Until what was begun has ended; each is bounded by the database."""
-        while self._changing:
-            await asyncio.gather(*self._changing, return_exceptions=True)
+        """Wait until what was begun has ended; each is bounded by the database."""
+        await self._changing.settle()
 
     # By whoever decides.
 
     async def claim(self, principal: Principal, approval_id: str, lease_ms: int) -> Approval:
-        return await self.changed(
-            principal.workspace,
-            StepKind.CLAIMED,
-            self.life.claim,
-            principal,
-            approval_id,
-            lease_ms,
+        work = self.life.claim
+        return await self.change(
+            principal.workspace, StepKind.CLAIMED, work, principal, approval_id, lease_ms
         )
 
     async def escalate(
@@ -162,20 +175,14 @@ class ApprovalQueue:
                 principal.workspace, self.life.escalate, principal, approval_id, words, now, reason=reason
             )
             if approval.escalated_at == now:  # else it was with a person before, and there is no news
-                self.tell(approval, StepKind.ESCALATED)
+                self.publish(approval, StepKind.ESCALATED)
             return approval
 
-        return await self.to_the_end(change())
+        return await self._changing.run(change())
 
     async def resolve(self, principal: Principal, approval_id: str, answer: ApprovalAnswer) -> Approval:
-        return await self.changed(
-            principal.workspace,
-            StepKind.RESOLVED,
-            self.life.resolve,
-            principal,
-            approval_id,
-            answer,
-        )
+        work = self.life.resolve
+        return await self.change(principal.workspace, StepKind.RESOLVED, work, principal, approval_id, answer)
 
     async def answer_group(self, principal: Principal, group: str, answer: ApprovalAnswer) -> GroupAnswer:
         async def change() -> GroupAnswer:
@@ -184,84 +191,58 @@ class ApprovalQueue:
                 principal.workspace, self.life.answer_group, principal, group, answer, now
             )
             for approval in answered.answered:
-                self.tell(approval, StepKind.RESOLVED)
+                self.publish(approval, StepKind.RESOLVED)
             return answered
 
-        return await self.to_the_end(change())
+        return await self._changing.run(change())
 
     # Without an answer.
 
     async def cancel(self, workspace: str, ids: Iterable[str], reason: Reason) -> list[Approval]:
-        return await self._end_all(
-            workspace, lambda now: self.life.cancel(workspace, tuple(ids), reason, now), StepKind.CANCELLED
-        )
+        work, now = self.life.cancel, self.clock.now_ms()
+        ending = self.ledger.transact(workspace, work, workspace, tuple(ids), reason, now)
+        return await self._end(ending, StepKind.CANCELLED)
 
     async def cancel_session(
         self, workspace: str, session: str, turn: str | None, reason: Reason
     ) -> list[Approval]:
-        return await self._end_all(
-            workspace,
-            lambda now: self.life.cancel_session(workspace, session, turn, reason, now),
-            StepKind.CANCELLED,
-        )
-
-    async def expire(self) -> list[Approval]:
-        """Whatever ran out of time, in every workspace."""
-
-        async def change() -> list[Approval]:
-            return self._tell_all(
-                await expire_due(self.ledger, self.life, self.clock.now_ms()), StepKind.EXPIRED
-            )
-
-        return await self.to_the_end(change())
-
-    async def supersede(self, dead: Iterable[str]) -> list[Approval]:
-        """Whatever these waiters waited for."""
-
-        async def change() -> list[Approval]:
-            ended = await supersede(self.ledger, self.life, dead, self.clock.now_ms())
-            return self._tell_all(ended, StepKind.SUPERSEDED)
-
-        return await self.to_the_end(change())
-
-    async def supersede_revoked(self) -> list[Approval]:
-        """Whatever was asked for by somebody who was revoked meanwhile, in every workspace: right after revoking, and now
-        and then, for a token's time runs out by itself."""
-
-        async def change() -> list[Approval]:
-            ended = await supersede_revoked(self.ledger, self.life, self.clock.now_ms())
-            return self._tell_all(ended, StepKind.SUPERSEDED)
-
-        return await self.to_the_end(change())
+        work, now = self.life.cancel_session, self.clock.now_ms()
+        ending = self.ledger.transact(workspace, work, workspace, session, turn, reason, now)
+        return await self._end(ending, StepKind.CANCELLED)
 
     async def supersede_session(self, workspace: str, session: str) -> list[Approval]:
-        """What still waits and names a session that has ended."""
-        return await self._end_all(
-            workspace,
-            lambda now: self.life.supersede_session(workspace, session, now),
-            StepKind.SUPERSEDED,
-        )
+        """End what still waits and names a session that is closed."""
+        work, now = self.life.supersede_session, self.clock.now_ms()
+        ending = self.ledger.transact(workspace, work, workspace, session, now)
+        return await self._end(ending, StepKind.SUPERSEDED)
 
-    async def _end_all(
-        self, workspace: str, work: Callable[[int], Transaction[list[Approval]]], happened: StepKind
-    ) -> list[Approval]:
+    async def expire(self) -> list[Approval]:
+        """End whatever ran out of time, in every workspace."""
+        return await self._end(expire_due(self.ledger, self.life, self.clock.now_ms()), StepKind.EXPIRED)
+
+    async def supersede(self, dead: Iterable[str]) -> list[Approval]:
+        """End whatever these waiters waited for."""
+        ending = supersede(self.ledger, self.life, dead, self.clock.now_ms())
+        return await self._end(ending, StepKind.SUPERSEDED)
+
+    async def supersede_revoked(self) -> list[Approval]:
+        """End whatever was asked for by somebody who was revoked meanwhile, in every workspace: right after revoking, and
+        now and then, for a token's time runs out by itself."""
+        ending = supersede_revoked(self.ledger, self.life, self.clock.now_ms())
+        return await self._end(ending, StepKind.SUPERSEDED)
+
+    async def _end(self, ending: Coroutine[Any, Any, list[Approval]], happened: StepKind) -> list[Approval]:
         async def change() -> list[Approval]:
-            return self._tell_all(await self.ledger.transact(workspace, work, self.clock.now_ms()), happened)
+            ended = await ending
+            for approval in ended:
+                self.publish(approval, happened)
+            return ended
 
-        return await self.to_the_end(change())
-
-    def _tell_all(self, ended: list[Approval], happened: StepKind) -> list[Approval]:
-        for approval in ended:
-            self.tell(approval, happened)
-        return ended
-
-
-def _is_of(approval: Approval, workspace: str, session: str | None) -> bool:
-    return approval.workspace_id == workspace and session in (None, approval.session_id)
+        return await self._changing.run(change())
 
 
 async def first_of(clock: Clock, seconds: float, *events: asyncio.Event) -> None:
-    """Until one of the events, or so long."""
+    """Wait for one of the events, or so long."""
     tasks = [asyncio.create_task(event.wait()) for event in events]
     sleep = asyncio.create_task(clock.sleep(seconds))
     try:
@@ -272,20 +253,13 @@ async def first_of(clock: Clock, seconds: float, *events: asyncio.Event) -> None
         await asyncio.gather(*tasks, sleep, return_exceptions=True)
 
 
-# Whether supervisors are there: those who looked at the approvals of a tool lately.
-#
-# A supervisor that polls `?tool=filesystem.*` is there for these tools and no others. It is noted in the database, so
-# that it counts on whichever server it asks, and is not forgotten by a restart.
-
-NOTE_EVERY_MS: Final = 5_000  # a sign of life is written this often at most
-LOOK_EVERY_MS: Final = 2_000  # and read this often
-KEPT_MS: Final = 86_400_000
-MOST_PATTERNS: Final = 32  # of one supervisor: whoever sends another one each time makes nobody else slow
-
-_SQL: Final = Queries("door")
-
-
 class Attendance:
+    """Whether supervisors are there: those who looked at the approvals of a tool lately.
+
+    A supervisor that polls `?tool=filesystem.*` is there for these tools and no others. It is noted in the database, so
+    that it counts on whichever server it asks, and is not forgotten by a restart.
+    """
+
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
@@ -293,7 +267,7 @@ class Attendance:
         self._known: dict[str, tuple[int, list[tuple[Glob | None, int]]]] = {}
 
     async def note(self, principal: Principal, tools: str | None) -> None:
-        """It looks at the approvals of these tools, or of all."""
+        """Note that it looks at the approvals of these tools, or of all."""
         if principal.level != 1:
             return
         now, key = self._clock.now_ms(), (principal.workspace, label(principal), tools or "")
@@ -304,12 +278,15 @@ class Attendance:
         await self._database.transact(_note, *key, now)
 
     async def last(self, workspace: str, tool: str) -> int:
-        """When a supervisor last looked at approvals of the tool; 0: not within a day."""
+        """Tell when a supervisor last looked at approvals of the tool; 0: not within a day."""
         now = self._clock.now_ms()
         looked, found = self._known.get(workspace, (0, []))
         if now - looked >= LOOK_EVERY_MS:
-            rows = await self._database.read(_attending, workspace, now - KEPT_MS)
-            found = [(_glob(row["tools"]) if row["tools"] else None, row["seen_at"]) for row in rows]
+            attending = _SQL.attending(workspace=workspace, since=now - KEPT_MS)
+            found = [
+                (_glob(row["tools"]) if row["tools"] else None, row["seen_at"])
+                for row in await self._database.read(rows, attending)
+            ]
             self._known[workspace] = now, found
         return max((at for glob, at in found if glob is None or glob.matches(tool)), default=0)
 
@@ -323,29 +300,17 @@ def _note(workspace: str, supervisor: str, tools: str, now_ms: int) -> Transacti
     yield _SQL.attend_to_few(workspace=workspace, supervisor=supervisor, most=MOST_PATTERNS)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # many that wait look at the same moment
 def _glob(text: str) -> Glob:
-    """Many that wait look at the same moment."""
     return Glob(text)
 
 
-def _attending(workspace: str, since: int) -> Transaction[Rows]:
-    return (yield _SQL.attending(workspace=workspace, since=since))
-
-
-# The stream of changes: every change of an approval as an event of its workspace's stream `approvals`.
-#
-# It is appended after the commit of the change. A crash between the two loses the event, not the change: whoever
-# follows reads the list first, and trusts the approval over the event.
-
-NAME: Final = "approvals"
-LAST_WORDS: Final = 5.0  # seconds: the disk's time at the end
-
-logger = logging.getLogger("legation.approvals")
-
-
 class ChangeStream:
-    """`async with`: owns the task that appends."""
+    """Every change of an approval as an event of its workspace's stream `approvals`. `async with` it.
+
+    It is appended after the commit of the change. A crash between the two loses the event, not the change: whoever
+    follows reads the list first, and trusts the approval over the event.
+    """
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -371,15 +336,15 @@ class ChangeStream:
         self._queue.put_nowait((approval, happened))
 
     async def open(self, workspace: str) -> None:
-        """So that the stream can be followed before anything happened."""
-        await self._log.stream(NAME, workspace)
+        """Make the stream, so that it can be followed before anything happened."""
+        await self._log.stream(STREAM, workspace)
 
     async def _append(self) -> None:
         while True:
             approval, happened = await self._queue.get()
             try:
                 if (stream := self._streams.get(approval.workspace_id)) is None:
-                    stream = await self._log.stream(NAME, approval.workspace_id)
+                    stream = await self._log.stream(STREAM, approval.workspace_id)
                     self._streams[approval.workspace_id] = stream
                 stream.append([draft(changed(approval, happened))])
             except LegationError as error:

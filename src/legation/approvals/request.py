@@ -11,12 +11,12 @@ import msgspec
 
 from legation.approvals.approval import Approval, ApprovalState
 from legation.approvals.policy.facts import Facts, as_named
-from legation.approvals.trace.step import Seals, StepKind, TracedCall, Verdict, contents_of, new_trace_id
+from legation.approvals.trace.step import Seals, StepKind, TracedCall, contents_of, new_trace_id
 from legation.store.audit import names_of
 from legation.store.database.transaction import Queries, Row, Transaction, only
 from legation.store.secrets.sealing import Sealer
 from legation.wire.action import Action, Sort
-from legation.wire.ask import Decision, Outcome
+from legation.wire.ask import Decision, Outcome, RuleAction
 from legation.wire.principal import Principal
 
 LimitName: TypeAlias = Literal["per-minute", "total", "spend", "loop", "pending"]
@@ -53,6 +53,10 @@ class DoorRequest:
     )
 
     @property
+    def workspace(self) -> str:
+        return self.principal.workspace
+
+    @property
     def granted_session(self) -> str | None:
         """The session whose own grants it may use."""
         return self.session_id if self.in_session else None
@@ -84,7 +88,7 @@ class DoorResult:
 
     outcome: Outcome
     by: str  # `policy`, `grant:grt_...`, or the credential that decided
-    policy: Verdict
+    policy: RuleAction
     rule: str  # policy:rule-id
     reason: str  # without anything that was said
     trace_id: str
@@ -114,20 +118,6 @@ class DoorResult:
     def why(self, reason: str) -> str:
         covered = f"; its agent offers only always, and {self.grant} grants that" if self.grant else ""
         return f"{self.rule}: {reason}{covered}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """What would happen to a call, and why: nothing was run, counted or recorded."""
-
-    policy: Verdict
-    rule: str
-    version: str
-    reason: str
-    message: str | None = None
-    injection_risk: bool = False
-    grant: str | None = None
-    limit: LimitName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,16 @@
-"""How an approval ends: used once, or without an effect.
+"""The transitions of an approval, as parts of transactions: ask, claim, escalate, answer, edit, use, end.
+
+INV-L1  Every change writes its step of the trace in the same transaction.
+INV-L2  Every change is one conditional update: whoever comes second is told so, and changes nothing.
+INV-L3  Another workspace's approval and none at all are the same `NotFound`. An id counts whole or not at all.
 
 INV-E1  `consume` checks again what was decided: the action, the policy, the waiter, the time. It succeeds once.
 INV-E2  What was consumed does not end any other way: whether its effect happened is for the trace to say.
 INV-E3  After a restart whatever a dead process waited for is superseded, and says so.
 INV-E4  Whoever is revoked takes the waiting calls along: what a token, a user or a browser asked for is superseded when
         it could no longer ask, and is not consumed from that moment on, for `consume` looks in its own transaction.
+
+These append to the chain of the approval's workspace: run them with `Ledger.transact(workspace, ...)`.
 """
 
 from __future__ import annotations
@@ -52,10 +58,11 @@ from legation.store.database.transaction import (
     Database,
     Duplicate,
     Queries,
-    Row,
     Rows,
+    Statement,
     Transaction,
     only,
+    rows,
 )
 from legation.store.identity import tokens
 from legation.store.identity.standing import standing
@@ -64,6 +71,9 @@ from legation.wire.action import Action
 from legation.wire.principal import Principal
 
 MOST_OF_SESSION: Final = 10_000  # open approvals that a session has at once: more than any agent asks for
+SHORTEST_LEASE_MS: Final = 1_000
+LONGEST_LEASE_MS: Final = 600_000  # the other supervisors' time: as long as one may keep them waiting
+MOST_AT_ONCE: Final = 500  # approvals of a group that one transaction answers
 BATCH: Final = 100  # approvals that end in one transaction: some milliseconds of work
 
 Reason: TypeAlias = Literal[
@@ -90,7 +100,7 @@ _OPEN: Final = (ApprovalState.PENDING, ApprovalState.APPROVED)
 
 
 def get(workspace: str, approval_id: str) -> Transaction[Approval]:
-    """By the whole id."""
+    """Read one by its whole id."""
     row = only((yield _SQL.get(workspace=workspace, id=approval_id)))
     if row is None:
         raise NotFound("cannot find the approval; list those of the workspace, and give the whole id")
@@ -98,14 +108,13 @@ def get(workspace: str, approval_id: str) -> Transaction[Approval]:
 
 
 class Revoked(Conflict):
-    """Whoever asked could not ask any more. It never leaves the door."""
+    """The one who asked may ask no more. It never leaves the door."""
 
 
 def may_still_ask(
     workspace: str, kind: str, requester: str, version: int | None, agent: str, now_ms: int
 ) -> Transaction[bool]:
-    """Whether a credential that asked for an agent could ask the same now. The server's own cannot be revoked: what asks
-    by them, a session, ends by itself."""
+    """Tell whether a credential that asked for an agent could ask the same now."""
     row = only((yield _SQL.workspace_status(workspace=workspace)))
     if row is None or row["status"] != "active":
         return False
@@ -119,11 +128,11 @@ def may_still_ask(
             and {"call", "operate"} <= found.scopes
             and version in (None, found.token_version)
         )
-    return True
+    return True  # the server's own cannot be revoked: what asks by them, a session, ends by itself
 
 
 def must_still_ask(asked: Approval, now_ms: int) -> Transaction[None]:
-    """A part of the transaction in which it passes."""
+    """Refuse one whose asker was revoked: part of the transaction in which it passes."""
     requester = asked.requester_kind, asked.requester, asked.requester_version
     if not (yield from may_still_ask(asked.workspace_id, *requester, asked.agent, now_ms)):
         raise Revoked(f"cannot use approval {asked.id}: whoever asked for it may ask no more")
@@ -133,243 +142,6 @@ def _is_for(token: Principal, agent: str) -> bool:
     return token.agent == agent if token.agent is not None else "operate" in token.scopes
 
 
-class Endings:
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-
-    def consume(
-        self, workspace: str, approval_id: str, waiter: str, digest: str, policy_version: str, now_ms: int
-    ) -> Transaction[Approval]:
-        """Right before acting. A second time, and for another action, policy or waiter, it is refused, and so it is for
-        whoever was revoked meanwhile."""
-        yield from must_still_ask((yield from get(workspace, approval_id)), now_ms)
-        rows = yield _SQL.consume(
-            workspace=workspace,
-            id=approval_id,
-            waiter=waiter,
-            action_digest=digest,
-            policy_version=policy_version,
-            now=now_ms,
-        )
-        former = yield from get(workspace, approval_id)
-        if not rows:
-            raise _unusable(former, waiter, policy_version, now_ms)
-        return (yield from self.changed(rows, former, StepKind.CONSUMED, None, now_ms))
-
-    def end_all(
-        self,
-        workspace: str,
-        ids: Iterable[str],
-        change: ApprovalChange,
-        now_ms: int,
-        reason: Reason | None = None,
-    ) -> Transaction[list[Approval]]:
-        """Those of them that are still open; for `expire` those whose time is over. The others stay as they are."""
-        ended = []
-        for approval_id in ids:
-            row = only((yield _SQL.get(workspace=workspace, id=approval_id)))
-            if row is None:
-                continue
-            former = read(row)
-            is_open = former.status in _OPEN and former.consumed_at is None
-            if is_open and (change is not ApprovalChange.EXPIRE or former.expires_at <= now_ms):
-                ended.append((yield from self.end(former, change, now_ms, reason)))
-        return ended
-
-    def cancel(
-        self, workspace: str, ids: Iterable[str], reason: Reason, now_ms: int
-    ) -> Transaction[list[Approval]]:
-        return (yield from self.end_all(workspace, ids, ApprovalChange.CANCEL, now_ms, reason))
-
-    def cancel_session(
-        self, workspace: str, session: str, turn: str | None, reason: Reason, now_ms: int
-    ) -> Transaction[list[Approval]]:
-        """All open ones of a session, or of one of its turns."""
-        ids = yield from _open_in(workspace, session, turn)
-        return (yield from self.cancel(workspace, ids, reason, now_ms))
-
-    def supersede_session(self, workspace: str, session: str, now_ms: int) -> Transaction[list[Approval]]:
-        """All open ones that name a session which has ended, whoever asked for them."""
-        ids = yield from _open_in(workspace, session, None)
-        return (yield from self.end_all(workspace, ids, ApprovalChange.SUPERSEDE, now_ms, "session-closed"))
-
-    def end(
-        self,
-        former: Approval,
-        change: ApprovalChange,
-        now_ms: int,
-        reason: Reason | None = None,
-        *,
-        by: Principal | None = None,
-        to: str | None = None,
-    ) -> Transaction[Approval]:
-        """Expire, supersede or cancel one that was read in this transaction and is open."""
-        status = moved(former, change, now_ms)
-        rows = yield _SQL.end_open(
-            workspace=former.workspace_id,
-            id=former.id,
-            status=status,
-            former=former.status,
-            replaced_by=to,
-            now=now_ms,
-        )
-        word = reason or ("unused" if former.status is ApprovalState.APPROVED else "unanswered")
-        return (yield from self.changed(rows, former, StepKind(status), by, now_ms, reason=word))
-
-    def changed(
-        self,
-        rows: Rows,
-        former: Approval,
-        step: StepKind,
-        by: Principal | None,
-        now_ms: int,
-        said: Mapping[ContentName, str | None] = {},
-        *,
-        reason: Reason | None = None,
-    ) -> Transaction[Approval]:
-        """The step of the trace that belongs to a conditional update; without a row somebody was faster."""
-        if not rows:
-            raise AlreadyAnswered(f"cannot change approval {former.id}: somebody was faster; read it again")
-        approval = msgspec.structs.replace(read(rows[0]), reason=reason)
-        draft = StepDraft(
-            step=step,
-            call=approval.call,
-            contents={name: words for name, words in said.items() if words is not None},
-            owner=approval.content_owner,
-            status=str(approval.status),
-            reason=reason,
-            by=by,
-            confidence=approval.confidence if step is StepKind.RESOLVED else None,
-            replaces=approval.replaced_by,
-        )
-        yield from self.chain.append(approval.workspace_id, [draft], now_ms)
-        return approval
-
-
-def _unusable(former: Approval, waiter: str, policy_version: str, now_ms: int) -> LegationError:
-    why = f"cannot use approval {former.id}: "
-    if former.waiter != waiter:
-        return Conflict(why + "another waits for it; ask for one of your own", {"reason": "waiter"})
-    try:
-        moved(former, ApprovalChange.CONSUME, now_ms)
-    except AlreadyAnswered as error:
-        return Conflict(why + f"it is {(error.data or {})['status']}; ask again", error.data)
-    if former.policy_version != policy_version:
-        return Conflict(
-            why + "the policy changed since; ask again under the new one", {"reason": "policy-changed"}
-        )
-    return Conflict(why + "it was given for another action; ask again", {"reason": "action"})
-
-
-# Sweeps over all workspaces. Each batch is a transaction of its own, in the turn of its chain.
-
-
-async def expire_due(ledger: Ledger, endings: Endings, now_ms: int) -> list[Approval]:
-    """Whatever ran out of time. Call it often; it costs one look at an index when nothing did."""
-    ended: list[Approval] = []
-    while due := await ledger.database.read(_due, now_ms):
-        batch = await _end_batch(ledger, endings, due, ApprovalChange.EXPIRE, now_ms, None)
-        ended += batch
-        if not batch:
-            break  # others ended them meanwhile
-    return ended
-
-
-async def supersede(ledger: Ledger, endings: Endings, dead: Iterable[str], now_ms: int) -> list[Approval]:
-    """Whatever these waiters waited for: at a start, those of processes that are gone."""
-    waiters = msgspec.json.encode(sorted(set(dead))).decode()
-    ended: list[Approval] = []
-    while left := await ledger.database.read(_open_of, waiters):
-        batch = await _end_batch(ledger, endings, left, ApprovalChange.SUPERSEDE, now_ms, "waiter-dead")
-        ended += batch
-        if not batch:
-            break
-    return ended
-
-
-async def supersede_revoked(ledger: Ledger, endings: Endings, now_ms: int) -> list[Approval]:
-    """Whatever was asked for by somebody who could not ask it now. It costs one look at each who asked."""
-    ended: list[Approval] = []
-    for asker in await ledger.database.read(_askers):
-        if await ledger.database.read(_stands, asker, now_ms):
-            continue
-        while left := await ledger.database.read(_open_of_asker, asker):
-            batch = await _end_batch(ledger, endings, left, ApprovalChange.SUPERSEDE, now_ms, "revoked")
-            ended += batch
-            if not batch:
-                break
-    return ended
-
-
-async def open_waiters(database: Database) -> list[str]:
-    """Whoever anything open waits for: the caller knows which of them live."""
-    return await database.read(_waiters)
-
-
-async def _end_batch(
-    ledger: Ledger, endings: Endings, rows: Rows, change: ApprovalChange, now_ms: int, reason: Reason | None
-) -> list[Approval]:
-    ids: dict[str, list[str]] = {}
-    for row in rows:
-        ids.setdefault(row["workspace_id"], []).append(row["id"])
-    ended = []
-    for workspace, some in ids.items():
-        ended += await ledger.transact(workspace, endings.end_all, workspace, some, change, now_ms, reason)
-    return ended
-
-
-def _due(now_ms: int) -> Transaction[Rows]:
-    return (yield _SQL.due(now=now_ms, limit=BATCH))
-
-
-def _open_of(waiters: str) -> Transaction[Rows]:
-    return (yield _SQL.open_of_waiters(waiters=waiters, limit=BATCH))
-
-
-def _waiters() -> Transaction[list[str]]:
-    return [row["waiter"] for row in (yield _SQL.waiters())]
-
-
-def _open_in(workspace: str, session: str, turn: str | None) -> Transaction[list[str]]:
-    rows = yield _SQL.open_of_session(workspace=workspace, session=session, turn=turn, limit=MOST_OF_SESSION)
-    return [row["id"] for row in rows]
-
-
-def _askers() -> Transaction[Rows]:
-    return (yield _SQL.askers())
-
-
-def _stands(asker: Row, now_ms: int) -> Transaction[bool]:
-    requester = asker["requester_kind"], asker["requester"], asker["requester_version"]
-    return (yield from may_still_ask(asker["workspace_id"], *requester, asker["agent"], now_ms))
-
-
-def _open_of_asker(asker: Row) -> Transaction[Rows]:
-    return (
-        yield _SQL.open_of_asker(
-            workspace=asker["workspace_id"],
-            kind=asker["requester_kind"],
-            requester=asker["requester"],
-            version=asker["requester_version"],
-            agent=asker["agent"],
-            limit=BATCH,
-        )
-    )
-
-
-# The life of an approval, as parts of transactions: ask, claim, escalate, answer, edit, use, end.
-#
-# INV-L1  Every change writes its step of the trace in the same transaction.
-# INV-L2  Every change is one conditional update: whoever comes second is told so, and changes nothing.
-# INV-L3  Another workspace's approval and none at all are the same `NotFound`. An id counts whole or not at all.
-#
-# These append to the chain of the approval's workspace: run them with `Ledger.transact(workspace, ...)`.
-
-SHORTEST_LEASE_MS = 1_000
-LONGEST_LEASE_MS = 600_000  # the other supervisors' time: as long as one may keep them waiting
-MOST_AT_ONCE = 500  # approvals of a group that one transaction answers
-
-
 class GroupAnswer(msgspec.Struct, frozen=True):
     """`refused` are those that the caller may not answer: they need a person, or another holds them."""
 
@@ -377,13 +149,16 @@ class GroupAnswer(msgspec.Struct, frozen=True):
     refused: tuple[str, ...]
 
 
-class Transitions(Endings):
-    """All that can happen to an approval; the way out of it is in `approval_endings.py`."""
+class Transitions:
+    """All that can happen to an approval, in the chain of one server."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
 
     def propose(
         self, proposal: Proposal, now_ms: int, *, replaces: Approval | None = None
     ) -> Transaction[Approval]:
-        """Pending from now on. The trace has the proposal, with its arguments sealed, and the verdict."""
+        """Make an approval, pending from now on. The trace has the proposal, with its arguments sealed, and the verdict."""
         proposal.check(now_ms)
         action, call = proposal.action, proposal.call
         digest = action.digest(proposal.policy_version)
@@ -469,7 +244,7 @@ class Transitions(Endings):
         *,
         reason: Reason | None = None,
     ) -> Transaction[Approval]:
-        """To a person. One that is with a person already stays as it is. `reason` is a fixed word of the door's."""
+        """Leave it to a person. One that is with a person already stays as it is. `reason`: a fixed word of the door's."""
         must_be_words(words)
         former = yield from get(principal.workspace, approval_id)
         may_judge(former, principal)
@@ -490,7 +265,7 @@ class Transitions(Endings):
     def resolve(
         self, principal: Principal, approval_id: str, answer: ApprovalAnswer, now_ms: int
     ) -> Transaction[Approval]:
-        """The first answer stands; every other one is `AlreadyAnswered`."""
+        """Approve or deny it. The first answer stands; every other one is `AlreadyAnswered`."""
         change = ApprovalChange.APPROVE if answer.approve else ApprovalChange.DENY
         former = yield from self._decidable(principal, approval_id, change, now_ms)
         must_be_free(former, principal, now_ms)
@@ -516,7 +291,7 @@ class Transitions(Endings):
         return (yield from self.changed(rows, former, StepKind.RESOLVED, principal, now_ms, said))
 
     def lift(self, former: Approval, grant: Principal, now_ms: int) -> Transaction[Approval]:
-        """By a grant, which is a person's word: it needs nobody else's."""
+        """Approve it by a grant, which is a person's word: it needs nobody else's."""
         rows = yield _SQL.lift(
             workspace=former.workspace_id,
             id=former.id,
@@ -531,7 +306,7 @@ class Transitions(Endings):
     def answer_group(
         self, principal: Principal, group_key: str, answer: ApprovalAnswer, now_ms: int
     ) -> Transaction[GroupAnswer]:
-        """All pending ones that ask for the very same, at most `MOST_AT_ONCE`; the rest by calling again."""
+        """Answer all pending ones that ask for the very same, at most `MOST_AT_ONCE`; the rest by calling again."""
         rows = yield _SQL.group(workspace=principal.workspace, group_key=group_key, limit=MOST_AT_ONCE)
         answered, refused, first = [], [], None
         for approval in map(read, rows):
@@ -556,7 +331,7 @@ class Transitions(Endings):
         reviewers: tuple[str, ...],
         now_ms: int,
     ) -> Transaction[Approval]:
-        """To another policy, under which it is asked about all the same. It needs as much as before, or more."""
+        """Bind it to another policy, under which it is asked about all the same. It needs as much as before, or more."""
         digest = action.digest(version)
         needs = "person" if former.needs == "person" or verdict == "human_approval" else "supervisor"
         rows = yield _SQL.rebind(
@@ -572,7 +347,7 @@ class Transitions(Endings):
             now=now_ms,
         )
         if not rows:
-            raise AlreadyAnswered(f"cannot change approval {former.id}: somebody was faster; read it again")
+            raise too_late(former)
         step = msgspec.structs.replace(
             decided(former.call, verdict, rule, version, reason="policy-changed"), action_digest=digest
         )
@@ -582,7 +357,7 @@ class Transitions(Endings):
     def edit(
         self, principal: Principal, approval_id: str, proposal: Proposal, now_ms: int
     ) -> Transaction[Approval]:
-        """A new approval, of the changed action, in place of the old one, which is superseded and names it.
+        """Put a new approval, of the changed action, in place of the old one, which is superseded and names it.
 
         It needs as much as the old one did, or more. Whoever may decide the old one may edit it; answering the new
         one is `resolve`, in the same transaction or later.
@@ -610,16 +385,124 @@ class Transitions(Endings):
             )
         return approval
 
+    def consume(
+        self, workspace: str, approval_id: str, waiter: str, digest: str, policy_version: str, now_ms: int
+    ) -> Transaction[Approval]:
+        """Use an approval, right before acting. It is refused a second time, for another action, policy or waiter, and
+        for whoever was revoked meanwhile."""
+        yield from must_still_ask((yield from get(workspace, approval_id)), now_ms)
+        rows = yield _SQL.consume(
+            workspace=workspace,
+            id=approval_id,
+            waiter=waiter,
+            action_digest=digest,
+            policy_version=policy_version,
+            now=now_ms,
+        )
+        former = yield from get(workspace, approval_id)
+        if not rows:
+            raise _unusable(former, waiter, policy_version, now_ms)
+        return (yield from self.changed(rows, former, StepKind.CONSUMED, None, now_ms))
+
+    def end_all(
+        self,
+        workspace: str,
+        ids: Iterable[str],
+        change: ApprovalChange,
+        now_ms: int,
+        reason: Reason | None = None,
+    ) -> Transaction[list[Approval]]:
+        """End those that are still open; by `expire` those whose time is over. The others stay as they are."""
+        ended = []
+        for approval_id in ids:
+            row = only((yield _SQL.get(workspace=workspace, id=approval_id)))
+            if row is None:
+                continue
+            former = read(row)
+            is_open = former.status in _OPEN and former.consumed_at is None
+            if is_open and (change is not ApprovalChange.EXPIRE or former.expires_at <= now_ms):
+                ended.append((yield from self.end(former, change, now_ms, reason)))
+        return ended
+
+    def cancel(
+        self, workspace: str, ids: Iterable[str], reason: Reason, now_ms: int
+    ) -> Transaction[list[Approval]]:
+        return (yield from self.end_all(workspace, ids, ApprovalChange.CANCEL, now_ms, reason))
+
+    def cancel_session(
+        self, workspace: str, session: str, turn: str | None, reason: Reason, now_ms: int
+    ) -> Transaction[list[Approval]]:
+        """Cancel all open ones of a session, or of one of its turns."""
+        ids = yield from _open_in(workspace, session, turn)
+        return (yield from self.cancel(workspace, ids, reason, now_ms))
+
+    def supersede_session(self, workspace: str, session: str, now_ms: int) -> Transaction[list[Approval]]:
+        """End all open ones that name a session which is closed, whoever asked for them."""
+        ids = yield from _open_in(workspace, session, None)
+        return (yield from self.end_all(workspace, ids, ApprovalChange.SUPERSEDE, now_ms, "session-closed"))
+
+    def end(
+        self,
+        former: Approval,
+        change: ApprovalChange,
+        now_ms: int,
+        reason: Reason | None = None,
+        *,
+        by: Principal | None = None,
+        to: str | None = None,
+    ) -> Transaction[Approval]:
+        """Expire, supersede or cancel one that was read in this transaction and is open."""
+        status = moved(former, change, now_ms)
+        rows = yield _SQL.end_open(
+            workspace=former.workspace_id,
+            id=former.id,
+            status=status,
+            former=former.status,
+            replaced_by=to,
+            now=now_ms,
+        )
+        word = reason or ("unused" if former.status is ApprovalState.APPROVED else "unanswered")
+        return (yield from self.changed(rows, former, StepKind(status), by, now_ms, reason=word))
+
+    def changed(
+        self,
+        rows: Rows,
+        former: Approval,
+        step: StepKind,
+        by: Principal | None,
+        now_ms: int,
+        said: Mapping[ContentName, str | None] = {},
+        *,
+        reason: Reason | None = None,
+    ) -> Transaction[Approval]:
+        """Write the step that belongs to a conditional update; without a row somebody was faster."""
+        if not rows:
+            raise too_late(former)
+        approval = msgspec.structs.replace(read(rows[0]), reason=reason)
+        draft = StepDraft(
+            step=step,
+            call=approval.call,
+            contents={name: words for name, words in said.items() if words is not None},
+            owner=approval.content_owner,
+            status=str(approval.status),
+            reason=reason,
+            by=by,
+            confidence=approval.confidence if step is StepKind.RESOLVED else None,
+            replaces=approval.replaced_by,
+        )
+        yield from self.chain.append(approval.workspace_id, [draft], now_ms)
+        return approval
+
 
 def group_key(action: Action, digest: str) -> str:
-    """Agent, tool, arguments and policy are the same, and so is what the driver read besides the arguments, as the
-    paths of a diff: whoever answers all of them has seen one."""
+    """Name the calls whose answers may be given together: agent, tool, arguments and policy are the same, and so is what
+    the driver read besides the arguments, as the paths of a diff. Whoever answers all of them has seen one."""
     seen = (digest, action.kind, action.paths, action.command, action.urls)
     return hashlib.sha256(jsontext.write(seen)).hexdigest()[:32]
 
 
 def _must_stand_in(former: Approval, proposal: Proposal) -> None:
-    """Only what the agent would do may differ, not who asks, who waits, or which tool it is."""
+    """Refuse an edit of anything but what the agent would do: who asks, who waits and which tool it is stay."""
     was = (former.workspace_id, former.waiter, former.agent, former.tool, former.session_id, former.turn_id)
     action = proposal.action
     becomes = (
@@ -630,3 +513,87 @@ def _must_stand_in(former: Approval, proposal: Proposal) -> None:
         raise InvalidParams(
             f"cannot edit approval {former.id} into that: it is another's call; change the arguments alone"
         )
+
+
+def _unusable(former: Approval, waiter: str, policy_version: str, now_ms: int) -> LegationError:
+    why = f"cannot use approval {former.id}: "
+    if former.waiter != waiter:
+        return Conflict(why + "another waits for it; ask for one of your own", {"reason": "waiter"})
+    try:
+        moved(former, ApprovalChange.CONSUME, now_ms)
+    except AlreadyAnswered as error:
+        return Conflict(why + f"it is {(error.data or {})['status']}; ask again", error.data)
+    if former.policy_version != policy_version:
+        return Conflict(
+            why + "the policy changed since; ask again under the new one", {"reason": "policy-changed"}
+        )
+    return Conflict(why + "it was given for another action; ask again", {"reason": "action"})
+
+
+def too_late(approval: Approval) -> AlreadyAnswered:
+    return AlreadyAnswered(f"cannot change approval {approval.id}: somebody was faster; read it again")
+
+
+def _open_in(workspace: str, session: str, turn: str | None) -> Transaction[list[str]]:
+    found = yield _SQL.open_of_session(workspace=workspace, session=session, turn=turn, limit=MOST_OF_SESSION)
+    return [row["id"] for row in found]
+
+
+# Sweeps over all workspaces. Each batch is a transaction of its own, in the turn of its chain.
+
+
+async def expire_due(ledger: Ledger, transitions: Transitions, now_ms: int) -> list[Approval]:
+    """End whatever ran out of time. Call it often; it costs one look at an index when nothing did."""
+    due = _SQL.due(now=now_ms, limit=BATCH)
+    return await _end_found(ledger, transitions, due, ApprovalChange.EXPIRE, now_ms)
+
+
+async def supersede(
+    ledger: Ledger, transitions: Transitions, dead: Iterable[str], now_ms: int
+) -> list[Approval]:
+    """End whatever these waiters waited for: at a start, those of processes that are gone."""
+    left = _SQL.open_of_waiters(waiters=msgspec.json.encode(sorted(set(dead))).decode(), limit=BATCH)
+    return await _end_found(ledger, transitions, left, ApprovalChange.SUPERSEDE, now_ms, "waiter-dead")
+
+
+async def supersede_revoked(ledger: Ledger, transitions: Transitions, now_ms: int) -> list[Approval]:
+    """End whatever was asked for by somebody who could not ask it now. It costs one look at each who asked."""
+    ended: list[Approval] = []
+    for asker in await ledger.database.read(rows, _SQL.askers()):
+        workspace, kind, requester = asker["workspace_id"], asker["requester_kind"], asker["requester"]
+        version, agent = asker["requester_version"], asker["agent"]
+        if await ledger.database.read(may_still_ask, workspace, kind, requester, version, agent, now_ms):
+            continue
+        left = _SQL.open_of_asker(
+            workspace=workspace, kind=kind, requester=requester, version=version, agent=agent, limit=BATCH
+        )
+        ended += await _end_found(ledger, transitions, left, ApprovalChange.SUPERSEDE, now_ms, "revoked")
+    return ended
+
+
+async def open_waiters(database: Database) -> list[str]:
+    """List whom anything open waits for: the caller knows which of them live."""
+    return [row["waiter"] for row in await database.read(rows, _SQL.waiters())]
+
+
+async def _end_found(
+    ledger: Ledger,
+    transitions: Transitions,
+    find: Statement,
+    change: ApprovalChange,
+    now_ms: int,
+    reason: Reason | None = None,
+) -> list[Approval]:
+    ended: list[Approval] = []
+    while found := await ledger.database.read(rows, find):
+        ids: dict[str, list[str]] = {}
+        for row in found:
+            ids.setdefault(row["workspace_id"], []).append(row["id"])
+        before = len(ended)
+        for workspace, some in ids.items():
+            ended += await ledger.transact(
+                workspace, transitions.end_all, workspace, some, change, now_ms, reason
+            )
+        if len(ended) == before:
+            break  # others ended them meanwhile
+    return ended

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from legation.approvals.admit import DoorTransactions, Evaluated, OverLimit, lifting, over_limit, result_of
-from legation.approvals.approval import Approval, ApprovalState
-from legation.approvals.policies import Policies, judged_by
+from legation.approvals.approval import Approval, ApprovalState, NoticeKind, NoticeReason
+from legation.approvals.policies import Policies, evaluate
 from legation.approvals.policy.rules import PolicySet
 from legation.approvals.queue import AWAY, AWAY_MS, ApprovalNews, ApprovalQueue, Attendance, first_of
 from legation.approvals.request import LIFTED, POLICY, DoorResult
@@ -31,76 +31,77 @@ LOOK_MS: Final = 5_000  # between two looks whether a supervisor is there
 REMIND_MS: Final = 600_000  # before the expiry, at most
 WAIT_MS: Final = 30_000  # for a supervisor, unless the owner says otherwise
 
-Why: TypeAlias = Literal["policy", "escalated", "no-supervisor", "undecided"]
-Moment: TypeAlias = Literal["asked", "reminder"]
-Notify: TypeAlias = Callable[[Approval, Moment, Why], None]
+Notify: TypeAlias = Callable[[Approval, NoticeKind, NoticeReason], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class ApprovalWait:
-    """`run` returns the approval when it is no longer pending, or None when whoever asked has gone. Where the rules or a
-    grant ended it, `ruling` says how, and `judged` is what they say."""
+    """Wait for the end of one pending approval; meanwhile escalate it, notify people, expire it (INV-V1 to V5). Where the
+    rules or a grant ended it, `result` says how, and `evaluated` is what they say."""
 
-    inbox: ApprovalQueue
+    queue: ApprovalQueue
     attendance: Attendance
     policies: Policies
-    passage: DoorTransactions
-    judged: Evaluated
-    wait: ApprovalNews
-    gone: asyncio.Event  # whoever asked has
-    closing: asyncio.Event  # nobody is waited for any more
+    transactions: DoorTransactions
+    evaluated: Evaluated
+    news: ApprovalNews  # what the queue has told of it since it was asked
+    caller_gone: asyncio.Event
+    door_closing: asyncio.Event
     notify: Notify | None  # None: people sit in front of it
     supervisor_wait_ms: int
-    ruling: DoorResult | None = field(default=None, init=False)
+    result: DoorResult | None = field(default=None, init=False)
     _grants: int = field(default=0, init=False)  # that were looked at
-    _told: bool = field(default=False, init=False)  # people were
+    _notified: bool = field(default=False, init=False)
     _remind_at: int | None = field(default=None, init=False)  # since then, until they are told again
-    _why: Why = field(default="policy", init=False)
+    _why: NoticeReason = field(default="policy", init=False)
 
     async def run(self, approval: Approval) -> Approval | None:
-        if self.wait.approval is None:
-            self.wait.approval = approval
-        while not (self.gone.is_set() or self.closing.is_set()):
-            self.wait.news.clear()
-            approval = self.wait.approval
+        """Return the approval as it ended, or None if the caller left or the door closed before."""
+        if self.news.approval is None:
+            self.news.approval = approval
+        while not (self.caller_gone.is_set() or self.door_closing.is_set()):
+            self.news.event.clear()
+            approval = self.news.approval
             if approval.status is not ApprovalState.PENDING:
                 return approval
             try:
-                if (ended := await self._look_after(approval)) is not None:
+                if (ended := await self._check(approval)) is not None:
                     return ended
-                if self.wait.news.is_set():
+                if self.news.event.is_set():
                     continue
-                pause = self._next(self.wait.approval)
+                pause = self._ms_to_next_check(self.news.approval)
             except AWAY:
-                if approval.expires_at <= self.inbox.clock.now_ms():
+                if approval.expires_at <= self.queue.clock.now_ms():
                     raise  # nobody can answer it any more; whoever finds the database back expires it
                 pause = AWAY_MS
-            await first_of(self.inbox.clock, pause / 1000, self.wait.news, self.gone, self.closing)
+            await first_of(
+                self.queue.clock, pause / 1000, self.news.event, self.caller_gone, self.door_closing
+            )
         return None
 
-    async def _look_after(self, approval: Approval) -> Approval | None:
+    async def _check(self, approval: Approval) -> Approval | None:
         policies = self.policies.current
-        is_old = policies.version != approval.policy_version or self._grants != self.wait.grants
-        if is_old and (ended := await self._decide_anew(approval, policies)) is not None:
+        is_old = policies.version != approval.policy_version or self._grants != self.news.grants
+        if is_old and (ended := await self._recheck(approval, policies)) is not None:
             return ended
-        now = self.inbox.clock.now_ms()
+        now = self.queue.clock.now_ms()
         try:
             if approval.expires_at <= now:
-                await self.inbox.expire()
-                await self.inbox.look(approval)  # another server may have been faster
+                await self.queue.expire()
+                await self.queue.refresh(approval)  # another server may have been faster
             elif approval.needs == "person":
-                self._tell_people(approval, now)
-            elif (reason := await self._why_a_person(approval, now)) is not None:
+                self._notify(approval, now)
+            elif (reason := await self._reason_to_escalate(approval, now)) is not None:
                 self._why = reason
-                await self.inbox.escalate(door_of(approval.workspace_id), approval.id, reason=reason)
+                await self.queue.escalate(door_principal(approval.workspace_id), approval.id, reason=reason)
         except Conflict:
-            await self.inbox.look(approval)  # somebody was faster
+            await self.queue.refresh(approval)  # somebody was faster
         return None
 
-    async def _why_a_person(
+    async def _reason_to_escalate(
         self, approval: Approval, now: int
     ) -> Literal["no-supervisor", "undecided"] | None:
-        if now >= self._half(approval):
+        if now >= self._escalate_at(approval):
             return "undecided"
         if now < approval.created_at + self.supervisor_wait_ms:
             return None
@@ -108,9 +109,9 @@ class ApprovalWait:
         absent_since = max(last, approval.created_at)
         return "no-supervisor" if now - absent_since >= self.supervisor_wait_ms else None
 
-    def _tell_people(self, approval: Approval, now: int) -> None:
-        if not self._told:
-            self._told = True
+    def _notify(self, approval: Approval, now: int) -> None:
+        if not self._notified:
+            self._notified = True
             self._remind_at = approval.expires_at - min(REMIND_MS, (approval.expires_at - now) // 4)
             if self._why == "policy" and approval.escalated_at is not None:
                 self._why = "escalated"
@@ -121,106 +122,106 @@ class ApprovalWait:
             if self.notify is not None:
                 self.notify(approval, "reminder", self._why)
 
-    def _next(self, approval: Approval) -> int:
-        """When there is something to do, if nothing happens before."""
-        now, moments = self.inbox.clock.now_ms(), [approval.expires_at]
+    def _ms_to_next_check(self, approval: Approval) -> int:
+        now, moments = self.queue.clock.now_ms(), [approval.expires_at]
         if approval.needs == "supervisor":
             first = approval.created_at + self.supervisor_wait_ms
-            moments += [self._half(approval), first if now < first else now + LOOK_MS]
+            moments += [self._escalate_at(approval), first if now < first else now + LOOK_MS]
         elif self._remind_at is not None:
             moments.append(self._remind_at)
         return max(0, min(moments) - now)
 
-    def _half(self, approval: Approval) -> int:
-        """The other half is a person's; but a supervisor has its time in any case."""
+    def _escalate_at(self, approval: Approval) -> int:
         half = (approval.created_at + approval.expires_at) // 2
+        # The other half is a person's; but a supervisor has its time in any case.
         return max(half, approval.created_at + self.supervisor_wait_ms)
 
     # Other rules, or a grant, while it is pending.
 
-    async def _decide_anew(self, approval: Approval, policies: PolicySet) -> Approval | None:
-        request, is_bound = self.judged.request, policies.version == approval.policy_version
-        verdict, seen = await judged_by(policies, request.action, request.facts)
-        self.judged = replace(self.judged, policies=policies, verdict=verdict, facts=seen)
+    async def _recheck(self, approval: Approval, policies: PolicySet) -> Approval | None:
+        request, is_bound = self.evaluated.request, policies.version == approval.policy_version
+        verdict, seen = await evaluate(policies, request.action, request.facts)
+        self.evaluated = replace(self.evaluated, policies=policies, verdict=verdict, facts=seen)
         try:
-            return await (self._lifted(approval) if is_bound else self._under_other_rules(approval))
+            return await (self._check_grants(approval) if is_bound else self._under_other_rules(approval))
         except Revoked:
-            await self.inbox.supersede_revoked()
-            return await self.inbox.look(approval)
+            await self.queue.supersede_revoked()
+            return await self.queue.refresh(approval)
         except Conflict:  # an answer was faster, or another edit of the rules
-            found = await self.inbox.look(approval)  # there is news, be it another server's
+            found = await self.queue.refresh(approval)  # there is news, be it another server's
             if found.consumed_at is None:
                 return None
             # Nobody else consumes what this one waits for: it was lifted here, and the database went before it said so.
-            self.inbox.tell(found, StepKind.RESOLVED)
+            self.queue.publish(found, StepKind.RESOLVED)
             return self._passed(found)
 
-    async def _lifted(self, approval: Approval) -> Approval | None:
-        """By a grant that was given while it waits. It is read first: most grants cover little of what waits, and only
-        the rest is worth a turn of the chain."""
-        inbox, judged, given = self.inbox, self.judged, self.wait.grants
-        if await inbox.ledger.database.read(lifting, judged, inbox.clock.now_ms()) is not None:
-            await self._leave(approval)
+    async def _check_grants(self, approval: Approval) -> Approval | None:
+        """Let it pass by a grant that was given while it waits."""
+        queue, evaluated, given = self.queue, self.evaluated, self.news.grants
+        # Read first: most grants cover little of what waits, and only the rest is worth a turn of the chain.
+        if await queue.ledger.database.read(lifting, evaluated, queue.clock.now_ms()) is not None:
+            await self._pass_by_grant(approval)
         self._grants = given  # not before: a database that is away is asked again
-        return None if self.ruling is None else self.wait.approval
+        return None if self.result is None else self.news.approval
 
-    async def _leave(self, approval: Approval) -> None:
-        inbox, judged = self.inbox, self.judged
+    async def _pass_by_grant(self, approval: Approval) -> None:
+        queue, evaluated = self.queue, self.evaluated
         try:
-            used = await inbox.changed(
-                judged.request.principal.workspace, StepKind.RESOLVED, self._lift, approval
-            )
+            used = await queue.change(evaluated.workspace, StepKind.RESOLVED, self._lift, approval)
         except OverLimit as over:
-            if await inbox.cancel(judged.request.principal.workspace, [approval.id], "limit-reached"):
-                self.ruling = over_limit(judged, approval, over)
+            if await queue.cancel(evaluated.workspace, [approval.id], "limit-reached"):
+                self.result = over_limit(evaluated, over.hit, approval.call)
             else:
-                await inbox.look(approval)  # an answer was faster
+                await queue.refresh(approval)  # an answer was faster
             return
         self._passed(used)
 
     def _passed(self, used: Approval) -> Approval:
-        self.inbox.tell(used, StepKind.CONSUMED)
+        self.queue.publish(used, StepKind.CONSUMED)
         by = used.resolved_by or POLICY
-        self.ruling = result_of(self.judged, "approved", by, LIFTED, None, used.call)
+        self.result = result_of(self.evaluated, "approved", by, LIFTED, None, used.call)
         return used
 
     def _lift(self, approval: Approval, _asked_at: int) -> Transaction[Approval]:
-        """At the time when its turn has come, which may be late where many wait: a grant may have run out by then, and
-        who has gone by then is not acted for."""
-        if self.gone.is_set():
+        # Its turn may come late where many wait: a grant may have run out by then, and who has gone is not acted for.
+        if self.caller_gone.is_set():
             raise AlreadyAnswered(f"cannot lift approval {approval.id}: whoever asked has gone")
-        return (yield from self.passage.lift(self.judged, approval, self.inbox.clock.now_ms()))
+        return (yield from self.transactions.lift(self.evaluated, approval, self.queue.clock.now_ms()))
 
     async def _under_other_rules(self, approval: Approval) -> Approval | None:
-        inbox, judged, verdict = self.inbox, self.judged, self.judged.verdict
+        queue, evaluated, verdict = self.queue, self.evaluated, self.evaluated.verdict
         match verdict.action:
             case "supervisor" | "human_approval" as asked:
-                await inbox.changed(
-                    judged.request.principal.workspace,
+                await queue.change(
+                    evaluated.workspace,
                     StepKind.DECIDED,
-                    inbox.life.rebind,
+                    queue.life.rebind,
                     approval,
-                    judged.request.action,
+                    evaluated.action,
                     asked,
                     verdict.name,
-                    judged.policies.version,
+                    evaluated.policies.version,
                     verdict.reviewers,
                 )
                 return None
             case "deny":
-                await inbox.cancel(judged.request.principal.workspace, [approval.id], "policy-changed")
-                self.ruling = result_of(
-                    judged, "denied", POLICY, verdict.reason, verdict.message, approval.call
+                await queue.cancel(evaluated.workspace, [approval.id], "policy-changed")
+                self.result = result_of(
+                    evaluated, "denied", POLICY, verdict.reason, verdict.message, approval.call
                 )
             case "allow":
-                now = inbox.clock.now_ms()
-                self.ruling = await inbox.ledger.transact(
-                    judged.request.principal.workspace, self.passage.pass_after_all, judged, approval, now
+                now = queue.clock.now_ms()
+                self.result = await queue.ledger.transact(
+                    evaluated.workspace,
+                    self.transactions.pass_after_all,
+                    evaluated,
+                    approval,
+                    now,
                 )
-                inbox.tell(await inbox.look(approval), StepKind.CANCELLED)
-        return await inbox.look(approval)
+                queue.publish(await queue.refresh(approval), StepKind.CANCELLED)
+        return await queue.refresh(approval)
 
 
-def door_of(workspace: str) -> Principal:
-    """Who escalates what nobody decides."""
+def door_principal(workspace: str) -> Principal:
+    """Name the one who escalates what nobody decides."""
     return Principal(kind="legation", id="door", workspace=workspace, scopes=frozenset({"approve"}), level=2)

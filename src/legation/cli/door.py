@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from legation.approvals.admit import Evaluated
-from legation.approvals.approval import LONGEST_WAIT_MS, Approval, ApprovalAnswer
+from legation.approvals.approval import LONGEST_WAIT_MS, Approval, ApprovalAnswer, NoticeKind, NoticeReason
 from legation.approvals.door import Door, DoorOptions
 from legation.approvals.grants import GrantService
 from legation.approvals.policies import Policies
@@ -23,7 +23,6 @@ from legation.approvals.queue import ApprovalQueue, Attendance
 from legation.approvals.request import DoorResult
 from legation.approvals.trace.chain import Chain
 from legation.approvals.trace.export import FiledLedger, TraceFile
-from legation.approvals.wait import Moment, Why
 from legation.cli.approver import login
 from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, InternalError, LegationError
@@ -139,7 +138,7 @@ class Here:
         self._open.pop(question.ask.id, None)
         await question.end()
 
-    def notify(self, approval: Approval, moment: Moment, _why: Why) -> None:
+    def notify(self, approval: Approval, moment: NoticeKind, _why: NoticeReason) -> None:
         question = self._open.get(approval.id)
         if moment == "asked" and question is not None:
             question.asking = asyncio.create_task(self._ask(question, approval))

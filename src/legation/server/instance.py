@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import legation
-from legation.approvals.approval import Approval
+from legation.approvals.approval import Approval, NoticeKind, NoticeReason
 from legation.approvals.door import Door, DoorOptions
 from legation.approvals.grants import GrantService
 from legation.approvals.policies import Policies
@@ -24,7 +24,7 @@ from legation.approvals.request import OnCallEnded
 from legation.approvals.trace.chain import Chain, Ledger
 from legation.approvals.trace.step import StepKind
 from legation.approvals.upkeep import approvals_upkeep
-from legation.approvals.wait import Moment, Notify, Why
+from legation.approvals.wait import Notify
 from legation.clock import Clock
 from legation.errors import ConfigInvalid, Conflict, LegationError, StorageFailed
 from legation.gateway.tools import Toolbox
@@ -298,7 +298,7 @@ async def _notifying(settings: Settings, clock: Clock, browser_url: str) -> Asyn
     channels = channels_of(settings, clock.wall if isinstance(clock, SteadyClock) else clock, launcher)
     async with Notifier(channels, clock, failed, grace=NOTIFY_GRACE) as notifier:
 
-        def notify(approval: Approval, moment: Moment, why: Why) -> None:
+        def notify(approval: Approval, moment: NoticeKind, why: NoticeReason) -> None:
             notifier.notify(
                 ApprovalNotice.of(approval, moment, why, browser_url, clock.now_ms(), approval.reviewers)
             )
@@ -349,7 +349,7 @@ async def open_instance(
                 log=log,
                 database=database,
                 vault=vault,
-                inbox=door.inbox,
+                inbox=door.queue,
                 grants=door.grants,
                 clock=clock,
                 data_dir=settings.data_dir,
@@ -373,7 +373,7 @@ async def open_instance(
                 log=log,
                 sessions=sessions,
                 clients=clients,
-                inbox=door.inbox,
+                inbox=door.queue,
                 attendance=door.attendance,
                 supervisor_wait_ms=round(settings.supervisor_wait * 1000),
                 work=settings.data_dir / WORK,
@@ -412,7 +412,7 @@ async def open_instance(
             token_uses=await stack.enter_async_context(TokenUses(database, clock)),
             policies=door.policies,
             ledger=door.ledger,
-            inbox=door.inbox,
+            inbox=door.queue,
             changes=door.changes,
             attendance=door.attendance,
             grants=door.grants,

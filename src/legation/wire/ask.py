@@ -17,6 +17,7 @@ from legation.wire.acp.updates import Diff
 from legation.wire.action import Action
 
 Outcome = Literal["approved", "denied", "expired", "superseded", "cancelled"]
+RuleAction = Literal["allow", "supervisor", "human_approval", "deny"]  # from the mildest to the strictest
 
 _KINDS_IN_ORDER: dict[Outcome, tuple[str, ...]] = {
     "approved": ("allow_once",),
@@ -62,7 +63,7 @@ class Decision(msgspec.Struct, frozen=True):
 class Unasked(msgspec.Struct, frozen=True):
     """The rules' word on something that an agent did and asked nobody about; whether that ends its turn."""
 
-    policy: Literal["allow", "supervisor", "human_approval", "deny"]
+    policy: RuleAction
     rule: str
     reason: str
     ends: bool = False

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.approvals.office import MINUTE, NOW
 
-from legation.approvals.approval import Approval, ApprovalState
-from legation.approvals.notify.notice import ApprovalNotice, Kind, Why
+from legation.approvals.approval import Approval, ApprovalState, NoticeKind, NoticeReason
+from legation.approvals.notify.notice import ApprovalNotice
 
 PUBLIC_URL = "https://legation.example"
 LIMIT = 20.0  # the test's time, for what has no reason to take any
@@ -42,7 +42,9 @@ def approval(**given: Any) -> Approval:
     return Approval(**(values | given))
 
 
-def notice(kind: Kind = "asked", why: Why = "policy", now: int = NOW, **given: Any) -> ApprovalNotice:
+def notice(
+    kind: NoticeKind = "asked", why: NoticeReason = "policy", now: int = NOW, **given: Any
+) -> ApprovalNotice:
     reviewers = given.pop("reviewers", ())
     return ApprovalNotice.of(approval(**given), kind, why, PUBLIC_URL, now, reviewers)
 

@@ -17,11 +17,11 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from legation.approvals.approval import NoticeReason
 from legation.approvals.notify.notice import (
     ApprovalNotice,
     NotDelivered,
     NoticeAddress,
-    Why,
     is_untrusted,
     trusted,
 )
@@ -50,7 +50,7 @@ _ADDRESS: Final = re.compile(
 )
 # Letters, marks, numbers, punctuation, symbols, spaces: neither control nor format characters, nor line separators.
 _VISIBLE: Final = frozenset("LMNPS")
-_WHY: Final[dict[Why, str]] = {
+_WHY: Final[dict[NoticeReason, str]] = {
     "policy": "the policy wants a person to decide",
     "escalated": "the supervisor passed it on to a person",
     "no-supervisor": "no supervisor is there to decide",

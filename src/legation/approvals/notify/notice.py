@@ -14,23 +14,15 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from legation.approvals.approval import Approval
+from legation.approvals.approval import Approval, NoticeKind, NoticeReason
 from legation.errors import ConfigInvalid, Unavailable
 from legation.secret import Secret
 from legation.wire.api.approvals import go_duration, rfc3339
-
-Kind: TypeAlias = Literal["asked", "reminder"]
-Why: TypeAlias = Literal[
-    "policy",  # the rule says `human_approval`
-    "escalated",  # a supervisor gave it on
-    "no-supervisor",  # none is attached
-    "undecided",  # there is one, and it did not answer in time
-]
 
 _SIMPLE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
@@ -39,14 +31,14 @@ class ApprovalNotice(msgspec.Struct, frozen=True, kw_only=True):
     """One for each approval that reaches a person, and one more before it expires; where many are gathered, the one that
     expires first, with their number."""
 
-    kind: Kind
+    kind: NoticeKind
     approval_id: str
     workspace: str
     agent: str
     tool: str
     action_kind: str
     policy_rule: str
-    why: Why
+    why: NoticeReason
     argument_names: str  # separated by commas; `?` stands for those that are not simple
     argument_bytes: int
     injection_risk: bool
@@ -61,8 +53,8 @@ class ApprovalNotice(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls,
         approval: Approval,
-        kind: Kind,
-        why: Why,
+        kind: NoticeKind,
+        why: NoticeReason,
         public_url: str,
         now_ms: int,
         reviewers: Iterable[str] = (),

@@ -19,6 +19,7 @@ from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.patterns import go_glob, is_literal, literal_prefix
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
 from legation.wire.action import Action
+from legation.wire.ask import RuleAction
 
 EVERY: Final = "*"
 
@@ -54,7 +55,6 @@ def specificity(glob: str) -> tuple[int, int]:
 
 # What policies say: verdicts, the limits that go with them, and the steps that led there.
 
-RuleAction = Literal["allow", "supervisor", "human_approval", "deny"]
 RULE_ACTIONS: Final[tuple[RuleAction, ...]] = get_args(RuleAction)  # from the mildest to the strictest
 STRICTNESS: Final = {ruling: rank for rank, ruling in enumerate(RULE_ACTIONS)}
 

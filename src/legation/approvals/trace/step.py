@@ -26,6 +26,7 @@ from legation.store.secrets.sealing import DataKey, Sealer, WrappedKey, must_be_
 from legation.store.secrets.vault import content_bound
 from legation.wire import jsontext
 from legation.wire.action import Action
+from legation.wire.ask import RuleAction
 from legation.wire.principal import Principal
 
 LONGEST_NAME: Final = 256  # characters of an agent's, a tool's or a rule's name
@@ -33,7 +34,6 @@ GENESIS: Final = "0" * 64  # before the first step
 MOST_NAMES: Final = 64  # of arguments that are told by name
 LONGEST_ARGUMENT_NAME: Final = 31  # a longer word could be a token
 
-Verdict: TypeAlias = Literal["allow", "deny", "supervisor", "human_approval"]
 # What a step may say: all of it is sealed.
 ContentName: TypeAlias = Literal["params", "context", "result", "error", "reasoning", "message", "claim"]
 
@@ -151,7 +151,7 @@ class StepDraft(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None  # None: of the day
     kind: str | None = None
     action_digest: str | None = None
-    policy: Verdict | None = None
+    policy: RuleAction | None = None
     policy_rule: str | None = None
     policy_version: str | None = None
     status: str | None = None
@@ -182,7 +182,7 @@ def proposed(
 
 def decided(
     call: TracedCall,
-    verdict: Verdict,
+    verdict: RuleAction,
     rule: str,
     version: str,
     *,
@@ -200,7 +200,7 @@ def decided(
     )
 
 
-def unasked(call: TracedCall, verdict: Verdict, rule: str, version: str, *, ended: bool) -> StepDraft:
+def unasked(call: TracedCall, verdict: RuleAction, rule: str, version: str, *, ended: bool) -> StepDraft:
     """Of something that was done already. `ended`: the turn was ended for it."""
     return StepDraft(
         step=StepKind.UNASKED,

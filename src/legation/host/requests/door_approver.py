@@ -78,7 +78,7 @@ class DoorApprover:
         make of it: the rule's own, not the host's."""
         judged, ends = None, None
         with suppress(LegationError):  # what cannot be judged has no time; deciding it says so
-            judged = await self._door.judge(self._request(ask))
+            judged = await self._door.evaluate(self._request(ask))
             ends = self._door.expires_at(judged, ask.asked_at)
         return Prepared(ends, partial(decide or self.decide, judged=judged))
 
@@ -90,17 +90,17 @@ class DoorApprover:
         """What cannot be judged was not allowed."""
         try:
             request = dataclasses.replace(self._request(ask), approval_id=None)
-            if self._approves and (await self._door.consider(request)).policy in _ASKED:
+            if self._approves and (await self._door.preview(request)).action in _ASKED:
                 return Unasked("allow", "legation", "approved beforehand")
-            found, ends = await self._door.witness(request, self._unasked)
+            found, ends = await self._door.record_unasked(request, self._unasked)
         except LegationError as error:
             logger.error("what was done unasked could not be judged: %s", error)
             return Unasked(
                 "deny", "legation", f"it could not be judged ({error.code})", self._unasked == "stop"
             )
         if found.grant is not None:
-            return Unasked("allow", found.rule, "a grant lets it pass")
-        return Unasked(found.policy, found.rule, found.reason, ends)
+            return Unasked("allow", found.policy_rule, "a grant lets it pass")
+        return Unasked(found.action, found.policy_rule, found.reason, ends)
 
     def _request(self, ask: Ask) -> DoorRequest:
         return DoorRequest(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from legation.approvals.policies import off_loop
 from legation.approvals.policy.load import load_text
 from legation.approvals.policy.rules import PolicySet, RuleStep
@@ -67,20 +69,10 @@ async def explain_policy(call: Call, body: DecideBody) -> Explained:
     agent = _agent(call, body.agent)
     await limit_caller(call, "explain", EXPLANATIONS)
     question = await question_of(call, body, agent)
-    considered = await call.services.door.consider(question)
+    preview = await call.services.door.preview(question)
     policies, facts = call.services.policies.current, await prepare(question.action, question.facts)
     steps = await off_loop(policies.explain, question.action, facts)
-    return Explained(
-        action=considered.policy,
-        policy_rule=considered.rule,
-        policy_version=considered.version,
-        reason=considered.reason,
-        message=considered.message,
-        injection_risk=considered.injection_risk,
-        grant=considered.grant,
-        limit=considered.limit,
-        steps=[_explained(step) for step in steps],
-    )
+    return Explained(**msgspec.structs.asdict(preview), steps=[_explained(step) for step in steps])
 
 
 @routes.post("/v1/policy/replay", access=needs("read"), errors=(Forbidden, RateLimited, TimedOut))

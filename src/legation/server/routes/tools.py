@@ -92,17 +92,7 @@ async def decide(call: Call, body: DecideBody) -> Considered:
     The tool may be one that Legation does not call itself; of one that it does, kind and folder are known."""
     agent = agent_of(call.principal, body.agent)
     await limit_caller(call, "decide", DECISIONS)
-    considered = await call.services.door.consider(await question_of(call, body, agent))
-    return Considered(
-        action=considered.policy,
-        policy_rule=considered.rule,
-        policy_version=considered.version,
-        reason=considered.reason,
-        message=considered.message,
-        injection_risk=considered.injection_risk,
-        grant=considered.grant,
-        limit=considered.limit,
-    )
+    return await call.services.door.preview(await question_of(call, body, agent))
 
 
 async def question_of(call: Call, body: DecideBody, agent: str) -> DoorRequest:

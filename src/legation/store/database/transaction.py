@@ -91,6 +91,11 @@ def only(rows: Rows) -> Row | None:
     return rows[0] if rows else None
 
 
+def rows(statement: Statement) -> Transaction[Rows]:
+    """Run one statement as a transaction of its own: `await database.read(rows, SQL.due(now=now))`."""
+    return (yield statement)
+
+
 def page_of(rows: Rows, limit: int, read: Callable[[Row], T], key: Callable[[T], str]) -> Page[T]:
     """A part of a list, of `limit + 1` rows: the one too many tells whether there is another part. `key` is what the rows
     are ordered by."""
