@@ -8,6 +8,14 @@
 INV-1  Only `pending` can be answered, and only once: the first answer stands.
 INV-2  Only `approved` can be consumed, and only once; what was consumed never changes again.
 INV-3  Every other end is a refusal. Silence is one.
+
+Who may decide it:
+
+INV-R1  Nobody without the scope `approve` and a level of 1 at least.
+INV-R2  What needs a person, from the start or by escalation, only a person's credential decides (level 2).
+INV-R3  Nobody decides its own: not the credential that asked, not the agent that would act.
+INV-R4  Where the rule names reviewers, a person decides only as one of them.
+INV-R5  While a supervisor holds a claim, other supervisors wait. A person never does.
 """
 
 from __future__ import annotations
@@ -144,7 +152,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resolved_by(self) -> str | None:
-        """From the credential, never from what a caller wrote."""
+        # From the credential, never from what a caller wrote.
         return None if self.resolver is None else f"{self.resolver_kind}:{self.resolver}"
 
     @property
@@ -153,11 +161,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         return self.resolver_user if self.resolver_level == 2 else None
 
     def status_at(self, now_ms: int) -> ApprovalState:
-        """What it is although nobody has written it down yet."""
-        open_still = (
-            self.status in (ApprovalState.PENDING, ApprovalState.APPROVED) and self.consumed_at is None
-        )
-        return ApprovalState.EXPIRED if open_still and self.expires_at <= now_ms else self.status
+        """Tell the state at a moment: it is expired although nobody has written that down yet."""
+        is_over = self.expires_at <= now_ms and self.consumed_at is None
+        return ApprovalState.EXPIRED if is_over and TRANSITIONS[self.status] else self.status
 
 
 _COLUMNS: Final = tuple(name for name in Approval.__struct_fields__ if name != "reason")
@@ -175,7 +181,7 @@ def read(row: Row) -> Approval:
 
 
 def moved(approval: Approval, change: ApprovalChange, now_ms: int) -> ApprovalState:
-    """The state after a change; `AlreadyAnswered` where the table has no way."""
+    """Return the state after a change; `AlreadyAnswered` where the table has no way."""
     to = TRANSITIONS[approval.status].get(change) if approval.consumed_at is None else None
     overdue = approval.expires_at <= now_ms and change not in _ENDS
     if to is None or overdue:
@@ -188,7 +194,8 @@ def moved(approval: Approval, change: ApprovalChange, now_ms: int) -> ApprovalSt
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. `id` and `trace_id` are made outside the transaction: `new_approval_id`, `new_trace_id`."""
+    """A call that is to be asked about. `id` and `trace_id` are made outside the transaction: `new_approval_id`,
+    `new_trace_id`."""
 
     id: str
     trace_id: str
@@ -238,7 +245,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`claim` is the caller's word on who it is, kept as that and never believed."""
+    """Yes or no to an approval. `claim` is the caller's word on who it is, kept as that and never believed."""
 
     approve: bool
     reasoning: str | None = None
@@ -277,16 +284,8 @@ def label(principal: Principal) -> str:
     return f"{principal.kind}:{principal.id}"
 
 
-# Who may decide an approval.
-#
-# INV-1  Nobody without the scope `approve` and a level of 1 at least.
-# INV-2  What needs a person, from the start or by escalation, only a person's credential decides (level 2).
-# INV-3  Nobody decides its own: not the credential that asked, not the agent that would act.
-# INV-4  Where the rule names reviewers, a person decides only as one of them.
-# INV-5  While a supervisor holds a claim, other supervisors wait. A person never does.
-
-
 def may_decide(approval: Approval, principal: Principal) -> None:
+    """Refuse whoever may not answer it."""
     may_judge(approval, principal)
     if approval.needs == "person" and principal.level < 2:
         raise Forbidden(
@@ -296,7 +295,7 @@ def may_decide(approval: Approval, principal: Principal) -> None:
 
 
 def may_judge(approval: Approval, principal: Principal) -> None:
-    """Have a say at all, be it that somebody else decides."""
+    """Refuse whoever has no say at all, be it that somebody else decides."""
     if principal.level < 1 or "approve" not in principal.scopes:
         raise Forbidden(
             f"cannot decide approval {approval.id} with this credential: it may not approve; use a supervisor's or "
@@ -311,7 +310,7 @@ def may_judge(approval: Approval, principal: Principal) -> None:
 
 
 def must_review(approval: Approval, principal: Principal, called: Iterable[str]) -> None:
-    """`called`: the names by which the person may be meant, besides the credential itself."""
+    """Refuse who is no reviewer. `called`: the names by which the person may be meant, besides the credential itself."""
     wanted = {name.casefold() for name in approval.reviewers}
     if wanted.isdisjoint({label(principal), *(name.casefold() for name in called)}):
         raise Forbidden(
@@ -337,8 +336,6 @@ def held(approval: Approval) -> Conflict:
     )
 
 
-# The patterns that people send: Go's `filepath.Match`, as policies have it; a malformed one is refused.
-
 LONGEST_PATTERN: Final = 256  # characters of a pattern
 
 # The grammar of well-formed ones without control characters, which no name has, for those who read our OpenAPI
@@ -359,7 +356,7 @@ GlobText = Annotated[
 
 
 class Glob:
-    """`Glob("filesystem.*").matches("filesystem.read_file")`."""
+    """A pattern that people send: Go's `filepath.Match`, as policies have it; a malformed one is refused."""
 
     __slots__ = ("_matches", "text")
 

@@ -75,34 +75,34 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
 
     def covers(self, action: Action, session: str | None, facts: Facts) -> bool:
-        """A grant of a session's for every tool of some kinds is for its folder: whoever lets an agent edit there has
-        not let it edit its own settings, or a key that lies in a home."""
+        """Tell whether it lets this call pass."""
+        # A grant of a session's for every tool of some kinds is for its folder: whoever lets an agent edit there has not let
+        # it edit its own settings, or a key that lies in a home.
+        return self._names(action, session) and (
+            not self._is_for_all or self.kinds is None or self._is_at_home(action, facts)
+        )
+
+    def _is_at_home(self, action: Action, facts: Facts) -> bool:
+        """Tell whether all that it touches is in the folder, as far as anybody can know."""
+        # A command reaches what it likes, whatever the agent calls the call.
+        runs = action.command is not None and "execute" not in (self.kinds or ())
+        return not runs and not action.unclear and _is_inside(action, facts)
+
+    def covers_always(self, action: Action, session: str | None) -> bool:
+        """Tell whether it covers the tool whatever its arguments: what an agent does unasked once it was told `always`."""
+        return self._names(action, session) and (self.kinds is None or not self._is_for_all)
+
+    def _names(self, action: Action, session: str | None) -> bool:
         return (
             self.session_id in (None, session)
             and Glob(self.agent).matches(action.agent)
             and (self._is_for_all or Glob(self.tools).matches(action.tool))
             and (self.kinds is None or action.kind in self.kinds)
-            and (not self._is_for_all or self.kinds is None or self._is_at_home(action, facts))
-        )
-
-    def _is_at_home(self, action: Action, facts: Facts) -> bool:
-        """All that it touches is in the folder, as far as anybody can tell; a command reaches what it likes, whatever
-        the agent calls the call."""
-        runs = action.command is not None and "execute" not in (self.kinds or ())
-        return not runs and not action.unclear and _is_inside(action, facts)
-
-    def covers_always(self, action: Action, session: str | None) -> bool:
-        """The tool, whatever its arguments: what an agent does unasked once it was told `always`."""
-        return (
-            self.session_id in (None, session)
-            and Glob(self.agent).matches(action.agent)
-            and (self._is_for_all or Glob(self.tools).matches(action.tool))
-            and (self.kinds is None or (action.kind in self.kinds and not self._is_for_all))
         )
 
     @property
     def _is_for_all(self) -> bool:
-        """Of one session a star is every tool: elsewhere, as in Go, it stops at a slash."""
+        # Of one session a star is every tool: elsewhere, as in Go, it stops at a slash.
         return self.session_id is not None and self.tools == ALL_TOOLS
 
     def is_live(self, now_ms: int) -> bool:
@@ -133,13 +133,15 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrantService:
+    """Gives and revokes grants."""
+
     def __init__(self, database: Database, sealer: Sealer, clock: Clock, *, most_ms: int = MOST_MS) -> None:
         self._content = ContentStore(database, sealer, clock)
         self._most_ms = most_ms
 
     @property
     def longest(self) -> int:
-        """Seconds."""
+        """The longest duration, in seconds."""
         return self._most_ms // 1000
 
     def give(
@@ -173,21 +175,21 @@ class GrantService:
 
     def revoke(self, principal: Principal, grant: str, now_ms: int) -> Transaction[Grant]:
         must_be_person(principal, "revoke")
-        rows = yield _SQL.revoke(workspace=principal.workspace, id=grant, now=now_ms, by=label(principal))
-        if rows:
-            yield from record(principal, "grant.revoked", grant, {}, now_ms)
-            return _read(rows[0])
+        if (revoked := (yield from self.withdraw(principal, grant, now_ms))) is not None:
+            return revoked
         yield from get(principal.workspace, grant)
         raise Conflict("cannot revoke the grant: it is revoked already")
 
-    def withdraw(self, principal: Principal, grant: str, now_ms: int) -> Transaction[None]:
-        """Of a session's mode that was left, by whoever may leave it. One that counts no more is no error."""
+    def withdraw(self, principal: Principal, grant: str, now_ms: int) -> Transaction[Grant | None]:
+        """Revoke the grant of a session's mode that was left, by whoever may leave it. One that counts no more is no error."""
         rows = yield _SQL.revoke(workspace=principal.workspace, id=grant, now=now_ms, by=label(principal))
-        if rows:
-            yield from record(principal, "grant.revoked", grant, {}, now_ms)
+        if not rows:
+            return None
+        yield from record(principal, "grant.revoked", grant, {}, now_ms)
+        return _read(rows[0])
 
     def end_session(self, principal: Principal, session: str, now_ms: int) -> Transaction[list[Grant]]:
-        """The session is over, and with it what was granted to it alone."""
+        """Revoke what was granted to a session alone, now that it is over."""
         rows = yield _SQL.end_session(
             workspace=principal.workspace, session=session, now=now_ms, by=label(principal)
         )
@@ -200,7 +202,7 @@ class GrantService:
         return str(jsontext.read(pages[0].plain)) if pages else None
 
     async def views(self, workspace: str, grants: Sequence[Grant], now_ms: int) -> list[GrantView]:
-        """With why they were given."""
+        """Show them with why they were given."""
         return [grant.view(await self.reason(workspace, grant.id), now_ms) for grant in grants]
 
     def _lasting_ms(self, new: NewGrant) -> int:
@@ -226,12 +228,12 @@ def live(workspace: str, now_ms: int) -> Transaction[list[Grant]]:
 
 
 def live_for(workspace: str, session: str | None, now_ms: int) -> Transaction[list[Grant]]:
-    """Those of no session, and of this one."""
+    """List those of no session, and of this one."""
     return [_read(row) for row in (yield _SQL.live_for(workspace=workspace, session=session, now=now_ms))]
 
 
 def ids_in(workspaces: Iterable[str], now_ms: int) -> Transaction[dict[str, dict[str, str | None]]]:
-    """What counts in some workspaces: by workspace and id, whose session it is alone."""
+    """List what counts in some workspaces: by workspace and id, whose session it is alone."""
     named = msgspec.json.encode(sorted(workspaces)).decode()
     found: dict[str, dict[str, str | None]] = {}
     for row in (yield _SQL.live_ids(workspaces=named, now=now_ms)):
@@ -242,8 +244,8 @@ def ids_in(workspaces: Iterable[str], now_ms: int) -> Transaction[dict[str, dict
 def matching(
     workspace: str, action: Action, now_ms: int, session: str | None, facts: Facts, *, always: bool = False
 ) -> Transaction[Grant | None]:
-    """The first given that covers the action, if any does, by somebody who could still give it; with `always` the tool
-    whatever its arguments."""
+    """Find the first given that covers the action, by somebody who could still give it; with `always` the tool whatever
+    its arguments."""
     for grant in (yield from live_for(workspace, session, now_ms)):
         covers = grant.covers(action, session, facts)
         if covers and (not always or grant.covers_always(action, session)) and (yield from _stands(grant)):
@@ -252,7 +254,7 @@ def matching(
 
 
 def _stands(grant: Grant) -> Transaction[bool]:
-    """A grant is a person's word: it goes with the person's right to give it."""
+    # A grant is a person's word: it goes with the person's right to give it.
     if grant.granted_user is None:
         return True
     giver = yield from standing(grant.granted_user, grant.workspace_id)
@@ -260,7 +262,7 @@ def _stands(grant: Grant) -> Transaction[bool]:
 
 
 def _is_inside(action: Action, facts: Facts) -> bool:
-    """Whether all that it touches lies in the folder where the agent works, whatever links there are."""
+    """Tell whether all that it touches lies in the folder where the agent works, whatever links there are."""
     root = facts.root("$WORKSPACE") if facts.workspace is not None else None
     places = [facts.absolute(path) for path in action.paths]
     return (
@@ -271,7 +273,7 @@ def _is_inside(action: Action, facts: Facts) -> bool:
 
 
 def active_for(workspace: str, agent: str, session: str | None, now_ms: int) -> Transaction[list[Grant]]:
-    """Those that say anything about an agent in a session: the context of an approval."""
+    """List those that say anything about an agent in a session: the context of an approval."""
     grants = yield from live_for(workspace, session, now_ms)
     return [grant for grant in grants if Glob(grant.agent).matches(agent)]
 
@@ -284,14 +286,14 @@ def get(workspace: str, grant: str) -> Transaction[Grant]:
 
 
 def page(workspace: str, limit: int = 100, after: str | None = None) -> Transaction[Page[Grant]]:
-    """Every one on record, ended or not, the newest first."""
+    """List every one on record, ended or not, the newest first."""
     limit = max(1, min(limit, MOST))
     rows = yield _SQL.page(workspace=workspace, after=after or _LAST, limit=limit + 1)
     return page_of(rows, limit, _read, lambda grant: grant.id)
 
 
 def go_duration_ms(text: str) -> int:
-    """Of a duration as Go's `time.ParseDuration` reads it: `30m`, `1h30m`, `1.5h`; whole milliseconds of it."""
+    """Read a duration as Go's `time.ParseDuration` does: `30m`, `1h30m`, `1.5h`; whole milliseconds of it."""
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     parts = list(_PART.finditer(rest))
     if not parts or "".join(part[0] for part in parts) != rest:
@@ -306,7 +308,7 @@ def new_grant_id(now_ms: int) -> str:
 
 
 def exactly(name: str) -> str:
-    """The pattern that matches this name alone."""
+    """Make the pattern that matches this name alone."""
     return re.sub(r"([\\*?\[])", r"\\\1", name)
 
 
@@ -322,9 +324,6 @@ def _read(row: Row) -> Grant:
     return Grant(**values)
 
 
-# `always`, said to one approval of a session: this one, and a grant for the same tool there, also for what waits.
-
-
 async def allow_always(
     queue: ApprovalQueue,
     grants: GrantService,
@@ -333,8 +332,8 @@ async def allow_always(
     session: str,
     answer: ApprovalAnswer,
 ) -> None:
-    """It takes a person. What waits there already is not answered here: whoever waits for it asks anew whether the
-    grant lets it pass (`wait.py`)."""
+    """Approve a call of a session, and give a grant for the same tool there. It takes a person."""
+    # What waits there already is not answered here: whoever waits for it asks anew whether the grant lets it pass.
     must_be_person(by, "give")
 
     def work(now_ms: int) -> Transaction[Approval]:

@@ -34,12 +34,12 @@ MediaType: TypeAlias = Literal[
 
 
 def is_isolated(principal: Principal, settings: Settings) -> bool:
-    """Whether content is hidden from it. From a person who may decide it never is."""
+    """Tell whether content is hidden from it. From a person who may decide it never is."""
     return principal.level < 2 and not settings.expose_content
 
 
 def hide(params: Mapping[str, object]) -> dict[str, object]:
-    """The same members; for each content its length in bytes, its SHA-256 and its type."""
+    """Put for each content its length in bytes, its SHA-256 and its type; the members stay."""
     return _members(params, 0)
 
 
@@ -61,14 +61,13 @@ def _value(value: object, depth: int) -> object:
 
 
 def _name(key: str) -> str:
-    """Of a member: a text can be hidden there as well."""
+    # The name of a member: a text can be hidden there as well.
     data = _bytes(key)
     return key if len(data) <= LONGEST_TEXT else f"{_HIDDEN_NAME}{hashlib.sha256(data).hexdigest()}"
 
 
 def _metadata(value: object) -> dict[str, object]:
-    """Of a text its UTF-8; of anything else its JSON."""
-    data = _bytes(value) if isinstance(value, str) else jsontext.write(value)
+    data = _bytes(value) if isinstance(value, str) else jsontext.write(value)  # UTF-8, or JSON
     return {
         "content_length": len(data),
         "content_sha256": hashlib.sha256(data).hexdigest(),
@@ -77,8 +76,8 @@ def _metadata(value: object) -> dict[str, object]:
 
 
 def restored(edited: Mapping[str, object], params: Mapping[str, object]) -> dict[str, object]:
-    """The arguments that somebody means who was shown `hide(params)` and changed some of it: content that was hidden is
-    as it was. `InvalidParams` where a stand-in is missing, changed, or in another place, be it within a text."""
+    """Make the arguments that somebody means who was shown `hide(params)` and changed some of it: content that was hidden
+    is as it was. `InvalidParams` where a stand-in is missing, changed, or in another place, be it within a text."""
     return _restored_members(edited, params, 0, "$", frozenset(_stand_ins(hide(params))))
 
 
@@ -131,7 +130,7 @@ def _kept(edited: object, value: object, at: str) -> object:
 
 
 def _is_hidden(value: object, depth: int, key: str = "") -> bool:
-    """As `_members` and `_value` have it."""
+    # As `_members` and `_value` have it.
     if key.casefold() in CONTENT_KEYS:
         return True
     if isinstance(value, str):
@@ -155,7 +154,7 @@ def _is_or_holds_hidden(value: object, depth: int) -> bool:
 
 
 def _stand_ins(shown: object) -> Iterator[str]:
-    """The digests in what is shown."""
+    """List the digests in what is shown."""
     if isinstance(shown, Mapping):
         if shown.keys() == _METADATA:
             yield str(shown["content_sha256"])
@@ -170,7 +169,7 @@ def _stand_ins(shown: object) -> Iterator[str]:
 
 
 def _must_be_plain(value: object, at: str, known: frozenset[str], depth: int = 0) -> None:
-    """Neither a stand-in, nor any part of one within a text."""
+    """Refuse a stand-in, and any part of one within a text."""
     if depth > DEEPEST:
         raise _misplaced(at)
     if isinstance(value, str):

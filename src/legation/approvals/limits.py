@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -36,6 +36,8 @@ from legation.wire.action import Action
 MINUTE_MS: Final = 60_000
 DAY_MS: Final = 86_400_000
 KEPT_MS: Final = 7 * DAY_MS  # a day's sum after its day: a clock that ran ahead and is set right finds it
+MOST_OF_ONE: Final = 500  # different calls that are remembered of one agent
+MOST: Final = 40_000  # calls that are remembered of all agents, equal ones too: some 10 MB
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _BILLION: Final = 9  # digits
 
@@ -47,7 +49,8 @@ _RULES: Final[dict[LimitName, str]] = {
     "pending": "pending",
 }
 
-Covering = Sequence[tuple[str, PolicyLimits]]
+_Calls: TypeAlias = dict[bytes, Window]  # by call and loop, the one used longest ago first
+Covering: TypeAlias = Sequence[tuple[str, PolicyLimits]]
 """The limits of every policy that covers an agent, by the policy's name: `PolicySet.limits`."""
 
 
@@ -67,7 +70,7 @@ class LimitHit(msgspec.Struct, frozen=True):
 def take(
     workspace: str, agent: str, limits: Covering, action: Action, now_ms: int
 ) -> Transaction[LimitHit | None]:
-    """Counts this attempt, unless a limit refuses it. Amounts are looked at and not added."""
+    """Count this attempt, unless a limit refuses it. Amounts are looked at and not added."""
     looks = yield from _looks(workspace, agent, counted_by(limits, action), now_ms)
     hit = worst([look.hit for look in looks])
     for look in looks:
@@ -80,7 +83,7 @@ def take(
 def charge(
     workspace: str, agent: str, limits: Covering, action: Action, now_ms: int
 ) -> Transaction[LimitHit | None]:
-    """Adds what the action spends, all sums or none; right before the effect."""
+    """Add what the action spends, all sums or none; right before the effect."""
     looks = yield from _looks(workspace, agent, list(_sums(limits, action)), now_ms)
     hit = worst([look.hit for look in looks])
     for look in looks:
@@ -92,18 +95,18 @@ def charge(
 def peek(
     workspace: str, agent: str, limits: Covering, action: Action, now_ms: int
 ) -> Transaction[LimitHit | None]:
-    """What `take` would say; nothing is counted."""
+    """Tell what `take` would say; nothing is counted."""
     looks = yield from _looks(workspace, agent, counted_by(limits, action), now_ms)
     return worst([look.hit for look in looks])
 
 
 def forget(now_ms: int) -> Transaction[int]:
-    """Counters whose time is over; call again while it is `counters.FORGET_BATCH` of them."""
+    """Delete counters whose time is over; call again while it is `counters.FORGET_BATCH` of them."""
     return (yield from counters.forget(now_ms))
 
 
 def worst(hits: Sequence[LimitHit | None]) -> LimitHit | None:
-    """The one that holds longest, so that whoever comes again after its time is not refused by the next."""
+    """Choose the one that holds longest, so that whoever comes again after its time is not refused by the next."""
     found = [hit for hit in hits if hit is not None]
     return max(found, key=_duration, default=None)
 
@@ -114,7 +117,7 @@ def _duration(hit: LimitHit) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What a counter says to one more call."""
+    """The word of a counter on one more call."""
 
     kind: LimitName
     policy: str
@@ -138,7 +141,7 @@ def _looks(workspace: str, agent: str, wanted: Sequence[_Counter], now_ms: int) 
 
 
 def counted_by(limits: Covering, action: Action) -> list[_Counter]:
-    """All that have a say in this action."""
+    """List all that have a say in this action."""
     found: list[_Counter] = []
     for policy, each in limits:
         if each.max_per_minute is not None:
@@ -149,7 +152,7 @@ def counted_by(limits: Covering, action: Action) -> list[_Counter]:
 
 
 def _sums(limits: Covering, action: Action) -> Iterator[_Counter]:
-    """One for each sum, also where a policy limits the same one twice: then the lower limit counts."""
+    """List one for each sum, also where a policy limits the same one twice: then the lower limit counts."""
     for policy, each in limits:
         found: dict[tuple[str, str], _Sum] = {}
         for spend in sorted(each.spend, key=lambda one: one.limit, reverse=True):
@@ -254,14 +257,14 @@ class _Untold:
 
 @lru_cache(maxsize=1024)
 def sum_name(spend: Spend) -> str:
-    """Of what it is a sum; short however long the policy's words are. The limit is no part of it."""
+    """Name a sum; short however long the policy's words are. The limit is no part of it."""
     tools = None if spend.tools is None else sorted(set(spend.tools.globs))
     of = msgspec.json.encode((spend.field.removeprefix("params."), tools))
     return hashlib.sha256(of).hexdigest()[:32]
 
 
 def billionths(amount: float) -> int:
-    """Of the decimal number that was written, not of the binary one that stands for it."""
+    # Of the decimal number that was written, not of the binary one that stands for it.
     whole = int(Decimal(repr(amount)).scaleb(_BILLION).to_integral_value(ROUND_HALF_EVEN))
     return whole if whole or amount <= 0 else 1
 
@@ -270,23 +273,16 @@ def calls(count: int) -> str:
     return "1 call" if count == 1 else f"{count} calls"
 
 
-# Loops: the same call again and again.
-#
-# In memory, because a loop is a matter of seconds and a restart ends it anyway.
-#
-# INV-O1  The `same`-th equal call `within` the time is a hit, and so is each one after it until the agent pauses:
-#         calls that were refused are noted like others.
-# INV-O2  Memory is bounded whatever agents do. What was used longest ago is dropped, of an agent that makes too many
-#         different calls its own first: it cannot push out what is known of the others.
-
-MOST_OF_ONE: Final = 500  # different calls that are remembered of one agent
-MOST: Final = 40_000  # calls that are remembered of all agents, equal ones too: some 10 MB
-
-_Calls = dict[bytes, Window]  # by call and loop, the one used longest ago first
-
-
 class Loops:
-    """The loops of one server. `key` says whose call it is: workspace and agent, or session."""
+    """The same call again and again, at one server. `key` says whose call it is: workspace and agent, or session.
+
+    In memory, because a loop is a matter of seconds and a restart ends it anyway.
+
+    INV-O1  The `same`-th equal call `within` the time is a hit, and so is each one after it until the agent pauses:
+            calls that were refused are noted like others.
+    INV-O2  Memory is bounded whatever agents do. What was used longest ago is dropped, of an agent that makes too many
+            different calls its own first: it cannot push out what is known of the others.
+    """
 
     def __init__(self, clock: Clock, *, most: int = MOST, most_of_one: int = MOST_OF_ONE) -> None:
         self._clock = clock
@@ -296,13 +292,12 @@ class Loops:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many calls are remembered."""
         return self._count
 
     def repeated(
         self, key: tuple[str, ...], digest: str, limits: Covering, *, note: bool = True
     ) -> LimitHit | None:
-        """Notes the call, unless it is only asked what would happen."""
+        """Note the call, unless it is only asked what would happen."""
         now = round(self._clock.monotonic() * 1000)
         # Each once, with the first policy that has it: two policies with the same loop must not note a call twice.
         loops: dict[Loop, str] = {}
@@ -345,5 +340,5 @@ class Loops:
 
 
 def _name(*parts: str) -> bytes:
-    """Short, however long the names are that agents give themselves."""
+    # Short, however long the names are that agents give themselves.
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()

@@ -39,16 +39,13 @@ _LAST: Final = "~"  # after every id
 
 _SQL: Final = Queries("approvals")
 _TRACES: Final = Queries("traces")
-_OPEN: Final = (
-    ApprovalState.PENDING,
-    ApprovalState.APPROVED,
-    ApprovalState.DENIED,
-)  # or answered: nothing ended without a word
+# Open or answered: none ended without a word.
+_OPEN: Final = (ApprovalState.PENDING, ApprovalState.APPROVED, ApprovalState.DENIED)
 _STATUSES: Final = frozenset(get_args(ApprovalStatus))
 
 
 class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """`status` None is every status. A word that is no status, and a malformed pattern, are refused."""
+    """The approvals that are wanted. `status` None is every status; a word that is no status, and a malformed pattern, are refused."""
 
     status: str | None = None
     tool: str | None = None
@@ -66,7 +63,7 @@ class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
 def page(
     workspace: str, wanted: ApprovalFilter, now_ms: int, limit: int = 100, after: str | None = None
 ) -> Transaction[Page[Approval]]:
-    """`after` is `next` of the page before."""
+    """List a page; `after` is `next` of the page before."""
     limit = max(1, min(limit, MOST))
     tools = None
     if wanted.tool is not None:
@@ -86,7 +83,7 @@ def page(
 async def views(
     database: Database, sealer: Sealer, workspace: str, approvals: Iterable[Approval], now_ms: int
 ) -> list[ApprovalView]:
-    """With their arguments opened; whoever shows them to a supervisor hides content first where that is set."""
+    """Show approvals with their arguments opened; whoever shows them to a supervisor hides content first where that is set."""
     listed = list(approvals)
     people = [person for approval in listed if (person := approval.person) is not None]
     rows, names, reasons = await database.read(_said, workspace, listed, people)
@@ -106,7 +103,7 @@ async def views(
 async def detail(
     database: Database, sealer: Sealer, workspace: str, approval_id: str, now_ms: int
 ) -> ApprovalDetail:
-    """One, with what its agent did besides, and what was granted to it. Arguments are opened, as in `views`."""
+    """Show one, with what its agent did besides, and what was granted to it. Arguments are opened, as in `views`."""
     approval, recent, active = await database.read(_context, workspace, approval_id, now_ms)
     (shown,) = await views(database, sealer, workspace, [approval], now_ms)
     members = {name: getattr(shown, name) for name in shown.__struct_fields__}
@@ -153,7 +150,7 @@ def _context(
 
 
 def _writable(params: Mapping[str, object]) -> Mapping[str, object]:
-    """An agent can send half of a character (a lone surrogate), and no list may fail for that: `?` stands for it."""
+    # An agent can send half of a character (a lone surrogate), and no list may fail for that: `?` stands for it.
     try:
         msgspec.json.encode(params)
     except UnicodeEncodeError:
@@ -166,7 +163,7 @@ def _writable(params: Mapping[str, object]) -> Mapping[str, object]:
 def _said(
     workspace: str, approvals: list[Approval], people: list[str]
 ) -> Transaction[tuple[Rows, dict[str, str], dict[tuple[str, str], str | None]]]:
-    """The sealed arguments, the names of people, and why those that ended without an answer did."""
+    """Read the sealed arguments, the names of people, and why those that ended without an answer did."""
     rows = yield from contents_of(workspace, [approval.trace_id for approval in approvals], ["params"])
     names = yield from names_of(people)
     ended = [approval.trace_id for approval in approvals if approval.status not in _OPEN]

@@ -1,4 +1,8 @@
-"""The policies in force: the owner's file or folder, followed as it changes, else the starter `careful`."""
+"""The policies in force: the owner's file or folder, followed as it changes, else the starter `careful`.
+
+INV-P5  There is always a set that was good. An edit that is not keeps the old one in force and is reported once,
+        with the words of `load`; so is a file, or a folder's last file, that went away.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from legation.approvals.policy.document import Problems
 from legation.approvals.policy.facts import Facts
@@ -18,23 +22,84 @@ from legation.clock import Clock
 from legation.errors import ConfigInvalid
 from legation.wire.action import Action
 
-# Policies that follow their files.
-#
-# INV-P5  There is always a set that was good. An edit that is not keeps the old one in force and is reported once,
-#         with the words of `load`; so is a file, or a folder's last file, that went away.
-#
-# A change counts when the files have been the same in two looks: half a rulebook may well be a valid one.
-
+STARTER: Final = "careful"
 INTERVAL: Final = 1.0  # seconds between looks: the owner's, who waits for two of them after an edit
 
-Signature = tuple[tuple[str, tuple[int, ...] | None], ...]
+logger = logging.getLogger("legation.policy")
+
+T = TypeVar("T")
+Signature: TypeAlias = tuple[tuple[str, tuple[int, ...] | None], ...]
+
+# A decision looks at the disk, which may be slow or far away: never on the loop that serves everybody, and not in the
+# threads that others need.
+_JUDGES: Final = ThreadPoolExecutor(4, "legation-judge")
+
+
+async def off_loop(work: Callable[..., T], *args: object) -> T:
+    """Run what looks at where paths lead."""
+    return await asyncio.get_running_loop().run_in_executor(_JUDGES, work, *args)
+
+
+async def evaluate(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
+    """Find the verdict, and the facts that it was found with: grants are asked with those, without another look."""
+    if action.command is not None:  # else there are no lines to read
+        facts = await prepare(action, facts)
+    seen = facts.once()
+    return await off_loop(_judge, policies, action, seen), seen
+
+
+def _judge(policies: PolicySet, action: Action, seen: Facts) -> Verdict:
+    verdict = policies.decide(action, seen)
+    if verdict.action in ("supervisor", "human_approval"):  # grants ask for it, and the loop must not look
+        if seen.workspace is not None:
+            seen.root("$WORKSPACE")
+        seen.places(action.paths)
+    return verdict
+
+
+class Policies:
+    """The set in force; ConfigInvalid where the first one is not good: a server without its rules does not start."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._listeners: list[Callable[[PolicySet], None]] = []
+        self.problem: str | None = None  # why the newest edit is not in force
+        self.source = str(path) if path else f"starter {STARTER}"
+        self._watcher = (
+            PolicyWatcher(path, on_change=self._on_change, on_problem=self._on_problem) if path else None
+        )
+        self.current: PolicySet = (
+            self._watcher.current if self._watcher else load_text(starter(STARTER).text, STARTER)
+        )
+
+    def on_change(self, listener: Callable[[PolicySet], None]) -> None:
+        self._listeners.append(listener)
+
+    async def follow(self, clock: Clock) -> None:
+        """Follow the files until it is cancelled."""
+        if self._watcher is not None:
+            await self._watcher.run(clock)
+
+    def poll(self) -> bool:
+        """Look now; tell whether the set in force is another than before."""
+        return self._watcher is not None and self._watcher.poll()
+
+    def _on_change(self, policies: PolicySet) -> None:
+        self.problem, self.current = None, policies
+        logger.warning("policies changed: version %s is in force", policies.version[:12])
+        for listener in self._listeners:
+            listener(policies)
+
+    def _on_problem(self, error: ConfigInvalid) -> None:
+        self.problem = error.message
+        logger.error("policies stay as they were: %s", error.message)
 
 
 class PolicyWatcher:
-    """Raises ConfigInvalid where the first set is not good.
+    """Policies that follow their files; ConfigInvalid where the first set is not good.
 
     `on_change` gets each new set, and the old one when a broken edit was taken back; `on_problem` gets what is
-    wrong. Both are called from `poll`, or by `run` on its loop.
+    wrong. Both are called from `poll`, or by `run` on its loop. A change counts when the files have been the same in two
+    looks: half a rulebook may well be a valid one.
     """
 
     def __init__(
@@ -51,14 +116,14 @@ class PolicyWatcher:
         self.current = load(path)
 
     async def run(self, clock: Clock) -> None:
-        """Until it is cancelled."""
+        """Look again and again, until it is cancelled."""
         while True:
             await clock.sleep(INTERVAL)
             found = await asyncio.to_thread(self._look)  # a large set takes its time
             self._take(found)
 
     def poll(self) -> bool:
-        """Look now; whether the set in force is another than before."""
+        """Look now; tell whether the set in force is another than before."""
         before = self.current
         self._take(self._look())
         return self.current is not before
@@ -93,7 +158,7 @@ class PolicyWatcher:
 
 
 def signature(path: Path) -> Signature:
-    """Another one whenever a file was written, replaced, linked elsewhere, added or removed."""
+    """Make another one whenever a file was written, replaced, linked elsewhere, added or removed."""
     return tuple((str(file), _stat(file)) for file in [path, *files_of(path, Problems())])
 
 
@@ -103,73 +168,3 @@ def _stat(file: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev, found.st_mode)
-
-
-STARTER: Final = "careful"
-
-logger = logging.getLogger("legation.policy")
-
-T = TypeVar("T")
-
-# A decision looks at the disk, which may be slow or far away: never on the loop that serves everybody, and not in the
-# threads that others need.
-_JUDGES: Final = ThreadPoolExecutor(4, "legation-judge")
-
-
-async def off_loop(work: Callable[..., T], *args: object) -> T:
-    """For what looks at where paths lead."""
-    return await asyncio.get_running_loop().run_in_executor(_JUDGES, work, *args)
-
-
-async def evaluate(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
-    """The verdict, and the facts that it was found with: grants are asked with those, without another look."""
-    if action.command is not None:  # else there are no lines to read
-        facts = await prepare(action, facts)
-    seen = facts.once()
-    return await off_loop(_judge, policies, action, seen), seen
-
-
-def _judge(policies: PolicySet, action: Action, seen: Facts) -> Verdict:
-    verdict = policies.decide(action, seen)
-    if verdict.action in ("supervisor", "human_approval"):  # grants ask for it, and the loop must not look
-        if seen.workspace is not None:
-            seen.root("$WORKSPACE")
-        seen.places(action.paths)
-    return verdict
-
-
-class Policies:
-    """Raises ConfigInvalid where the first set is not good: a server without its rules does not start."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._changed: list[Callable[[PolicySet], None]] = []
-        self.problem: str | None = None  # why the newest edit is not in force
-        self.source = str(path) if path else f"starter {STARTER}"
-        self._watcher = (
-            PolicyWatcher(path, on_change=self._on_change, on_problem=self._on_problem) if path else None
-        )
-        self.current: PolicySet = (
-            self._watcher.current if self._watcher else load_text(starter(STARTER).text, STARTER)
-        )
-
-    def on_change(self, tell: Callable[[PolicySet], None]) -> None:
-        self._changed.append(tell)
-
-    async def follow(self, clock: Clock) -> None:
-        """Until it is cancelled."""
-        if self._watcher is not None:
-            await self._watcher.run(clock)
-
-    def poll(self) -> bool:
-        """Look now; whether the set in force is another than before."""
-        return self._watcher is not None and self._watcher.poll()
-
-    def _on_change(self, policies: PolicySet) -> None:
-        self.problem, self.current = None, policies
-        logger.warning("policies changed: version %s is in force", policies.version[:12])
-        for tell in self._changed:
-            tell(policies)
-
-    def _on_problem(self, error: ConfigInvalid) -> None:
-        self.problem = error.message
-        logger.error("policies stay as they were: %s", error.message)

@@ -1,4 +1,4 @@
-"""What comes to the door, and how it leaves."""
+"""Requests to the door, and their results: in words for the agent, and kept so that they can be asked about again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from legation.approvals.approval import Approval, ApprovalState
 from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.trace.step import Seals, StepKind, TracedCall, contents_of, new_trace_id
 from legation.store.audit import names_of
-from legation.store.database.transaction import Queries, Row, Transaction, only
+from legation.store.database.transaction import Queries, Transaction, only
 from legation.store.secrets.sealing import Sealer
 from legation.wire.action import Action, Sort
 from legation.wire.ask import Decision, Outcome, RuleAction
@@ -48,9 +48,7 @@ class DoorRequest:
     editable: bool = False  # whoever asks can act on other arguments than it asked for
     timeout: float | None = None  # seconds: the asker's own bound on waiting
     only_always: bool = False  # told yes, it asks no more for that tool: it takes a grant for all of that
-    expires_at: int | None = (
-        None  # epoch milliseconds: what was told of its end, and the approval ends no later
-    )
+    expires_at: int | None = None  # epoch milliseconds: as it was told, and the approval ends no later
 
     @property
     def workspace(self) -> str:
@@ -58,11 +56,11 @@ class DoorRequest:
 
     @property
     def granted_session(self) -> str | None:
-        """The session whose own grants it may use."""
+        """Name the session whose own grants it may use."""
         return self.session_id if self.in_session else None
 
     def call(self, approval_id: str | None = None, trace_id: str | None = None) -> TracedCall:
-        """`trace_id`: of an approval with other arguments, which stands in its place."""
+        """Name the call in its trace. `trace_id`: of an approval with other arguments, which stands in its place."""
         return TracedCall(
             trace_id=trace_id or self.trace_id,
             agent=self.action.agent,
@@ -75,8 +73,8 @@ class DoorRequest:
 
     @property
     def loop_key(self) -> tuple[str, ...]:
-        """Whose repetitions count: those of one credential and session. An agent's own credential says of itself which
-        session it is, and could name another one each time: there all count as one."""
+        """Name those whose repetitions count together: one credential and session."""
+        # An agent's own credential says of itself which session it is, and could name another one each time: all are one.
         who = self.principal
         session = (self.session_id or "") if who.agent is None else ""
         return who.workspace, self.action.agent, f"{who.kind}:{who.id}", session
@@ -84,7 +82,7 @@ class DoorRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorResult:
-    """How a request leaves the door. Only `approved` may act, once, and on `action`."""
+    """The result of a request. Only `approved` may act, once, and on `action`."""
 
     outcome: Outcome
     by: str  # `policy`, `grant:grt_...`, or the credential that decided
@@ -122,7 +120,7 @@ class DoorResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReturn:
-    """What became of an effect. `status_code` as HTTP has it: 200, 502 where the tool failed, 504 where it was slow.
+    """The answer of a tool. `status_code` as HTTP has it: 200, 502 where the tool failed, 504 where it was slow.
 
     `result` is a JSON value; `error` is words for the agent, and is sealed as the result is.
     """
@@ -146,7 +144,7 @@ class EffectToken:
 
     @property
     def key(self) -> str:
-        """A caller may bring a trace id along, another workspace's too: one of theirs is not one of ours."""
+        # A caller may bring a trace id along, another workspace's too: one of theirs is not one of ours.
         named = f"{self.workspace}/{self.trace_id}"
         return self.approval_id or hashlib.sha256(named.encode()).hexdigest()[:32]
 
@@ -158,14 +156,12 @@ InjectionSignal: TypeAlias = Callable[[Action], bool]
 """The injection signal: whether what an agent wants to do looks as if somebody else had put it up to it."""
 
 
-# What a policy saw of a call besides its arguments, kept so that another policy can be asked about it later.
-#
-# It is the driver's reading of the call (paths, command, addresses) and where the agent worked. Where a path led on
-# the disk is not in it: that is gone with the moment.
-
-
 class _Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A member that a later release adds is ignored by an older one."""
+    """The part of a call that a policy saw besides its arguments, kept so that another policy can be asked about it later.
+
+    It is the driver's reading of the call (paths, command, addresses) and where the agent worked. Where a path led on
+    the disk is not in it: that is gone with the moment. A member that a later release adds is ignored by an older one.
+    """
 
     paths: tuple[str, ...] = ()
     command: str | None = None
@@ -179,7 +175,7 @@ class _Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def context_of(action: Action, facts: Facts) -> dict[str, object] | None:
-    """A JSON value for the trace; None where there is nothing to keep."""
+    """Make the JSON value for the trace; None where there is nothing to keep."""
     context = _Context(
         paths=action.paths,
         command=action.command,
@@ -202,7 +198,7 @@ def action_of(
     params: Mapping[str, object],
     context: Mapping[str, object] | None,
 ) -> tuple[Action, Facts]:
-    """The call as it was. Its paths are taken as they are named: today's links say nothing about that day's."""
+    """Restore the call as it was. Its paths are taken as they are named: today's links say nothing about that day's."""
     seen = msgspec.convert(context or {}, _Context)
     action = Action(
         agent=agent,
@@ -218,8 +214,6 @@ def action_of(
     facts = Facts(seen.workspace, seen.cwd, seen.home, as_named, seen.declared)
     return action, facts
 
-
-# How an approval ended, in words for whoever waited: who it was, and what it is told.
 
 _ANSWERED: Final = (ApprovalState.APPROVED, ApprovalState.DENIED)
 _WORDS: Final = {
@@ -245,6 +239,8 @@ _SQL: Final = Queries("traces")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
+    """The end of an approval in words for whoever waited: who it was, and what it is told."""
+
     by: str
     reason: str
     message: str | None  # for the agent, where somebody gave one
@@ -253,28 +249,25 @@ class Ending:
 
 
 def why_ended(status: ApprovalState, reason: str | None) -> str | None:
-    """In words, of one that ended without an answer; `reason` is the fixed word of its last step, where that is known."""
+    """Say why one ended without an answer; `reason` is the fixed word of its last step, where that is known."""
     if status in (ApprovalState.PENDING, *_ANSWERED):
         return None
     return _WHY.get(reason or "", _WORDS[status])
 
 
 def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
-    """What the agent is told is the message; where there is none and it was denied, the reason. Both are those of the
-    step that it ended with: what a supervisor said who left it to a person is for that person."""
+    """Put its end into words. The agent is told the message; where there is none and it was denied, the reason."""
     step = StepKind.RESOLVED if approval.status in _ANSWERED else StepKind(approval.status)
-    last = only(
-        (
-            yield _SQL.ending_step(
-                workspace=approval.workspace_id, trace=approval.trace_id, approval=approval.id, step=step
-            )
-        )
-    )
-    rows = yield from contents_of(approval.workspace_id, [approval.trace_id], ["message", "reasoning"])
-    opened = map(Seals(sealer, approval.workspace_id).open, rows)
-    said = {each.name: each.value for each in opened if last and (each.server, each.seq) == _place(last)}
+    workspace, trace = approval.workspace_id, approval.trace_id
+    found = yield _SQL.ending_step(workspace=workspace, trace=trace, approval=approval.id, step=step)
+    last = only(found) or {}
+    rows = yield from contents_of(workspace, [trace], ["message", "reasoning"])
+    opened = map(Seals(sealer, workspace).open, rows)
+    # Only of the step that it ended with: what a supervisor said who left it to a person is for that person.
+    place = last.get("server"), last.get("seq")
+    said = {each.name: each.value for each in opened if (each.server, each.seq) == place}
     lifted = approval.status is ApprovalState.APPROVED and approval.resolver_kind == "grant"
-    words = LIFTED if lifted else _WHY.get(last["reason"] if last else "", _WORDS[approval.status])
+    words = LIFTED if lifted else _WHY.get(last.get("reason") or "", _WORDS[approval.status])
     by = approval.resolved_by or POLICY
     message = said.get("message")
     if message is None and approval.status is ApprovalState.DENIED:
@@ -285,7 +278,3 @@ def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
     return Ending(
         by, words, None if message is None else str(message), default, names.get(person) if person else None
     )
-
-
-def _place(step: Row) -> tuple[str, int]:
-    return step["server"], step["seq"]
