@@ -152,7 +152,7 @@ OWN = {
     "server/fs/files.py": "the name of that folder",
     "server/sessions/hosts.py": "the list of agents that run, in the data folder",
     "server/http/pages.py": "files of this package",
-    "server/instance.py": "the data folder itself, and the server's name in it",
+    "server/installation.py": "the data folder itself, and the server's name in it",
     "server/logs.py": "the server's log, in the data folder",
     "server/processes/trampoline.py": "its own environment, in the process that becomes the command",
     "server/run.py": "the file that says where the server is, in the data folder",

@@ -32,8 +32,8 @@ from legation.host.agent import Where
 from legation.host.requests.door_approver import DoorApprover
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, make_app
+from legation.server.instance import Services
 from legation.server.routes import ROUTES
-from legation.server.services import Services
 from legation.store.database.sqlite import MemoryDatabase
 from legation.wire.acp.updates import ToolKind
 from legation.wire.action import Action

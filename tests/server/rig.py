@@ -16,9 +16,8 @@ from tests.postgres import Postgres
 from legation.ids import new_id
 from legation.server.auth import COOKIE_NAME, Cookies, CookieSession, make_authenticate, new_session
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.instance import open_instance
+from legation.server.instance import Services, open_instance
 from legation.server.routes import ROUTES
-from legation.server.services import Services
 from legation.settings import load
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.transaction import Rows, Transaction, parse

@@ -22,7 +22,7 @@ from legation.errors import ConfigInvalid, InvalidParams
 from legation.server.address import listen
 from legation.server.http import server as http_server
 from legation.server.http.server import UvicornServer
-from legation.server.instance import prepare_folder
+from legation.server.installation import prepare_folder
 from legation.store.backup import FORMAT, MANIFEST, BackupFile, Manifest, restore
 from legation.store.database import migrations
 from legation.store.database.sqlite import SqliteDatabase

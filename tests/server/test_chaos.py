@@ -32,11 +32,10 @@ from legation.redact import Redactor
 from legation.secret import Secret
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, make_app
-from legation.server.instance import open_instance
+from legation.server.instance import Services, open_instance
 from legation.server.logs import logging_to
 from legation.server.routes import ROUTES
 from legation.server.routes import server as rotation
-from legation.server.services import Services
 from legation.settings import load
 from legation.store.backup import archive, restore
 from legation.store.files import FolderLock

@@ -23,7 +23,7 @@ from legation.host.options import AgentDefinition
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.proc.tree import process
-from legation.server.services import Services
+from legation.server.instance import Services
 from legation.wire.acp.updates import Text
 
 pytestmark = pytest.mark.heavy

@@ -20,7 +20,7 @@ from tests.gateway.backend import backend as open_backend
 
 from legation.approvals.trace import entries
 from legation.approvals.trace.chain import verify
-from legation.server.instance import server_name
+from legation.server.installation import server_name
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.datafolder import DATABASE, KEYS, SERVER
 from legation.store.secrets.keys import load_keys

@@ -17,7 +17,7 @@ from legation.approvals.approval import Approval
 from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.request import DoorRequest, DoorResult, ToolReturn
 from legation.approvals.trace.step import StepKind
-from legation.server.services import Services
+from legation.server.instance import Services
 from legation.wire.action import Action
 from legation.wire.principal import Principal
 

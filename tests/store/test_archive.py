@@ -20,7 +20,7 @@ import uvloop
 from legation.clock import SystemClock
 from legation.errors import Conflict, InvalidParams, LegationError
 from legation.secret import Secret
-from legation.server.instance import prepare_folder
+from legation.server.installation import prepare_folder
 from legation.store.backup import Written, archive, restore
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Transaction, parse

@@ -190,7 +190,7 @@ class _Through:
 
 def _known_keys(settings: Settings) -> set[str] | None:
     """The ids of the vault keys that the restored data will be opened with; None if there are none yet."""
-    from legation.server.instance import load_installation_keys
+    from legation.server.installation import load_installation_keys
     from legation.store.datafolder import KEYS
 
     if settings.vault_key is None and not (settings.data_dir / KEYS).exists():

@@ -235,7 +235,7 @@ def _database(settings: Settings) -> Finding:
     import asyncio
 
     from legation.clock import SystemClock
-    from legation.server.instance import open_database
+    from legation.server.installation import open_database
     from legation.store.database import migrations
 
     async def version() -> int:

@@ -30,7 +30,7 @@ def migrate(
 
 async def _migrate(settings: Settings, *, check: bool) -> int:
     from legation.clock import SystemClock
-    from legation.server.instance import open_database, prepare_folder
+    from legation.server.installation import open_database, prepare_folder
     from legation.store.database import migrations
 
     prepare_folder(settings.data_dir)

@@ -36,7 +36,7 @@ from legation.store.secrets.keys import Keys, derive, key_bytes
 from legation.wire.principal import ADMIN_SCOPES, SCOPES, Principal
 
 if TYPE_CHECKING:
-    from legation.server.services import Services
+    from legation.server.instance import Services
 
 COOKIE_NAME: Final = "legation_session"
 SESSION_MS: Final = 30 * 86_400_000  # without a visit; each visit starts it anew

@@ -1,15 +1,12 @@
-"""One installation, opened: keys, database, event log, blobs, hub. What was opened last is closed first."""
+"""One installation, opened: the services that the routes work with, and what goes on beside them while it is open."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import re
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -26,7 +23,7 @@ from legation.approvals.trace.step import StepKind
 from legation.approvals.upkeep import approvals_upkeep
 from legation.approvals.wait import Notify
 from legation.clock import Clock
-from legation.errors import ConfigInvalid, Conflict, LegationError, StorageFailed
+from legation.errors import LegationError, StorageFailed
 from legation.gateway.tools import Toolbox
 from legation.ids import new_id
 from legation.proc import ProcessLauncher, Registry
@@ -36,9 +33,14 @@ from legation.server.address import ServerAddress, browser_name, take_address
 from legation.server.auth import ProcessTokens, TokenUses
 from legation.server.fs.files import Files
 from legation.server.fs.paths import ServedFolders
+from legation.server.installation import (
+    bring_up_to_date,
+    load_installation_keys,
+    open_database,
+    server_name,
+)
 from legation.server.logs import secrets_of
 from legation.server.processes.processes import Processes, record_starts
-from legation.server.services import Mode, Services
 from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import CHILDREN, WorkspaceHosts
 from legation.server.sessions.record import SessionRecords
@@ -50,25 +52,16 @@ from legation.store.backend import StorageTrouble
 from legation.store.backup import forget_broken_backups
 from legation.store.blobs.base import LinkSigner, open_blobs
 from legation.store.counters import FORGET_BATCH, Buckets, forget_full
-from legation.store.database import migrations
-from legation.store.database.postgres import PostgresDatabase
-from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Database, Queries, Transaction
 from legation.store.datafolder import (
-    DATABASE,
     EVENTS,
     KEYS,
     SERVER,
     WORK,
-    close_folders,
-    cut_off,
-    make_folder,
 )
-from legation.store.files import write_all, write_atomically
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.identity.workspaces import bootstrap
 from legation.store.log import EventLog
-from legation.store.secrets.keys import Keys, load_keys
 from legation.store.secrets.sealing import Sealer
 from legation.store.secrets.vault import Vault, check_keys
 from legation.store.sqlite import SqliteBackend
@@ -89,27 +82,175 @@ NOTIFY_GRACE: Final = 1.0  # seconds: of notices that wait when the server stops
 
 _DOOR_SQL: Final = Queries("door")
 
-
-def server_name(path: Path) -> str:
-    """A folder belongs to one process at a time, so a name does too."""
-    try:
-        kept = path.read_text("ascii").strip() if path.exists() else ""
-        if re.fullmatch(r"srv_[0-9a-z]+", kept):
-            return kept
-        name = new_id("srv")
-        write_atomically(path, f"{name}\n".encode())
-    except (OSError, ValueError) as error:
-        raise StorageFailed(
-            f"cannot keep the server's name in {path}: remove the file, or mend its disk"
-        ) from error
-    return name
-
-
+logger = logging.getLogger("legation.server")
 store_logger = logging.getLogger("legation.store")
+notify_logger = logging.getLogger("legation.notify")
+
+Mode = Literal["up", "server"]
+
+
+class Services:
+    """Everything that the routes work with. It is opened in the order of `_open`; what was opened last is closed first."""
+
+    def __init__(self, settings: Settings, mode: Mode, stop: Callable[[], None]) -> None:
+        self.settings = settings
+        self.mode = mode
+        self.stop = stop
+        self.rotating = asyncio.Lock()  # the keys are being changed
+        self.backing_up = asyncio.Lock()
+        self.replaying = asyncio.Lock()  # somebody's policy is being tried
+
+    async def end_revoked(self) -> None:
+        """End the streams of those who were revoked, disabled, removed, demoted or signed out, perhaps, and supersede what
+        they wait for."""
+        self.hub.recheck()
+        try:
+            await self.inbox.supersede_revoked()
+        except LegationError as error:
+            # It is done, so it does not fail: a database that went away is asked again by the upkeep of approvals, and
+            # what is consumed is checked in any case.
+            logger.warning("cannot supersede what a revoked credential waits for, and try again: %s", error)
+
+    async def _open(self, stack: AsyncExitStack, clock: Clock) -> None:
+        settings, enter = self.settings, stack.enter_async_context
+        self.policies = Policies(settings.policy)
+        # Closed after the door, which brings what it began to an end.
+        self.toolbox = await enter(Toolbox.load(settings.tools, os.environ))
+        self.database = database = await enter(open_database(settings, clock))
+        forget_broken_backups(settings.data_dir)
+        self.keys = load_installation_keys(settings)
+        self.keys_file = settings.data_dir / KEYS  # those of them that are no settings
+        await bring_up_to_date(database)
+        troubles = LogTroubles()
+        self.clock: Clock = await enter(steady(database, clock, troubles.clock_jumped))
+        await check_keys(database, self.keys, self.clock.now_ms())
+        # The first workspace and its owner.
+        self.installed = await database.transact(bootstrap, new_id("usr"), now_ms=self.clock.now_ms())
+        backend = SqliteBackend(settings.data_dir / EVENTS)
+        self.log = await enter(EventLog(backend, clock=self.clock, report=troubles))
+        self.address = take_address(settings, browser_name(self.keys.cookie))
+        stack.callback(self.address.listener.close)
+        self.public_url = self.address.public_url
+        self.process_tokens = ProcessTokens(self.keys, self.installed)
+        self.own_token = self.process_tokens.add(settings.token)  # the CLI's, for as long as this server runs
+        self.sealer = Sealer(self.keys.vault)
+        self.vault = Vault(database, self.sealer, self.clock)
+        self.links = LinkSigner(
+            self.keys.links, self.public_url, self.clock
+        )  # to blobs in a folder; S3 signs its own
+        await self._open_approvals(stack)
+        await self._open_sessions(stack)
+        self.started_at = self.clock.now_ms()
+        self.blobs = open_blobs(settings.blobs, settings.data_dir, self.links)
+        self.hub = Hub(self.log, self.clock, finders=[self._find_connection])
+        self.buckets = Buckets(database, self.clock)
+        self.token_uses = await enter(TokenUses(database, self.clock))
+        await enter(sweeper(database, self.clock))
+        await enter(server_stream(self, troubles))
+
+    async def _open_approvals(self, stack: AsyncExitStack) -> None:
+        """Open the door and all that it needs. It closes first: whoever waits is told before anything else ends."""
+        settings, database, enter = self.settings, self.database, stack.enter_async_context
+        name = server_name(settings.data_dir / SERVER)
+        self.ledger = Ledger(database, Chain(name, self.sealer, at_once=database.dialect == "postgres"))
+        self.inbox = ApprovalQueue(self.ledger, self.clock, new_id("prc", now_ms=self.clock.now_ms()))
+        self.attendance = Attendance(database, self.clock)
+        self.changes = await enter(ChangeStream(self.log))  # of approvals, as a stream
+        self.inbox.on_change(self.changes)
+        for workspace in await database.read(_workspaces):
+            await self.changes.open(workspace)
+        ended = await enter(_telemetry(settings, database, self.sealer, name))
+        if ended is not None:
+            self.inbox.on_change(partial(_tell_end, ended, self.inbox.waiter))
+        await enter(approvals_upkeep(self.inbox, self.policies, ended))
+        self.grants = GrantService(
+            database, self.sealer, self.clock, most_ms=round(settings.max_grant * 1000)
+        )
+        options = DoorOptions(
+            timeout=settings.permission_timeout,
+            most_pending=settings.pending_per_agent,
+            grants=self.grants,
+            supervisor_wait_ms=round(settings.supervisor_wait * 1000),
+            ended=ended,
+            # People follow links to where they are signed in.
+            notify=await enter(_notifier(settings, self.clock, self.address.browser_url)),
+        )
+        self.door = await enter(Door(self.inbox, self.policies, self.attendance, options))
+
+    async def _open_sessions(self, stack: AsyncExitStack) -> None:
+        """Open what starts processes, and the files that they and the callers may reach."""
+        settings, enter = self.settings, stack.enter_async_context
+        redactor = Redactor(
+            (*secrets_of(settings), self.own_token, *self.toolbox.secrets)
+        )  # of what agents say
+        clients, forbidden = SessionClients(), ForbiddenPlaces.in_force(settings, os.environ)
+        self.hosts = await enter(  # agents and their sessions
+            WorkspaceHosts(
+                settings, self.log, self.door, self.installed.workspace, redactor, forbidden, clients
+            )
+        )
+        records = SessionRecords(self.log)
+        served = ServedFolders(settings.folders or [Path.home()], forbidden)
+        self.files = Files(served, records.folders_of, work=settings.data_dir / WORK)
+        self.sessions = await enter(
+            SessionService(
+                records,
+                hosts=self.hosts,
+                log=self.log,
+                database=self.database,
+                vault=self.vault,
+                inbox=self.inbox,
+                grants=self.grants,
+                clock=self.clock,
+                data_dir=settings.data_dir,
+                folder_of=self.files.folder,
+                forbidden=forbidden,
+                rest_after=settings.agent_rest,
+            )
+        )
+        self.processes = await enter(  # that operators started
+            Processes(
+                launcher=ProcessLauncher(registry=Registry(settings.data_dir / CHILDREN)),
+                folder=self.files.folder,
+                homes=settings.data_dir / "processes",
+                record=record_starts(self.database, self.clock),
+                clock=self.clock,
+                enabled=settings.processes,
+            )
+        )
+        self.acp = await enter(  # clients that take us for an agent
+            AcpConnections(
+                log=self.log,
+                sessions=self.sessions,
+                clients=clients,
+                inbox=self.inbox,
+                attendance=self.attendance,
+                supervisor_wait_ms=round(settings.supervisor_wait * 1000),
+                work=settings.data_dir / WORK,
+            )
+        )
+
+    async def _find_connection(self, name: str, workspace: str) -> StreamSource | None:
+        if not name.startswith("acp:"):
+            return None
+        from legation.server.acp.source import find
+
+        return await find(self.log, name, workspace)
+
+
+@asynccontextmanager
+async def open_instance(
+    settings: Settings, *, mode: Mode, clock: Clock, stop: Callable[[], None]
+) -> AsyncIterator[tuple[Services, ServerAddress]]:
+    """Open everything. Nothing is changed before the folder is ours and the keys fit what they are to open."""
+    async with AsyncExitStack() as stack:
+        services = Services(settings, mode, stop)
+        await services._open(stack, clock)
+        yield services, services.address
 
 
 class LogTroubles:
-    """Where the log tells its troubles: to our log at once, and to the stream once that is open."""
+    """Take the troubles of the log: to our log at once, and to the stream once that is open."""
 
     def __init__(self) -> None:
         self._stream: Stream | None = None
@@ -151,6 +292,7 @@ async def _record_change(services: Services, change: Literal["server.started", "
 
 @asynccontextmanager
 async def server_stream(services: Services, troubles: LogTroubles) -> AsyncIterator[None]:
+    """Tell the stream `server` of the server's own life and of the troubles of its log."""
     stream = await services.log.stream(SERVER_STREAM, SERVER_WORKSPACE)
     started = ServerStarted(version=legation.__version__, mode=services.mode, url=services.public_url)
     receipt = stream.append([draft(started)])
@@ -174,12 +316,9 @@ async def server_stream(services: Services, troubles: LogTroubles) -> AsyncItera
         stream.append([draft(ServerStopped())])  # the log saves it when it closes
 
 
-sweep_logger = logging.getLogger("legation.server")
-
-
 @asynccontextmanager
 async def sweeper(database: Database, clock: Clock) -> AsyncIterator[None]:
-    """For as long as the block lasts; owns its task."""
+    """Forget, now and then, what is of no use to anybody any more, for as long as the block lasts."""
     task = asyncio.create_task(_sweep_again(database, clock), name="legation-sweeper")
     try:
         yield
@@ -194,68 +333,16 @@ async def _sweep_again(database: Database, clock: Clock) -> None:
         try:
             await sweep(database, clock.now_ms())
         except LegationError as error:  # the next sweep does what this one could not
-            sweep_logger.warning("cannot sweep: %s", error)
+            logger.warning("cannot sweep: %s", error)
 
 
 async def sweep(database: Database, now_ms: int) -> int:
-    """Rate limits that are full again, as good as never used. How many."""
+    """Forget rate limits that are full again, as good as never used. Return how many."""
     forgotten = found = await database.transact(forget_full, now_ms)
     while found == FORGET_BATCH:
         found = await database.transact(forget_full, now_ms)
         forgotten += found
     return forgotten
-
-
-notify_logger = logging.getLogger("legation.notify")
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalServices:
-    policies: Policies
-    ledger: Ledger
-    inbox: ApprovalQueue
-    changes: ChangeStream
-    attendance: Attendance
-    grants: GrantService
-    door: Door
-
-
-@asynccontextmanager
-async def open_approvals(
-    settings: Settings,
-    database: Database,
-    sealer: Sealer,
-    log: EventLog,
-    clock: Clock,
-    policies: Policies,
-    browser_url: str,
-) -> AsyncIterator[ApprovalServices]:
-    """The door closes first: whoever waits is told before anything else ends. People follow links to `browser_url`,
-    where they are signed in."""
-    async with AsyncExitStack() as stack:
-        name = server_name(settings.data_dir / SERVER)
-        ledger = Ledger(database, Chain(name, sealer, at_once=database.dialect == "postgres"))
-        inbox = ApprovalQueue(ledger, clock, new_id("prc", now_ms=clock.now_ms()))
-        attendance = Attendance(database, clock)
-        changes = await stack.enter_async_context(ChangeStream(log))
-        inbox.on_change(changes)
-        for workspace in await database.read(_workspaces):
-            await changes.open(workspace)
-        ended = await stack.enter_async_context(_telemetry(settings, database, sealer, name))
-        if ended is not None:
-            inbox.on_change(partial(_tell_end, ended, inbox.waiter))
-        await stack.enter_async_context(approvals_upkeep(inbox, policies, ended))
-        grants = GrantService(database, sealer, clock, most_ms=round(settings.max_grant * 1000))
-        habits = DoorOptions(
-            timeout=settings.permission_timeout,
-            most_pending=settings.pending_per_agent,
-            grants=grants,
-            supervisor_wait_ms=round(settings.supervisor_wait * 1000),
-            ended=ended,
-            notify=await stack.enter_async_context(_notifying(settings, clock, browser_url)),
-        )
-        door = await stack.enter_async_context(Door(inbox, policies, attendance, habits))
-        yield ApprovalServices(policies, ledger, inbox, changes, attendance, grants, door)
 
 
 def _workspaces() -> Transaction[list[str]]:
@@ -276,14 +363,14 @@ async def _telemetry(
 
 
 def _tell_end(ended: OnCallEnded, waiter: str, approval: Approval, step: StepKind) -> None:
-    """Of those that the door does not wait for: its waiter is dead, or an edited one stands in its place."""
+    # Of those that the door does not wait for: its waiter is dead, or an edited one stands in its place.
     others = approval.waiter != waiter or approval.replaced_by is not None
     if others and step in (StepKind.EXPIRED, StepKind.SUPERSEDED, StepKind.CANCELLED):
         ended(approval.workspace_id, approval.trace_id)
 
 
 @asynccontextmanager
-async def _notifying(settings: Settings, clock: Clock, browser_url: str) -> AsyncIterator[Notify | None]:
+async def _notifier(settings: Settings, clock: Clock, browser_url: str) -> AsyncIterator[Notify | None]:
     if not (settings.notify_webhook or settings.notify_command or settings.notify_smtp):
         yield None  # nothing of it is even imported
         return
@@ -304,189 +391,3 @@ async def _notifying(settings: Settings, clock: Clock, browser_url: str) -> Asyn
             )
 
         yield notify
-
-
-@asynccontextmanager
-async def open_instance(
-    settings: Settings, *, mode: Mode, clock: Clock, stop: Callable[[], None]
-) -> AsyncIterator[tuple[Services, ServerAddress]]:
-    """Nothing is changed before the folder is ours and the keys fit what they are to open."""
-    async with AsyncExitStack() as stack:
-        policies = Policies(settings.policy)
-        # Closed after the door, which brings what it began to an end.
-        toolbox = await stack.enter_async_context(Toolbox.load(settings.tools, os.environ))
-        database = await stack.enter_async_context(open_database(settings, clock))
-        forget_broken_backups(settings.data_dir)
-        keys = load_installation_keys(settings)
-        await bring_up_to_date(database)
-        troubles = LogTroubles()
-        clock = await stack.enter_async_context(steady(database, clock, troubles.clock_jumped))
-        await check_keys(database, keys, clock.now_ms())
-        installed = await database.transact(bootstrap, new_id("usr"), now_ms=clock.now_ms())
-        backend = SqliteBackend(settings.data_dir / EVENTS)
-        log = await stack.enter_async_context(EventLog(backend, clock=clock, report=troubles))
-        address = take_address(settings, browser_name(keys.cookie))
-        stack.callback(address.listener.close)
-        process_tokens, sealer = ProcessTokens(keys, installed), Sealer(keys.vault)
-        own_token = process_tokens.add(settings.token)
-        links = LinkSigner(keys.links, address.public_url, clock)
-        door = await stack.enter_async_context(
-            open_approvals(settings, database, sealer, log, clock, policies, address.browser_url)
-        )
-        redactor = Redactor((*secrets_of(settings), own_token, *toolbox.secrets))  # of what agents say
-        clients, forbidden = SessionClients(), ForbiddenPlaces.in_force(settings, os.environ)
-        hosts = await stack.enter_async_context(
-            WorkspaceHosts(settings, log, door.door, installed.workspace, redactor, forbidden, clients)
-        )
-        vault = Vault(database, sealer, clock)
-        roots = ServedFolders(settings.folders or [Path.home()], forbidden)
-        records = SessionRecords(log)
-        files = Files(roots, records.folders_of, work=settings.data_dir / WORK)
-        sessions = await stack.enter_async_context(
-            SessionService(
-                records,
-                hosts=hosts,
-                log=log,
-                database=database,
-                vault=vault,
-                inbox=door.queue,
-                grants=door.grants,
-                clock=clock,
-                data_dir=settings.data_dir,
-                folder_of=files.folder,
-                forbidden=forbidden,
-                rest_after=settings.agent_rest,
-            )
-        )
-        processes = await stack.enter_async_context(
-            Processes(
-                launcher=ProcessLauncher(registry=Registry(settings.data_dir / CHILDREN)),
-                folder=files.folder,
-                homes=settings.data_dir / "processes",
-                record=record_starts(database, clock),
-                clock=clock,
-                enabled=settings.processes,
-            )
-        )
-        acp = await stack.enter_async_context(
-            AcpConnections(
-                log=log,
-                sessions=sessions,
-                clients=clients,
-                inbox=door.queue,
-                attendance=door.attendance,
-                supervisor_wait_ms=round(settings.supervisor_wait * 1000),
-                work=settings.data_dir / WORK,
-            )
-        )
-
-        async def find_told(name: str, workspace: str) -> StreamSource | None:
-            if not name.startswith("acp:"):
-                return None
-            from legation.server.acp.source import find
-
-            return await find(log, name, workspace)
-
-        services = Services(
-            settings=settings,
-            mode=mode,
-            clock=clock,
-            started_at=clock.now_ms(),
-            public_url=address.public_url,
-            local_url=address.local_url,
-            browser_url=address.browser_url,
-            database=database,
-            keys=keys,
-            rotating=asyncio.Lock(),
-            backing_up=asyncio.Lock(),
-            replaying=asyncio.Lock(),
-            keys_file=settings.data_dir / KEYS,
-            sealer=sealer,
-            vault=vault,
-            blobs=open_blobs(settings.blobs, settings.data_dir, links),
-            links=links,
-            log=log,
-            hub=Hub(log, clock, finders=[find_told]),
-            process_tokens=process_tokens,
-            buckets=Buckets(database, clock),
-            token_uses=await stack.enter_async_context(TokenUses(database, clock)),
-            policies=door.policies,
-            ledger=door.ledger,
-            inbox=door.queue,
-            changes=door.changes,
-            attendance=door.attendance,
-            grants=door.grants,
-            door=door.door,
-            toolbox=toolbox,
-            hosts=hosts,
-            sessions=sessions,
-            acp=acp,
-            files=files,
-            processes=processes,
-            own_token=own_token,
-            installed=installed,
-            stop=stop,
-        )
-        await stack.enter_async_context(sweeper(database, clock))
-        await stack.enter_async_context(server_stream(services, troubles))
-        yield services, address
-
-
-def prepare_folder(folder: Path) -> None:
-    """Private to its owner, and writable: told here, before anything is opened in it."""
-    if (aside := cut_off(folder)) is not None:
-        raise Conflict(
-            f"cannot start on {folder}: a restore was cut off, and what was there is in {aside}; "
-            "restore again, or give that its name back"
-        )
-    try:
-        make_folder(folder)
-        _must_be_ours(folder)
-        close_folders(folder)
-        fd, probe = tempfile.mkstemp(prefix=".writable-", dir=folder)
-        try:
-            write_all(fd, bytes(4096), 0)
-        finally:
-            os.close(fd)
-            Path(probe).unlink()
-    except OSError as error:
-        raise StorageFailed(
-            f"cannot write to {folder}: {error.strerror}; mend that, or choose another folder with --data-dir"
-        ) from error
-
-
-def _must_be_ours(folder: Path) -> None:
-    """Who else may write there could put a link in the place of any file that we are about to write."""
-    status = folder.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise ConfigInvalid(
-            f"cannot use {folder}: others can write to it; give it to this user with chown, and run `chmod 700 {folder}`"
-        )
-
-
-@asynccontextmanager
-async def open_database(settings: Settings, clock: Clock) -> AsyncIterator[Database]:
-    if settings.database_url is not None:
-        async with PostgresDatabase(settings.database_url, clock=clock) as postgres:
-            yield postgres
-    else:
-        async with SqliteDatabase(settings.data_dir / DATABASE, clock=clock) as sqlite:
-            yield sqlite
-
-
-def load_installation_keys(settings: Settings) -> Keys:
-    given = {name: getattr(settings, name) for name in ("vault_key", "token_pepper", "cookie_key")}
-    return load_keys(settings.data_dir / KEYS, given, require_given=settings.database_url is not None)
-
-
-async def bring_up_to_date(database: Database) -> None:
-    """A file of ours is migrated by whoever opens it; a shared database only when its owner says so."""
-    if database.dialect == "sqlite":
-        await database.migrate()
-        return
-    version = await database.version()
-    if version != migrations.newest():
-        raise StorageFailed(
-            f"cannot use the database: its schema is {version} and this Legation needs {migrations.newest()}; run "
-            "`legation migrate`, or the Legation that fits"
-        )

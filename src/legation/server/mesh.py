@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,9 +25,11 @@ from legation.server.address import LOOPBACK_NAMES, listen
 from legation.server.http.app import App, AppOptions
 from legation.server.http.response import request_id, write_problem
 from legation.server.http.routes import Authenticate, Routes
-from legation.server.services import Services
 from legation.server.sessions.hosts import CHILDREN
 from legation.wire.principal import Principal
+
+if TYPE_CHECKING:
+    from legation.server.instance import Services
 
 IPV4: Final = "127.0.0.1"
 IPV6: Final = "::1"

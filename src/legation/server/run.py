@@ -30,14 +30,14 @@ from legation.server.http.app import AppOptions, RequestSummary, make_app
 from legation.server.http.metrics import Metrics
 from legation.server.http.server import Tls, UvicornServer
 from legation.server.http.server import run as run_loop
-from legation.server.instance import open_instance, prepare_folder
+from legation.server.installation import prepare_folder
+from legation.server.instance import Mode, Services, open_instance
 from legation.server.logs import level_of, logging_to, secrets_of
 from legation.server.mesh import HOSTS, agents_running, mesh_app, mesh_url, take_mesh
 from legation.server.processes.websocket import WebSocketUpgrades
 from legation.server.routes import MESH_ROUTES, ROUTES
 from legation.server.routes.processes import TERMINALS
 from legation.server.routes.sign_in import make_link
-from legation.server.services import Mode, Services
 from legation.settings import Settings
 from legation.store.datafolder import LOGS
 from legation.store.files import write_atomically
@@ -136,7 +136,7 @@ async def _serve(
                 # some tens of milliseconds, whenever an agent's input has made enough of other things.
                 gc.freeze()
                 announce(here)
-                logger.info("listening on %s", services.local_url)
+                logger.info("listening on %s", services.address.local_url)
                 if here.mesh_url:
                     logger.info("supervisors of this machine may call %s", here.mesh_url)
 
@@ -222,7 +222,7 @@ def _options(settings: Settings, services: Services, address: ServerAddress) -> 
 
 def _found(settings: Settings, services: Services) -> AbstractContextManager[None]:
     content = ServerFile(
-        url=services.local_url,
+        url=services.address.local_url,
         token=services.own_token.reveal(),
         pid=os.getpid(),
         started_at=services.started_at,

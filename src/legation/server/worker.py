@@ -12,7 +12,7 @@ from legation.errors import ConfigInvalid
 from legation.redact import Redactor
 from legation.server import requirements
 from legation.server.http.server import run as run_loop
-from legation.server.instance import bring_up_to_date, load_installation_keys, open_database
+from legation.server.installation import bring_up_to_date, load_installation_keys, open_database
 from legation.server.logs import level_of, logging_to, secrets_of
 from legation.settings import Settings, variable
 from legation.store.secrets.vault import check_keys

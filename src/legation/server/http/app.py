@@ -40,7 +40,7 @@ from legation.server.http.routes import NOBODY, Authenticate, Call, Operation, R
 from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
-    from legation.server.services import Services
+    from legation.server.instance import Services
 
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20

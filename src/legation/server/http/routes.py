@@ -46,7 +46,7 @@ from legation.server.http.request import REQUIRED, JsonBody, Parameter, Place
 from legation.wire.principal import SCOPES, Principal, Scope
 
 if TYPE_CHECKING:
-    from legation.server.services import Services
+    from legation.server.instance import Services
 
 PEOPLE: Final = frozenset({"user", "process"})  # kinds of principals that act as the person behind them
 NOBODY: Final = Principal(kind="nobody", id="nobody", workspace="", scopes=frozenset(), level=0)

@@ -99,7 +99,7 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
     changed = await call.services.database.transact(
         users.change, call.principal, user, body, now_ms=call.services.clock.now_ms()
     )
-    await call.services.shut_out()
+    await call.services.end_revoked()
     return changed
 
 
@@ -158,7 +158,7 @@ async def set_member(call: Call, workspace: str, user: str, body: NewRole) -> Me
     member = await call.services.database.transact(
         members.put, call.principal, user, body.role, now_ms=call.services.clock.now_ms()
     )
-    await call.services.shut_out()
+    await call.services.end_revoked()
     return member
 
 
@@ -173,7 +173,7 @@ async def remove_member(call: Call, workspace: str, user: str) -> None:
     await call.services.database.transact(
         members.remove, call.principal, user, now_ms=call.services.clock.now_ms()
     )
-    await call.services.shut_out()
+    await call.services.end_revoked()
 
 
 async def _own(call: Call) -> Workspace:
@@ -226,7 +226,7 @@ async def revoke_token(call: Call, token: str) -> None:
     await call.services.database.transact(
         tokens.revoke, call.principal, token, now_ms=call.services.clock.now_ms()
     )
-    await call.services.shut_out()
+    await call.services.end_revoked()
 
 
 audit_routes = Routes(tag="audit")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -22,13 +22,15 @@ from legation.approvals.policy.load import files_of
 from legation.errors import Conflict, Forbidden, LegationError, Unavailable
 from legation.server.http.response import PROBLEM_MEDIA
 from legation.server.http.routes import OPEN, Call, Handler, Routes, needs
-from legation.server.services import Services
 from legation.settings import Settings, config_file
 from legation.store.audit import record
 from legation.store.backup import Written, archive
 from legation.store.secrets.keys import drop_older_keys, open_key_file, rotate_key_file
 from legation.store.secrets.vault import check_keys, keys_in_use
 from legation.wire.api.server import Check, Health, KeysRotated, Readiness, ServerInfo
+
+if TYPE_CHECKING:
+    from legation.server.instance import Services
 
 CHECK_LIMIT: Final = 2.0  # seconds for the database to answer: its time
 LEFT_OUT: Final = {

@@ -20,7 +20,7 @@ from legation.wire.api.identity import NewSignInLink, SignIn, SignInLink
 
 if TYPE_CHECKING:
     from legation.secret import Secret
-    from legation.server.services import Services
+    from legation.server.instance import Services
 
 routes = Routes(tag="sign-in")
 add_page(routes, "/sign-in", "sign_in")
@@ -90,12 +90,12 @@ async def sign_out(call: Call, *, everywhere: bool = False) -> Reply[None]:
     if everywhere and user is not None:
         now = services.clock.now_ms()
         await services.database.transact(users.sign_out, call.principal, user, now_ms=now)
-        await services.shut_out()
+        await services.end_revoked()
     return Reply(None, headers=_cookies(call.services).clearing())
 
 
 def _link(services: Services, code: Secret, expires_at: int) -> SignInLink:
-    return SignInLink(url=f"{services.browser_url}/sign-in#{code.reveal()}", expires_at=expires_at)
+    return SignInLink(url=f"{services.address.browser_url}/sign-in#{code.reveal()}", expires_at=expires_at)
 
 
 def _hash(services: Services, code: Secret) -> bytes:

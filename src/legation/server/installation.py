@@ -1,0 +1,97 @@
+"""An installation on disk: its data folder, its database, its keys, and the name of the server that has it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from legation.clock import Clock
+from legation.errors import ConfigInvalid, Conflict, StorageFailed
+from legation.ids import new_id
+from legation.settings import Settings
+from legation.store.database import migrations
+from legation.store.database.postgres import PostgresDatabase
+from legation.store.database.sqlite import SqliteDatabase
+from legation.store.database.transaction import Database
+from legation.store.datafolder import DATABASE, KEYS, close_folders, cut_off, make_folder
+from legation.store.files import write_all, write_atomically
+from legation.store.secrets.keys import Keys, load_keys
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make it private to its owner, and writable: what is wrong is told here, before anything is opened in it."""
+    if (aside := cut_off(folder)) is not None:
+        raise Conflict(
+            f"cannot start on {folder}: a restore was cut off, and what was there is in {aside}; "
+            "restore again, or give that its name back"
+        )
+    try:
+        make_folder(folder)
+        _must_be_ours(folder)
+        close_folders(folder)
+        fd, probe = tempfile.mkstemp(prefix=".writable-", dir=folder)
+        try:
+            write_all(fd, bytes(4096), 0)
+        finally:
+            os.close(fd)
+            Path(probe).unlink()
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write to {folder}: {error.strerror}; mend that, or choose another folder with --data-dir"
+        ) from error
+
+
+def _must_be_ours(folder: Path) -> None:
+    # Who else may write there could put a link in the place of any file that we are about to write.
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ConfigInvalid(
+            f"cannot use {folder}: others can write to it; give it to this user with chown, and run `chmod 700 {folder}`"
+        )
+
+
+@asynccontextmanager
+async def open_database(settings: Settings, clock: Clock) -> AsyncIterator[Database]:
+    if settings.database_url is not None:
+        async with PostgresDatabase(settings.database_url, clock=clock) as postgres:
+            yield postgres
+    else:
+        async with SqliteDatabase(settings.data_dir / DATABASE, clock=clock) as sqlite:
+            yield sqlite
+
+
+def load_installation_keys(settings: Settings) -> Keys:
+    given = {name: getattr(settings, name) for name in ("vault_key", "token_pepper", "cookie_key")}
+    return load_keys(settings.data_dir / KEYS, given, require_given=settings.database_url is not None)
+
+
+async def bring_up_to_date(database: Database) -> None:
+    """Migrate a file of ours, as whoever opens it does; refuse a shared database until its owner has migrated it."""
+    if database.dialect == "sqlite":
+        await database.migrate()
+        return
+    version = await database.version()
+    if version != migrations.newest():
+        raise StorageFailed(
+            f"cannot use the database: its schema is {version} and this Legation needs {migrations.newest()}; run "
+            "`legation migrate`, or the Legation that fits"
+        )
+
+
+def server_name(path: Path) -> str:
+    """Read the name of this server, or make one: the same at every start, and of one process, as its folder is."""
+    try:
+        kept = path.read_text("ascii").strip() if path.exists() else ""
+        if re.fullmatch(r"srv_[0-9a-z]+", kept):
+            return kept
+        name = new_id("srv")
+        write_atomically(path, f"{name}\n".encode())
+    except (OSError, ValueError) as error:
+        raise StorageFailed(
+            f"cannot keep the server's name in {path}: remove the file, or mend its disk"
+        ) from error
+    return name
