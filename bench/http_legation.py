@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Final, Literal, cast
 
 from msgspec import Meta
-from starlette.requests import RequestBody as HttpRequest
+from starlette.requests import Request as HttpRequest
 
 from legation.errors import Unauthenticated
 from legation.server.http.app import AppOptions, make_app
