@@ -53,9 +53,18 @@ class Exit:
     code: int | None
     signal: int | None
 
+    @property
+    def signal_name(self) -> str | None:
+        if self.signal is None:
+            return None
+        try:
+            return signal.Signals(self.signal).name
+        except ValueError:  # a real-time signal other than the first and the last
+            return f"SIG{self.signal}"
+
     def __str__(self) -> str:
         if self.signal is not None:
-            return f"signal {self.signal} ({_signal_name(self.signal)})"
+            return f"signal {self.signal} ({self.signal_name})"
         return "unknown exit" if self.code is None else f"exit code {self.code}"
 
 
@@ -110,13 +119,6 @@ class ExitWatch:
     def _resolve(self, found: Exit) -> None:
         if not self.ended.done():
             self.ended.set_result(found)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unnamed"
 
 
 # A child as the spawner thread hands it over: it runs, and nobody looks after it yet.

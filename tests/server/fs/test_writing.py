@@ -16,6 +16,7 @@ from tests.server.fs.drive import LIMIT, Drive
 
 from legation.errors import RateLimited
 from legation.server.fs.files import Transfers
+from legation.server.fs.operations import RegularFile
 from legation.wire.principal import Principal
 
 ROOT = Path(__file__).parents[3]
@@ -260,11 +261,10 @@ def test_an_agent_leaves_half_of_its_makers_share_and_no_token_makes_it_larger()
 
 async def test_a_file_that_grows_while_it_is_read_is_sent_as_it_was_announced(drive: Drive) -> None:
     (drive.root / "big").write_bytes(b"1" * 400_000)
-    caller = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset(), level=0)
-    reading = await drive.files.open(caller, drive.files.confinement(None, "local"), "big")
+    reading = await drive.files.run(RegularFile, drive.files.confinement(None, "local"), "big")
     with (drive.root / "big").open("ab") as file:
         file.write(b"2" * 1000)
-    assert b"".join([piece async for piece in reading.pieces()]) == b"1" * 400_000
+    assert b"".join([piece async for piece in drive.files.pieces(reading)]) == b"1" * 400_000
     reading.close()
 
 

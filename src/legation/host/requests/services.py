@@ -20,7 +20,6 @@ import codecs
 import logging
 import os
 import re
-import signal
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -270,10 +269,7 @@ class Terminal:
 def _status(found: Exit) -> TerminalExitStatus:
     if found.signal is None:
         return TerminalExitStatus(exit_code=found.code)
-    try:
-        return TerminalExitStatus(signal=signal.Signals(found.signal).name)
-    except ValueError:  # a real-time signal other than the first and the last
-        return TerminalExitStatus(signal=f"SIG{found.signal}")
+    return TerminalExitStatus(signal=found.signal_name)
 
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 FoldersOf: TypeAlias = Callable[[str, str], Sequence[Path] | None]
 """The folders of a session in a workspace, links resolved when it began; None if there is no such session."""
-Confirm: TypeAlias = Callable[[], Awaitable[None]]
+Confirm: TypeAlias = Callable[[], Awaitable[object]]
 """Asked before what has arrived takes its place: raises if the caller may not any more."""
 
 
@@ -137,13 +137,9 @@ class Files:
         """Find the real path of a new session's or process's folder, if it is one that is served."""
         return await self.run(operations.folder, self._roots.everywhere(), path)
 
-    async def open(self, caller: Principal, where: Confinement, path: str) -> FileDownload:
-        transfer = self.transfers.begin(caller)
-        try:
-            return FileDownload(await self.run(RegularFile, where, path), transfer, self)
-        except BaseException:
-            transfer.end()
-            raise
+    async def pieces(self, file: RegularFile) -> AsyncGenerator[bytes]:
+        while piece := await self.run(file.read):
+            yield piece
 
     async def write(
         self, caller: Principal, where: Confinement, path: str, request: Request, confirm: Confirm
@@ -175,21 +171,3 @@ class Files:
                 return unpacker.end()
             finally:
                 await in_thread(unpacker.drop)
-
-
-class FileDownload:
-    """A file on its way out. Whoever has it closes it."""
-
-    def __init__(self, file: RegularFile, transfer: Transfer, files: Files) -> None:
-        self._file = file
-        self._transfer = transfer
-        self._files = files
-        self.size = file.size
-
-    async def pieces(self) -> AsyncGenerator[bytes]:
-        while piece := await self._files.run(self._file.read):
-            yield piece
-
-    def close(self) -> None:
-        self._file.close()
-        self._transfer.end()

@@ -36,7 +36,7 @@ from legation.server.http.origins import Hosts, Origins
 from legation.server.http.pages import docs_routes
 from legation.server.http.request import BodyReader, decode_segment, read_parameters
 from legation.server.http.response import StampedSend, Written, request_id, write, write_problem
-from legation.server.http.routes import NOBODY, Authenticate, Call, Operation, Routes
+from legation.server.http.routes import NOBODY, Access, Authenticate, Call, Operation, Routes
 from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
@@ -223,6 +223,24 @@ def make_app(
     document = openapi(operations, version=options.version)
     operations += docs_routes(document).operations
     return App(operations, document, services, authenticate, options)
+
+
+class Confirmation:
+    """Look at the credential of a call again, now and then: who holds a body back would outlive its end by as long."""
+
+    def __init__(self, call: Call, access: Access) -> None:
+        self._call = call
+        self._access = access
+        self._principal = call.principal
+        self._asked = call.services.clock.monotonic()
+
+    async def __call__(self) -> Principal:
+        now = self._call.services.clock.monotonic()
+        if now - self._asked > BODY_TRUST:
+            self._principal = await self._call.authenticate(self._call.request)
+            self._access.check(self._principal)
+            self._asked = now
+        return self._principal
 
 
 class App:

@@ -113,7 +113,7 @@ class OperatorProcess:
             status="running" if ended is None else "exited",
             pid=self._child.pid if ended is None else None,
             exit_code=None if ended is None else ended.exit.code,
-            exit_signal=None if ended is None else signal_name(ended.exit),
+            exit_signal=None if ended is None else ended.exit.signal_name,
             created_at_ms=self._created_at_ms,
             exited_at_ms=None if ended is None else ended.at_ms,
         )
@@ -180,15 +180,6 @@ class OperatorProcess:
         return lambda data: self.log.add(stream, data, self._clock.now_ms())
 
 
-def signal_name(found: Exit) -> str | None:
-    if found.signal is None:
-        return None
-    try:
-        return signal.Signals(found.signal).name
-    except ValueError:  # a real-time signal other than the first and the last
-        return f"SIG{found.signal}"
-
-
 class FirstBytes:
     """The first bytes of a stream; the rest is taken and let go."""
 
@@ -240,7 +231,7 @@ async def run_once(
             await leaving
     return ProcessRunResult(
         exit_code=None if timed_out else found.code,
-        exit_signal=None if timed_out else signal_name(found),
+        exit_signal=None if timed_out else found.signal_name,
         timed_out=timed_out,
         stdout=out.text(),
         stderr=err.text(),

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from legation.errors import Conflict, LegationError, NotAcceptable, NotFound, TooLarge
-from legation.server.http.app import BODY_TRUST
+from legation.server.http.app import Confirmation
 from legation.server.http.request import BodyReader, check_media, check_members, until_disconnected
 from legation.server.http.routes import Call, Header, Routes, needs
 from legation.server.routes.streams import MEDIA, LastEventId, credential_of
@@ -71,15 +71,12 @@ async def post_acp_message(
     headers = dict(call.request.scope["headers"])
     check_media(headers.get(b"content-type", b""))
     _must_accept(call, "application/json")
-    asked, principal = call.services.clock.monotonic(), call.principal
+    confirm = Confirmation(call, ACCESS)
     body = await _bodies.read(headers, call.request.receive, MESSAGE_BYTES)
     message = read_body(body)
     with suppress(TooLarge):  # nested too deeply to be looked through: whoever reads its parameters says so
         await check_members(body)
-    if call.services.clock.monotonic() - asked > BODY_TRUST:
-        # Whoever holds a body back would outlive a revocation by as long.
-        principal = await call.authenticate(call.request)
-        ACCESS.check(principal)
+    principal = await confirm()
     later = prefer is not None and "respond-async" in prefer.lower()
     try:
         connection = await call.services.acp.get(principal.workspace, server_id, agent)

@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 
 from legation.errors import Conflict, Forbidden, NotFound, RateLimited, StorageFailed, TooLarge, Unavailable
 from legation.server.fs import operations
-from legation.server.fs.operations import printable
+from legation.server.fs.operations import RegularFile, printable
 from legation.server.fs.paths import Confinement
-from legation.server.http.app import BODY_TRUST
+from legation.server.http.app import Confirmation
 from legation.server.http.routes import OPEN, Alias, Call, Routes, needs
 from legation.server.routes.rates import address_of
 from legation.wire.api.fs import FilePath, FsDone, FsEntry, FsMove, FsMoved, FsStat, FsUploaded, FsWritten
@@ -50,13 +50,15 @@ async def describe_file(call: Call, path: FilePath, session_id: SessionId = None
 )
 async def read_file(call: Call, path: FilePath, session_id: SessionId = None) -> Response:
     """The bytes of a regular file, as they are."""
+    files = call.services.files
     async with AsyncExitStack() as held:
-        file = await call.services.files.open(call.principal, _where(call, session_id), path)
+        held.enter_context(files.transfers.begin(call.principal))
+        file = await files.run(RegularFile, _where(call, session_id), path)
         held.callback(file.close)
         headers = {"content-type": OCTETS, "content-length": str(file.size)}
         if call.request.method == "HEAD":
             return Response(headers=headers)
-        return DownloadResponse(file.pieces(), headers, held.pop_all())
+        return DownloadResponse(files.pieces(file), headers, held.pop_all())
 
 
 @routes.put(
@@ -67,7 +69,9 @@ async def write_file(call: Call, path: FilePath, session_id: SessionId = None) -
 
     One that is there is replaced and hands on its permissions."""
     where = _where(call, session_id)
-    return await call.services.files.write(call.principal, where, path, call.request, Confirmation(call))
+    return await call.services.files.write(
+        call.principal, where, path, call.request, Confirmation(call, ACCESS)
+    )
 
 
 @routes.delete("/v1/fs/entry", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
@@ -111,7 +115,9 @@ async def upload_files(call: Call, path: FilePath = ".", session_id: SessionId =
     Files and folders only: an archive with a link, a device, an absolute name or `..` is refused where that begins,
     and what was unpacked before it stays."""
     where = _where(call, session_id)
-    return await call.services.files.unpack(call.principal, where, path, call.request, Confirmation(call))
+    return await call.services.files.unpack(
+        call.principal, where, path, call.request, Confirmation(call, ACCESS)
+    )
 
 
 @blob_routes.get(
@@ -154,20 +160,6 @@ class DownloadResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
             await super().__call__(scope, receive, send)
-
-
-class Confirmation:
-    """Look at a credential again: who sends a body slowly would otherwise outlive its end by as long."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._asked = call.services.clock.monotonic()
-
-    async def __call__(self) -> None:
-        now = self._call.services.clock.monotonic()
-        if now - self._asked > BODY_TRUST:
-            ACCESS.check(await self._call.authenticate(self._call.request))
-            self._asked = now
 
 
 def _where(call: Call, session_id: str | None) -> Confinement:

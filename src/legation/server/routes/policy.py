@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import msgspec
+from msgspec import structs
 
 from legation.approvals.policies import off_loop
 from legation.approvals.policy.load import load_text
-from legation.approvals.policy.rules import PolicySet, RuleStep
+from legation.approvals.policy.rules import PolicySet
 from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.trace import replay
 from legation.approvals.trace import replay as replaying
@@ -69,10 +69,13 @@ async def explain_policy(call: Call, body: DecideBody) -> Explained:
     agent = _agent(call, body.agent)
     await limit_caller(call, "explain", EXPLANATIONS)
     question = await question_of(call, body, agent)
-    preview = await call.services.door.preview(question)
+    considered = await call.services.door.preview(question)
     policies, facts = call.services.policies.current, await prepare(question.action, question.facts)
     steps = await off_loop(policies.explain, question.action, facts)
-    return Explained(**msgspec.structs.asdict(preview), steps=[_explained(step) for step in steps])
+    return Explained(
+        **structs.asdict(considered),
+        steps=[ExplainStep(**structs.asdict(step)) for step in steps],
+    )
 
 
 @routes.post("/v1/policy/replay", access=needs("read"), errors=(Forbidden, RateLimited, TimedOut))
@@ -131,16 +134,3 @@ def _given(text: str) -> PolicySet:
         return load_text(text)
     except ConfigInvalid as error:
         raise InvalidParams(error.message, error.data) from None
-
-
-def _explained(step: RuleStep) -> ExplainStep:
-    return ExplainStep(
-        policy=step.policy,
-        rule=step.rule,
-        outcome=step.outcome,
-        why=step.why,
-        action=step.action,
-        kind=step.kind,
-        part=step.part,
-        place=step.place,
-    )
