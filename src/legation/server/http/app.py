@@ -44,12 +44,10 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
-OPEN_BODY_BYTES: Final = (
-    1 << 14
-)  # from whom we do not know: enough for a sign-in code, too little for a burden
-BODY_TRUST: Final = (
-    0.5  # seconds that a body may take before its credential is looked at again: the caller's time
-)
+# From whom we do not know: enough for a sign-in code, too little for a burden.
+OPEN_BODY_BYTES: Final = 1 << 14
+# Seconds that a body may take before its credential is looked at again: the caller's time.
+BODY_TRUST: Final = 0.5
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CLASSES: Final = ("0xx", "1xx", "2xx", "3xx", "4xx", "5xx")

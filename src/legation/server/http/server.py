@@ -33,9 +33,8 @@ READER_TIMEOUT: Final = 60.0  # seconds: a client's time to take the least of wh
 LEAST_TAKEN: Final = 16 * 1024  # bytes of it in that time; one by one they would hold a file for days
 KEEP_ALIVE: Final = 75  # seconds: how long a connection may wait for its next request
 TICK: Final = 1.0  # seconds: how often uvicorn's Date header is renewed
-MOST_WAITING: Final = (
-    16  # requests of one connection that wait behind its first; nobody pipelines more in earnest
-)
+# Requests of one connection that wait behind its first; nobody pipelines more in earnest.
+MOST_WAITING: Final = 16
 WS_MESSAGE_BYTES: Final = 512 * 1024  # of what a client sends at once: the longest input, and JSON around it
 WS_PING_INTERVAL: Final = 20.0  # seconds between two questions whether the client of a WebSocket is there
 WS_PING_TIMEOUT: Final = 20.0  # seconds: the client's time to answer

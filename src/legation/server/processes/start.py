@@ -30,9 +30,8 @@ from legation.store.datafolder import make_folder
 TERMINAL_KIND: Final = "xterm-256color"
 COLUMNS: Final = 80
 ROWS: Final = 24
-START_LIMIT: Final = (
-    30.0  # seconds: a loaded machine's, to load the trampoline and have it become the command
-)
+# Seconds: a loaded machine's, to load the trampoline and have it become the command.
+START_LIMIT: Final = 30.0
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OURS: Final = "LEGATION_"
 _TRAMPOLINE: Final = Path(trampoline.__file__)

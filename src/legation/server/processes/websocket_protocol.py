@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-CLOSE_LIMIT: Final = (
-    15.0  # seconds: the client's time to take the last frames, once nobody serves it any more
-)
+# Seconds: the client's time to take the last frames, once nobody serves it any more.
+CLOSE_LIMIT: Final = 15.0
 
 _quiet: Final = logging.getLogger("legation.server.websocket")
 _quiet.setLevel(logging.ERROR)

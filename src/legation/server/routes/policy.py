@@ -36,9 +36,8 @@ from legation.wire.principal import AGENT_NAME_RULE, is_agent_name
 
 EXPLANATIONS: Final = Limit(300, 60)  # each tells of every rule, for every part of a command
 REPLAYS: Final = Limit(30, 60)  # each may decide a hundred thousand calls
-REPLAY_SECONDS: Final = (
-    60.0  # everybody's time: a replay takes a processor, and another one waits for its end
-)
+# Everybody's time: a replay takes a processor, and another one waits for its end.
+REPLAY_SECONDS: Final = 60.0
 
 routes = Routes(tag="policy")
 

@@ -24,9 +24,8 @@ from legation.wire.universal.shapes import SessionFacts
 
 APART: Final = 1000  # events of the log between two checkpoints of a reading that passes by
 MOST_CHECKPOINTS: Final = 4096  # about 1.5 kB each: of four million events
-MOST_HELD: Final = (
-    16 * 1024 * 1024
-)  # bytes of agents' text in them: as objects it may be thirty times as much
+# Bytes of agents' text in them: as objects it may be thirty times as much.
+MOST_HELD: Final = 16 * 1024 * 1024
 MOST_BLOCKS: Final = 8  # of at most half a megabyte of the log each, see `store.log.READ_BYTES`
 
 Schema = Literal["sandbox-agent", "universal"]
