@@ -77,10 +77,10 @@ def mesh_app(
         for operation in surface.operations
         if operation.method == "GET" or surface.tag not in ONLY_READ
     ]
-    vouch = MeshAuthenticator(
+    authenticate_caller = MeshAuthenticator(
         authenticate, services.installed.workspace, running, services.settings.mesh_with_agents
     )
-    return NoBrowsers(App(operations, {}, services, vouch, options), options.clock)
+    return NoBrowsers(App(operations, {}, services, authenticate_caller, options), options.clock)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ async def _serve(
         with ExitStack() as while_listening:
 
             def on_ready() -> None:
-                while_listening.enter_context(_found(settings, services))
+                while_listening.enter_context(_server_file(settings, services))
                 # What is there now stays to the end: to look through it for garbage would hold the loop for
                 # some tens of milliseconds, whenever an agent's input has made enough of other things.
                 gc.freeze()
@@ -140,8 +140,8 @@ async def _serve(
                 if here.mesh_url:
                     logger.info("supervisors of this machine may call %s", here.mesh_url)
 
-            server = _serving(settings, services, address, mesh, on_ready)
-            while_listening.enter_context(_ends(server, with_parent=exit_with_parent))
+            server = _make_server(settings, services, address, mesh, on_ready)
+            while_listening.enter_context(_stops(server, with_parent=exit_with_parent))
             await server.serve_on([address.listener])
     logger.info("stopped")
 
@@ -150,7 +150,7 @@ async def _link(services: Services) -> str:
     return (await make_link(services, services.installed.user, services.installed.workspace)).url
 
 
-def _serving(
+def _make_server(
     settings: Settings,
     services: Services,
     address: ServerAddress,
@@ -220,7 +220,7 @@ def _options(settings: Settings, services: Services, address: ServerAddress) -> 
     )
 
 
-def _found(settings: Settings, services: Services) -> AbstractContextManager[None]:
+def _server_file(settings: Settings, services: Services) -> AbstractContextManager[None]:
     content = ServerFile(
         url=services.address.local_url,
         token=services.own_token.reveal(),
@@ -233,7 +233,7 @@ def _found(settings: Settings, services: Services) -> AbstractContextManager[Non
 
 
 @contextmanager
-def _ends(server: UvicornServer, *, with_parent: bool) -> Iterator[None]:
+def _stops(server: UvicornServer, *, with_parent: bool) -> Iterator[None]:
     """Stop it also when its terminal is closed, and when its parent is gone."""
     loop = asyncio.get_running_loop()
 

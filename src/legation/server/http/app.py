@@ -152,7 +152,7 @@ class RequestSummary:
 
 
 @dataclass(slots=True)
-class Trail:
+class RequestState:
     """A request under way: filled in as it gets further."""
 
     request_id: str
@@ -190,11 +190,11 @@ class RequestMetrics:
             read=lambda: self.in_flight,
         )
 
-    def count(self, trail: Trail, seconds: float) -> None:
-        method = trail.method if trail.method in _METHODS else "other"  # a caller's word is no label
-        route = trail.route or "none"
-        self._requests.inc(method, route, _CLASSES[trail.status // 100])
-        if trail.status != 101 and (trail.operation is None or trail.operation.media != _STREAM):
+    def count(self, state: RequestState, seconds: float) -> None:
+        method = state.method if state.method in _METHODS else "other"  # a caller's word is no label
+        route = state.route or "none"
+        self._requests.inc(method, route, _CLASSES[state.status // 100])
+        if state.status != 101 and (state.operation is None or state.operation.media != _STREAM):
             self._seconds.observe(seconds, method, route)
 
 
@@ -270,32 +270,32 @@ class App:
             return
         started = self._clock.monotonic()
         headers = dict(scope["headers"])
-        trail = Trail(request_id(headers, self._clock), scope["method"])
+        state = RequestState(request_id(headers, self._clock), scope["method"])
         self._figures.in_flight += 1
         try:
             try:
-                answer = await self._handle(scope, receive, headers, trail)
+                answer = await self._handle(scope, receive, headers, state)
             except LegationError as error:
-                answer = _refusal(error, headers, trail)
+                answer = _refusal(error, headers, state)
             except Exception as error:  # noqa: BLE001 - the boundary: the caller gets the id, the log the rest
-                answer = _internal(error, trail)
+                answer = _internal(error, state)
             extra = self._origins.headers(headers)
             if isinstance(answer, Written):
-                trail.status = answer.status
-                await answer.send(send, trail.request_id, extra, head=scope["method"] == "HEAD")
+                state.status = answer.status
+                await answer.send(send, state.request_id, extra, head=scope["method"] == "HEAD")
             else:
                 await self._pass_through(
-                    answer, scope, receive, StampedSend(send, trail.request_id, extra), trail
+                    answer, scope, receive, StampedSend(send, state.request_id, extra), state
                 )
         finally:
             self._figures.in_flight -= 1
             seconds = self._clock.monotonic() - started
-            self._figures.count(trail, seconds)
+            self._figures.count(state, seconds)
             if self._on_request is not None:
-                self._on_request(trail.summary(seconds))
+                self._on_request(state.summary(seconds))
 
     async def _handle(
-        self, scope: Scope, receive: Receive, headers: Mapping[bytes, bytes], trail: Trail
+        self, scope: Scope, receive: Receive, headers: Mapping[bytes, bytes], state: RequestState
     ) -> Written | Response:
         self._hosts.check(scope["headers"], scope.get("http_version", "1.1"))
         raw_path = scope.get("raw_path")  # optional in ASGI
@@ -303,16 +303,16 @@ class App:
         if found is None:
             raise NotFound("cannot find this address; /openapi.json lists those there are")
         resource, path, broken = found
-        trail.route = resource.path
+        state.route = resource.path
         operation = resource.operations.get(scope["method"])
         if operation is None:
             preflight = self._origins.preflight(scope["method"], headers, resource.allow)
-            return preflight or _not_allowed(resource.allow, trail)
+            return preflight or _not_allowed(resource.allow, state)
         scope["path_params"] = path
         request, principal = Request(scope, receive), NOBODY
-        trail.operation = operation
+        state.operation = operation
         if not operation.access.open:
-            trail.principal = principal = await self._authenticate(request)
+            state.principal = principal = await self._authenticate(request)
             operation.access.check(principal)
         if broken is not None:
             raise broken
@@ -326,15 +326,15 @@ class App:
             arguments["body"] = await operation.body.read(headers, receive, self._bodies, limit)
             if not is_open and self._clock.monotonic() - asked > BODY_TRUST:
                 # Whoever holds a body back would outlive a revocation by as long.
-                trail.principal = principal = await self._authenticate(request)
+                state.principal = principal = await self._authenticate(request)
                 operation.access.check(principal)
-        call = Call(principal, trail.request_id, request, self._services, self._authenticate)
+        call = Call(principal, state.request_id, request, self._services, self._authenticate)
         return write(operation, await operation.handler(call, **arguments))
 
     async def _pass_through(
-        self, response: Response, scope: Scope, receive: Receive, send: StampedSend, trail: Trail
+        self, response: Response, scope: Scope, receive: Receive, send: StampedSend, state: RequestState
     ) -> None:
-        trail.status = response.status_code
+        state.status = response.status_code
         if scope["method"] == "HEAD":  # a stream has no end to wait for: its head is all that is asked
             await send(
                 {
@@ -348,32 +348,32 @@ class App:
         try:
             await response(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - the boundary, as above
-            problem = _internal(error, trail)
+            problem = _internal(error, state)
             if not send.started:  # else it stays unfinished, and the server closes the connection
-                trail.status = problem.status
-                await problem.send(send.send, trail.request_id, send.extra, head=False)
+                state.status = problem.status
+                await problem.send(send.send, state.request_id, send.extra, head=False)
 
 
-def _not_allowed(allow: str, trail: Trail) -> Written:
+def _not_allowed(allow: str, state: RequestState) -> Written:
     error = MethodNotAllowed(f"cannot use this method here; use one of {allow}", {"allow": allow.split(", ")})
-    return write_problem(error, trail.request_id, [(b"allow", allow.encode("ascii"))])
+    return write_problem(error, state.request_id, [(b"allow", allow.encode("ascii"))])
 
 
-def _refusal(error: LegationError, headers: Mapping[bytes, bytes], trail: Trail) -> Written:
+def _refusal(error: LegationError, headers: Mapping[bytes, bytes], state: RequestState) -> Written:
     if error.status.http >= 500:
-        logger.warning("request %s: %s", trail.request_id, error, exc_info=error)
-        if trail.principal is NOBODY and isinstance(error, StorageFailed | ConfigInvalid):
+        logger.warning("request %s: %s", state.request_id, error, exc_info=error)
+        if state.principal is NOBODY and isinstance(error, StorageFailed | ConfigInvalid):
             # Paths and addresses of the machine are nothing for whoever we do not know.
             error = type(error)("cannot do this now; the server's log says why, under the request's id")
     # Whoever waits for "100 Continue" and is refused first may keep its body: the connection is spent.
     spent = [(b"connection", b"close")] if b"expect" in headers else []
-    return write_problem(error, trail.request_id, spent)
+    return write_problem(error, state.request_id, spent)
 
 
-def _internal(error: Exception, trail: Trail) -> Written:
-    logger.error("request %s failed", trail.request_id, exc_info=error)
-    words = f"cannot answer because of a defect; report it with the request's id {trail.request_id}"
-    return write_problem(InternalError(words), trail.request_id)
+def _internal(error: Exception, state: RequestState) -> Written:
+    logger.error("request %s failed", state.request_id, exc_info=error)
+    words = f"cannot answer because of a defect; report it with the request's id {state.request_id}"
+    return write_problem(InternalError(words), state.request_id)
 
 
 async def _serve_other(scope: Scope, receive: Receive, send: Send) -> None:

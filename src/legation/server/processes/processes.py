@@ -93,8 +93,8 @@ class OperatorProcess:
         self._created_at_ms = clock.now_ms()
         self.ended: ProcessEnd | None = None
         self._terminal = TerminalInput(started.outputs[0][1]) if asked.tty else None
-        self._readers = [OutputReader(each, self._taking(stream)) for stream, each in started.outputs]
-        self._life = asyncio.create_task(self._live(), name=f"legation-process-{started.child.pid}")
+        self._readers = [OutputReader(each, self._log_as(stream)) for stream, each in started.outputs]
+        self._task = asyncio.create_task(self._run(), name=f"legation-process-{started.child.pid}")
 
     @property
     def running(self) -> bool:
@@ -144,17 +144,17 @@ class OperatorProcess:
 
     async def close(self) -> None:
         """End it: down the whole ladder, whose every step is bounded."""
-        if not self._life.done():
+        if not self._task.done():
             try:
                 await self._child.stop(grace=0.0)
             except LegationError as error:  # stuck in the kernel: nobody can do anything about it
                 _log.error("cannot end the process %s: %s", self.id, error)
-                self._life.cancel()
-        await asyncio.wait({self._life})
+                self._task.cancel()
+        await asyncio.wait({self._task})
 
     async def wait(self, seconds: float) -> bool:
-        await asyncio.wait({self._life}, timeout=seconds)
-        return self._life.done()
+        await asyncio.wait({self._task}, timeout=seconds)
+        return self._task.done()
 
     async def _signal(self, numbers: tuple[signal.Signals, ...], seconds: float) -> None:
         for number in numbers:
@@ -164,7 +164,7 @@ class OperatorProcess:
                     os.killpg(self._child.pid, number)
         await self.wait(seconds)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         found = Exit(None, None)
         try:
             found = await self._child.wait()
@@ -176,7 +176,7 @@ class OperatorProcess:
             self.ended = ProcessEnd(found, self._clock.now_ms())
             self.log.close()
 
-    def _taking(self, stream: OutputName) -> Callable[[bytes], None]:
+    def _log_as(self, stream: OutputName) -> Callable[[bytes], None]:
         return lambda data: self.log.add(stream, data, self._clock.now_ms())
 
 
@@ -247,7 +247,7 @@ class WorkspaceProcesses:
     def __init__(self) -> None:
         self.config = ProcessConfig()
         self._processes: dict[str, OperatorProcess] = {}
-        self._promised = 0  # places of those that are starting, and of one-off runs
+        self._reserved = 0  # places of those that are starting, and of one-off runs
 
     def __iter__(self) -> Iterator[OperatorProcess]:
         """Iterate in the order of their starts."""
@@ -255,18 +255,18 @@ class WorkspaceProcesses:
 
     @property
     def busy(self) -> int:
-        return self._promised + sum(each.running for each in self._processes.values())
+        return self._reserved + sum(each.running for each in self._processes.values())
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def reserve(self) -> Iterator[None]:
         most = self.config.max_concurrent_processes
         if self.busy >= most:
             raise Conflict(f"cannot start another process: {most} run already; stop one", {"limit": most})
-        self._promised += 1
+        self._reserved += 1
         try:
             yield
         finally:
-            self._promised -= 1
+            self._reserved -= 1
 
     def add(self, process: OperatorProcess) -> None:
         self._processes[process.id] = process
@@ -315,7 +315,7 @@ class Processes:
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._moving = 0
+        self._starts = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -337,7 +337,7 @@ class Processes:
     async def start(self, principal: Principal, asked: NewProcess) -> ProcessInfo:
         own = self._of(principal)
         process_id = new_id("proc", now_ms=self._clock.now_ms())
-        with self._moves(), own.place():
+        with self._starting(), own.reserve():
             spec = await self._spec(principal.workspace, asked, process_id, tty=asked.tty)
             await self._record_start(principal, process_id, asked)
             started = await start_child(self._launcher, spec)
@@ -347,7 +347,7 @@ class Processes:
                 await process.close()
                 raise _stopping()
             own.add(process)
-        self._share()
+        self._share_log_bytes()
         return process.info()
 
     async def run(self, principal: Principal, asked: NewProcessRun, gone: Gone) -> ProcessRunResult:
@@ -355,7 +355,7 @@ class Processes:
         config, process_id = own.config, new_id("proc", now_ms=self._clock.now_ms())
         milliseconds = min(asked.timeout_ms or config.default_run_timeout_ms, config.max_run_timeout_ms)
         most = config.max_output_bytes if asked.max_output_bytes is None else asked.max_output_bytes
-        with self._moves(), own.place():
+        with self._starting(), own.reserve():
             spec = await self._spec(principal.workspace, asked, process_id, tty=False)
             await self._record_start(principal, process_id, asked)
             return await run_once(
@@ -376,7 +376,7 @@ class Processes:
 
     def remove(self, principal: Principal, process_id: str) -> None:
         self._of(principal).remove(process_id)
-        self._share()
+        self._share_log_bytes()
 
     def config(self, principal: Principal) -> ProcessConfig:
         return self._of(principal).config
@@ -387,20 +387,20 @@ class Processes:
         return config
 
     @contextmanager
-    def _moves(self) -> Iterator[None]:
+    def _starting(self) -> Iterator[None]:
         if self._closed:
             raise _stopping()
         if sum(own.busy for own in self._workspaces.values()) >= MOST_RUNNING:
             raise Conflict(
                 f"cannot start another process: the server runs {MOST_RUNNING} for all workspaces; try again later"
             )
-        self._moving += 1
+        self._starts += 1
         self._idle.clear()
         try:
             yield
         finally:
-            self._moving -= 1
-            if not self._moving:
+            self._starts -= 1
+            if not self._starts:
                 self._idle.set()
 
     def _of(self, principal: Principal) -> WorkspaceProcesses:
@@ -426,7 +426,7 @@ class Processes:
         tty = isinstance(asked, NewProcess) and asked.tty
         await self._record(principal, process_id, program, tty=tty)
 
-    def _share(self) -> None:
+    def _share_log_bytes(self) -> None:
         logs = [each.log for own in self._workspaces.values() for each in own]
         for log in logs:
             log.limit_to(LOGS_BYTES // len(logs))

@@ -213,19 +213,19 @@ class TerminalAttachment:
     async def _show(self, client: _TerminalClient) -> int | None:
         """Show what it writes until the process has ended and all of it was shown."""
         log = self._process.log
-        await client.say({"type": "ready", "processId": self._process.id})
+        await client.send_json({"type": "ready", "processId": self._process.id})
         after = log.tail_start(REPLAY_BYTES)
         while True:
             if after + 1 < log.first:
                 words = f"cannot show all output: it came faster than it was taken; {log.dropped_bytes} bytes are gone"
-                await client.say({"type": "error", "message": words})
+                await client.send_json({"type": "error", "message": words})
                 after = log.first - 1
             data, after = self._piece(after)
             if data:
-                await client.show(data)
+                await client.send_bytes(data)
             elif log.closed and after >= log.head:
                 ended = self._process.ended
-                await client.say({"type": "exit", "exitCode": ended.exit.code if ended else None})
+                await client.send_json({"type": "exit", "exitCode": ended.exit.code if ended else None})
                 return NORMAL
             else:
                 await log.changed(after, KEEP_ALIVE)
@@ -252,17 +252,17 @@ class TerminalAttachment:
                 frame = _decoder.decode(text)
                 if isinstance(frame, CloseFrame):
                     return NORMAL
-                self._obey(frame)
+                self._handle(frame)
             except LegationError as error:
-                await client.say({"type": "error", "message": error.message})
+                await client.send_json({"type": "error", "message": error.message})
             except msgspec.MsgspecError:  # its text may quote what was typed
                 words = (
                     "cannot read this frame; send input, resize or close as docs/processes-api.md has them"
                 )
-                await client.say({"type": "error", "message": words})
+                await client.send_json({"type": "error", "message": words})
         return None
 
-    def _obey(self, frame: InputFrame | ResizeFrame) -> None:
+    def _handle(self, frame: InputFrame | ResizeFrame) -> None:
         if isinstance(frame, InputFrame):
             self._process.write(input_bytes(frame.data, frame.encoding, self._most_input))
         else:
@@ -282,16 +282,16 @@ class _TerminalClient:
         self._send = send
         self._turn = asyncio.Lock()
 
-    async def say(self, frame: dict[str, object]) -> None:
-        await self._put({"type": "websocket.send", "text": msgspec.json.encode(frame).decode()})
+    async def send_json(self, frame: dict[str, object]) -> None:
+        await self._send_one({"type": "websocket.send", "text": msgspec.json.encode(frame).decode()})
 
-    async def show(self, data: bytes) -> None:
-        await self._put({"type": "websocket.send", "bytes": data})
+    async def send_bytes(self, data: bytes) -> None:
+        await self._send_one({"type": "websocket.send", "bytes": data})
 
     async def close(self, code: int) -> None:
-        await self._put({"type": "websocket.close", "code": code})
+        await self._send_one({"type": "websocket.close", "code": code})
 
-    async def _put(self, message: dict[str, object]) -> None:
+    async def _send_one(self, message: dict[str, object]) -> None:
         async with asyncio.timeout(STALL_LIMIT), self._turn:
             try:
                 await self._send(message)

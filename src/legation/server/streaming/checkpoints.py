@@ -148,7 +148,7 @@ class Checkpoints:
         self._used.move_to_end((track, found.log_seq))
         return found
 
-    def lay(self, track: Track, log_seq: int, fold: Fold) -> None:
+    def add(self, track: Track, log_seq: int, fold: Fold) -> None:
         if (track, log_seq) in self._used:
             return
         insort(track.points, Checkpoint(log_seq, fold.copy()), key=_log_seq)

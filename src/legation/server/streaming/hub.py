@@ -113,13 +113,13 @@ class DerivedSource:
 class ChannelReader(Protocol):
     """A reader, as its channel sees it."""
 
-    bell: asyncio.Event
+    wakeup: asyncio.Event
 
     def dismiss(self, reason: Farewell) -> None: ...
 
 
 class StreamChannel:
-    """A stream that is being read: its frames, made once, and one task that rings its readers."""
+    """A stream that is being read: its frames, made once, and one task that wakes its readers."""
 
     def __init__(self, source: StreamSource, cache: FrameCache, framing: Framing = sse.frames) -> None:
         self.source = source
@@ -135,7 +135,7 @@ class StreamChannel:
             while True:
                 news = self.source.news
                 for reader in self.readers:  # first of all: somebody may have missed what came before this
-                    reader.bell.set()
+                    reader.wakeup.set()
                 # In a flood, many readers get more at a time and less often: they leave half the loop to others.
                 rest = min(len(self.readers) * WRITE_TIME, MOST_REST)
                 if rest >= LEAST_REST:
@@ -264,12 +264,12 @@ class Credential:
 
 
 class LiveReader:
-    """One open body: something to ring, and the reason why it is over. Subclasses say what it sends."""
+    """One open body: something to wake, and the reason why it is over. Subclasses say what it sends."""
 
     def __init__(self, hub: Hub, credential: Credential | None) -> None:
         self.credential = credential
         self._hub = hub
-        self.bell = asyncio.Event()  # rung when there may be something to send
+        self.wakeup = asyncio.Event()  # set when there may be something to send
         self._over: bytes | None = None  # the last bytes, once it is over
         self._ping = False
 
@@ -286,13 +286,13 @@ class LiveReader:
                 chunk = await self._ready()
                 if chunk:
                     return chunk
-                if not self.bell.is_set():
-                    self._hub.resting[self] = self._hub.clock.monotonic()
+                if not self.wakeup.is_set():
+                    self._hub.idle_since[self] = self._hub.clock.monotonic()
                     try:
-                        await self.bell.wait()
+                        await self.wakeup.wait()
                     finally:
-                        self._hub.resting.pop(self, None)
-                self.bell.clear()
+                        self._hub.idle_since.pop(self, None)
+                self.wakeup.clear()
                 if self._ping:
                     self._ping = False
                     return sse.PING
@@ -310,7 +310,7 @@ class LiveReader:
     def ping(self) -> None:
         """Have it send a comment, because it was silent for long."""
         self._ping = True
-        self.bell.set()
+        self.wakeup.set()
 
     def dismiss(self, reason: Farewell) -> None:
         self._finish(sse.bye(reason))
@@ -321,7 +321,7 @@ class LiveReader:
     def _finish(self, last: bytes) -> None:
         if self._over is None:
             self._over = last
-        self.bell.set()
+        self.wakeup.set()
 
 
 class LiveStreamReader(LiveReader):
@@ -342,12 +342,12 @@ class LiveStreamReader(LiveReader):
         self.seq = after
 
     def __enter__(self) -> Self:
-        self._channel = self._hub.join(self._source, self, self._framing)
+        self._channel = self._hub.subscribe(self._source, self, self._framing)
         return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self._hub.part(self._channel, self)
+        self._hub.unsubscribe(self._channel, self)
 
     async def _ready(self) -> bytes:
         found = self._channel.frames(self.seq)
@@ -381,13 +381,13 @@ class Hub:
         self.delivered = 0
         self.checkpoints = Checkpoints()  # of the projections of sessions
         self.clock = clock
-        self.resting: dict[LiveReader, float] = {}  # since when; the longest first
+        self.idle_since: dict[LiveReader, float] = {}  # since when; the longest first
         self._log = log
         self._finders = (*finders, log.find)
         self._cache = FrameCache(cache_bytes)
         self._channels: dict[str, StreamChannel] = {}
         self._readers: set[LiveReader] = set()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keep_alive_task: asyncio.Task[None] | None = None
         self._closed = False
         self._checking: asyncio.Task[None] | None = None
         self._doubtful = False
@@ -435,14 +435,16 @@ class Hub:
 
     # For readers.
 
-    def join(self, source: StreamSource, reader: LiveReader, framing: Framing = sse.frames) -> StreamChannel:
+    def subscribe(
+        self, source: StreamSource, reader: LiveReader, framing: Framing = sse.frames
+    ) -> StreamChannel:
         channel = self._channels.get(source.key)
         if channel is None:
             channel = self._channels[source.key] = StreamChannel(source, self._cache, framing)
         channel.readers.add(reader)
         return channel
 
-    def part(self, channel: StreamChannel, reader: LiveReader) -> None:
+    def unsubscribe(self, channel: StreamChannel, reader: LiveReader) -> None:
         channel.readers.discard(reader)
         if not channel.readers:
             channel.close()
@@ -450,16 +452,16 @@ class Hub:
 
     def enter(self, reader: LiveReader) -> None:
         self._readers.add(reader)
-        if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_alive())
+        if self._keep_alive_task is None:
+            self._keep_alive_task = asyncio.create_task(self._keep_alive())
         if self._closed:
             reader.dismiss("shutdown")
 
     def exit(self, reader: LiveReader) -> None:
         self._readers.discard(reader)
-        if not self._readers and self._keeper:
-            self._keeper.cancel()
-            self._keeper = None
+        if not self._readers and self._keep_alive_task:
+            self._keep_alive_task.cancel()
+            self._keep_alive_task = None
             if self._checking is not None:
                 self._checking.cancel()
                 self._checking = None
@@ -468,13 +470,13 @@ class Hub:
         checked = self.clock.monotonic()
         while True:
             now = self.clock.monotonic()
-            for reader in [each for each, since in self.resting.items() if now - since >= KEEP_ALIVE]:
-                del self.resting[reader]
+            for reader in [each for each, since in self.idle_since.items() if now - since >= KEEP_ALIVE]:
+                del self.idle_since[reader]
                 reader.ping()
             if now - checked >= RECHECK:
                 checked = now
                 self.recheck()
-            longest = next(iter(self.resting.values()), now)
+            longest = next(iter(self.idle_since.values()), now)
             await self.clock.sleep(min(longest + KEEP_ALIVE, checked + RECHECK) - now)
 
     async def _check_credentials(self) -> None:

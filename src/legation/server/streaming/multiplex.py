@@ -119,14 +119,14 @@ class MultiplexReader(LiveReader):
     def __enter__(self) -> Self:
         for member in self._members:
             if member.source is not None:
-                member.channel = self._hub.join(member.source, self)
+                member.channel = self._hub.subscribe(member.source, self)
         return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         for member in self._members:
             if member.channel is not None:
-                self._hub.part(member.channel, self)
+                self._hub.unsubscribe(member.channel, self)
 
     async def _ready(self) -> bytes:
         """Take one chunk of every stream in turn, as many as fit into one write; the next write goes on from there."""

@@ -120,8 +120,8 @@ class Projection:
         found = await self.read(WantedRows(after, self.stream.visible, rows=0, room=0))
         return None if found.end is None else found.end.sequence
 
-    def lay(self, log_seq: int, fold: Fold) -> None:
-        self._checkpoints.lay(self._track, log_seq, fold)
+    def add_checkpoint(self, log_seq: int, fold: Fold) -> None:
+        self._checkpoints.add(self._track, log_seq, fold)
 
     async def events(self, after: int) -> Sequence[Event]:
         """Read events of the log; none at its end."""
@@ -139,7 +139,7 @@ class Projection:
 
 
 class _LogWalk:
-    """Walk from a checkpoint to what is wanted, laying others on the way."""
+    """Walk from a checkpoint to what is wanted, adding others on the way."""
 
     def __init__(self, projection: Projection, start: Checkpoint, wanted: WantedRows) -> None:
         self._projection = projection
@@ -161,7 +161,7 @@ class _LogWalk:
                 if self._is_full_after(step):
                     return self._cut()
                 await asyncio.sleep(0)
-        self._projection.lay(self._at, self._fold)
+        self._projection.add_checkpoint(self._at, self._fold)
         return FoundRows(self._rows, Checkpoint(self._at, self._fold))
 
     def _is_full_after(self, events: Sequence[Event]) -> bool:
@@ -180,7 +180,7 @@ class _LogWalk:
                     self._room -= len(made.raw) + len(made.native)
             self._at = event.seq
             if not event.seq % apart:
-                self._projection.lay(event.seq, fold)
+                self._projection.add_checkpoint(event.seq, fold)
             if len(rows) > limit or (self._room < 0 and rows):
                 return True
         return False
@@ -188,9 +188,9 @@ class _LogWalk:
     def _cut(self) -> FoundRows:
         # The next reading begins just where this one ends.
         if len(self._rows) <= self._wanted.rows:
-            self._projection.lay(self._at, self._fold)
+            self._projection.add_checkpoint(self._at, self._fold)
         elif self._boundary is not None:
-            self._projection.lay(self._boundary.log_seq, self._boundary.fold)
+            self._projection.add_checkpoint(self._boundary.log_seq, self._boundary.fold)
         return FoundRows(self._rows[: self._wanted.rows])
 
 
@@ -332,14 +332,14 @@ class ProjectedSource(DerivedSource):
             self._tail_bytes += sum([len(each.raw) + len(each.native) for each in rows])
             before, reached = reached, events[at - 1].seq
             if reached // apart > before // apart:
-                self.projection.lay(reached, fold)
+                self.projection.add_checkpoint(reached, fold)
             if len(rows) >= LONG:
                 break
         self._tip = Checkpoint(reached, fold)
         return reached
 
     def _trim(self) -> None:
-        # Before it grows, so that those who were rung for what came last still find it.
+        # Before it grows, so that those who were woken for what came last still find it.
         tail, count, left = self._tail, 0, self._tail_bytes
         for each in tail:  # only what goes is looked at
             if len(tail) - count <= TAIL_ROWS // 2 and left <= TAIL_BYTES // 2:

@@ -73,26 +73,26 @@ class TurnReader(LiveReader):
 
     def __enter__(self) -> Self:
         for cursor in {self._shown, self._judged}:
-            cursor.channel = self._hub.join(cursor.source, self, frames)
+            cursor.channel = self._hub.subscribe(cursor.source, self, frames)
         if self._begins is not None:
-            self._begins.add_done_callback(self._rung_by)
+            self._begins.add_done_callback(self._wake)
         return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         for cursor in {self._shown, self._judged}:
             if cursor.channel is not None:
-                self._hub.part(cursor.channel, self)
+                self._hub.unsubscribe(cursor.channel, self)
         if self._begins is not None:
-            self._begins.remove_done_callback(self._rung_by)
+            self._begins.remove_done_callback(self._wake)
 
-    def _rung_by(self, _: asyncio.Future[int]) -> None:
-        self.bell.set()
+    def _wake(self, _: asyncio.Future[int]) -> None:
+        self.wakeup.set()
 
     async def _ready(self) -> bytes:
         if not self._greeted:
             self._greeted = True
-            self.bell.set()
+            self.wakeup.set()
             return ACCEPTED % self._shown.after
         known = self._last is not None
         rows = await self._shown.take()
@@ -104,11 +104,11 @@ class TurnReader(LiveReader):
         if self._is_over_with(rows, known):
             self._finish(b"")
         elif not rows and self._last is not None:
-            self.bell.set()  # it ended after we had looked for what to show
+            self.wakeup.set()  # it ended after we had looked for what to show
         elif not rows and self._shown.source.ended:
             self._finish(farewell(self._shown.source))
         elif rows and not sent:
-            self.bell.set()  # there may be more behind what was skipped
+            self.wakeup.set()  # there may be more behind what was skipped
         self._hub.delivered += len(sent)
         return frames(sent).data if sent else b""
 
