@@ -11,14 +11,14 @@ import asyncio
 import weakref
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, Literal, Protocol, Self
+from typing import Final, Literal, TypeAlias
 
 from legation.wire.events import Event
-from legation.wire.universal.messages import MessageProjector
-from legation.wire.universal.output import ProjectedRow, framed
+from legation.wire.universal.messages import MessageProjector, ProjectedMessage
+from legation.wire.universal.output import ProjectedEvent, ProjectedRow, framed
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import SessionFacts
 
@@ -29,44 +29,11 @@ MOST_HELD: Final = 16 * 1024 * 1024
 MOST_BLOCKS: Final = 8  # of at most half a megabyte of the log each, see `store.log.READ_BYTES`
 
 Schema = Literal["sandbox-agent", "universal"]
+Fold: TypeAlias = Projector | MessageProjector
+FOLDS: Final[dict[Schema, type[Fold]]] = {"sandbox-agent": Projector, "universal": MessageProjector}
 
 
-class Emitted(Protocol):
-    """One event that a fold gave out."""
-
-    @property
-    def sequence(self) -> int: ...
-    def encode(self, include_raw: bool = False) -> bytes: ...
-    def apart(self, include_raw: bool = False) -> Sequence[bytes]:
-        """Encode one with long texts, which are not copied: what stands before one, the text, and so on to what is
-        behind the last. Nothing where it has none."""
-
-
-class Fold(Protocol):
-    """Fold of a log, which it is fed in order. Its numbers are those of the whole, wherever its state was copied."""
-
-    @property
-    def sequence(self) -> int:
-        """The last one that was given out."""
-
-    @property
-    def held(self) -> int:
-        """Bytes, about, of what it remembers besides its numbers."""
-
-    def copy(self) -> Self: ...
-    def feed(self, event: Event) -> Sequence[Emitted]: ...
-    def go_on(self, events: Sequence[Event], start: int) -> list[ProjectedRow]:
-        """The frames of the events from there on, one each, as far as that is all they come to; the rest is for
-        `feed`."""
-
-
-FOLDS: Final[dict[Schema, Callable[[SessionFacts], Fold]]] = {
-    "sandbox-agent": Projector,
-    "universal": MessageProjector,
-}
-
-
-def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> ProjectedRow:
+def row(emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool) -> ProjectedRow:
     """Make its row, with its JSON; `framed_row` is for a live body."""
     number, type_ = emitted.sequence, getattr(emitted, "type", "")
     parts = emitted.apart(include_raw)
@@ -76,7 +43,9 @@ def row(emitted: Emitted, cause: Event, *, include_raw: bool) -> ProjectedRow:
     return ProjectedRow(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
 
 
-def framed_row(emitted: Emitted, cause: Event, *, include_raw: bool) -> ProjectedRow:
+def framed_row(
+    emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool
+) -> ProjectedRow:
     return framed(row(emitted, cause, include_raw=include_raw))
 
 
