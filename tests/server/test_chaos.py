@@ -154,8 +154,8 @@ async def test_a_second_rotation_gets_between_no_two_steps_of_the_first(
         finally:
             dropped.set()
 
-    monkeypatch.setattr(rotation, "rotate_file", rotated)
-    monkeypatch.setattr(rotation, "drop_older", drop_late)
+    monkeypatch.setattr(rotation, "rotate_key_file", rotated)
+    monkeypatch.setattr(rotation, "drop_older_keys", drop_late)
     async with installation(tmp_path) as (services, client):
         bundle = await services.vault.put("local", "run_1", {"KEY": Secret("value")})
         assert (await client.post("/v1/keys/rotate")).status_code == 200
