@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tools.rules import committed_files
+
 ROOT = Path(__file__).parents[1]
 INSTALL_LIMIT = 900.0  # seconds for an install from the package index: the network's time
 
@@ -14,27 +16,8 @@ INSTALL_LIMIT = 900.0  # seconds for an install from the package index: the netw
 _INDEX_VARIABLES = ("PIP_", "UV_", "SSL_CERT", "REQUESTS_CA", "CURL_CA")
 
 
-_NOT_OURS = {".git", ".hypothesis", ".venv", ".agents", "__pycache__", "node_modules", "dist"}
-
-
-def committed_files() -> list[str]:
-    """What git has or would take; in a tree without git, whatever is no one's leavings."""
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        paths = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
-        return [
-            str(path) for path in paths if not _NOT_OURS & set(path.parts) and "_cache" not in path.parts[0]
-        ]
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    ).stdout
-    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
-
-
 def fresh_clone(folder: Path) -> Path:
-    for name in committed_files():
+    for name in committed_files(ROOT):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
