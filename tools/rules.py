@@ -45,18 +45,7 @@ ALSO: Final = {"cli": {"client"}}
 
 # Inside a package: its modules and folders, lowest first. Each may import from the rows above its own. Types alone, under
 # TYPE_CHECKING, do not count here: they load nothing.
-INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    "wire": (
-        ("jsontext", "payload", "principal"),
-        ("acp", "approvalstream", "diagnostic", "events", "members", "serverstream"),
-        ("action", "api"),
-        ("ask",),
-        ("lifecycle",),
-        ("hoststream",),
-        ("codec",),
-        ("normalize", "universal"),
-    ),
-}
+INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {}  # filled when the modules have their names
 # The faces of the server stand on its sessions, and its sessions know nothing of them, not even types.
 FACES: Final = {
     "server/sessions": ("server/acp", "server/routes", "server/surfaces"),
