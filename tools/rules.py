@@ -57,10 +57,11 @@ SHORTEST: Final = 100  # lines; a shorter one needs two importers, or stands bel
 MOST_FILES: Final = 16  # of a folder
 # One file per noun of the command, and per resource of the API: short or many as they are.
 BY_NOUN: Final = ("cli", "server/routes", "server/surfaces")
-# Short modules with one importer or none, and why each is a file of its own.
+# Short modules with one importer or none that are not loaded late by a function, and why each is a file of its own.
 SHORT: Final[Mapping[str, str]] = {
     "agents/amp/gate_delegate": "a program of its own: Amp runs it",
     "server/processes/trampoline": "a program of its own: it becomes the process that was asked for",
+    "server/processes/websocket_protocol": "uvicorn loads it by its name, and only where there are WebSockets",
     "testing/clock": "shipped for the tests of others",
 }
 
@@ -334,12 +335,10 @@ def short_modules_have_a_reason(tree: Tree) -> Found:
         if module.lines >= SHORTEST or module.is_special or not folder or folder in BY_NOUN or name in SHORT:
             continue
         importers = tree.importers[name]
-        if len(importers) < 2:
+        loads_late = importers and not any(name in tree.loads_first[importer] for importer in importers)
+        if len(importers) < 2 and not loads_late:
             whose = f"only {', '.join(importers)}" if importers else "nobody"
             yield tree.shown(module), f"{module.lines} lines, and {whose} imports it; put it where it is used"
-    for name in SHORT:
-        if name not in tree.modules:
-            yield "tools/rules.py", f"{name} has a reason to be short and does not exist"
 
 
 def folders_are_short(tree: Tree) -> Found:
@@ -377,9 +376,15 @@ def docstrings_begin_with_a_verb_or_a_noun(tree: Tree) -> Found:
     for module in tree.modules.values():
         for node in module.nodes:
             text = ast.get_docstring(node) if isinstance(node, _HAS_DOCSTRING) else None
-            if text and NOT_FIRST.match(text):
+            if text and NOT_FIRST.match(text) and not _is_route(node):
                 line = getattr(node, "lineno", 1)
                 yield f"{tree.shown(module)}:{line}", f'"{text.partition(chr(10))[0][:60]}"'
+
+
+def _is_route(node: ast.AST) -> bool:
+    """A route's docstring is its text in the API's description, and stays."""
+    decorators = getattr(node, "decorator_list", [])
+    return any(ast.unparse(decorator).startswith("routes.") for decorator in decorators)
 
 
 # Descriptors and processes.

@@ -48,7 +48,11 @@ CASES: list[tuple[rules.Rule, Mapping[str, str], str]] = [
     (rules.modules_are_read_in_one_sitting, {f"{SRC}/wire/bad.py": LONG}, "701 lines"),
     (
         rules.short_modules_have_a_reason,
-        {f"{SRC}/wire/bad.py": "x = 1\n", f"{SRC}/wire/good.py": f"import legation.wire.bad\n{ENOUGH}"},
+        {
+            f"{SRC}/wire/bad.py": "x = 1\n",
+            f"{SRC}/wire/late.py": "x = 1\n",
+            f"{SRC}/wire/good.py": f"import legation.wire.bad\n{ENOUGH}\ndef f():\n    import legation.wire.late\n",
+        },
         "wire/bad.py 1 lines, and only wire/good",
     ),
     (
@@ -65,7 +69,10 @@ CASES: list[tuple[rules.Rule, Mapping[str, str], str]] = [
     ),
     (
         rules.docstrings_begin_with_a_verb_or_a_noun,
-        {f"{SRC}/wire/a.py": 'class A:\n    """Of a thing."""\n'},
+        {
+            f"{SRC}/wire/a.py": 'class A:\n    """Of a thing."""\n',
+            f"{SRC}/wire/b.py": '@routes.get("/")\ndef a():\n    """Who asks."""\n',
+        },
         'a.py:1 "Of a thing."',
     ),
     (
@@ -99,10 +106,7 @@ CASES: list[tuple[rules.Rule, Mapping[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("rule", "files", "told"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_a_breach_is_found(
-    rule: rules.Rule, files: Mapping[str, str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rules, "SHORT", {})
+def test_a_breach_is_found(rule: rules.Rule, files: Mapping[str, str], told: str, tmp_path: Path) -> None:
     found = broken(tmp_path, rule, files)
     assert len(found) == 1, found
     assert told in found[0]
