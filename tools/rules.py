@@ -65,6 +65,9 @@ SHORT: Final[Mapping[str, str]] = {
     "testing/clock": "shipped for the tests of others",
 }
 
+# Names that protocols, events and error codes fix: the same thing may be called so in several of them.
+NAMED_BY_OTHERS: Final = ("wire/", "errors")
+
 NOT_FIRST: Final = re.compile(
     r"(?:of|that|what(?:ever)?|who(?:ever|m|se)?|how(?:ever)?|where(?:ver)?|when(?:ever)?|why|which(?:ever)?)\b",
     re.IGNORECASE,
@@ -360,12 +363,14 @@ def modules_have_names_of_the_field(tree: Tree) -> Found:
 
 def class_names_occur_once(tree: Tree) -> Found:
     places: defaultdict[str, list[str]] = defaultdict(list)
+    ours: Counter[str] = Counter()
     for module in tree.modules.values():
         for node in module.nodes:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{tree.shown(module)}:{node.lineno}")
+                ours[node.name] += not module.name.startswith(NAMED_BY_OTHERS)
     for name, found in sorted(places.items()):
-        if len(found) > 1:
+        if len(found) > 1 and ours[name]:
             yield name, f"the name of {len(found)} classes: {', '.join(found)}"
 
 

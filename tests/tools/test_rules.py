@@ -64,7 +64,11 @@ CASES: list[tuple[rules.Rule, Mapping[str, str], str]] = [
     (rules.modules_have_names_of_the_field, {f"{SRC}/wire/vigil.py": ""}, "a metaphor"),
     (
         rules.class_names_occur_once,
-        {f"{SRC}/wire/a.py": "class Twice: ...\n", f"{SRC}/wire/b.py": "\nclass Twice: ...\n"},
+        {
+            f"{SRC}/wire/a.py": "class Twice: ...\nclass Fixed: ...\n",
+            f"{SRC}/store/b.py": "\nclass Twice: ...\n",
+            f"{SRC}/wire/c.py": "class Fixed: ...\n",
+        },
         "Twice the name of 2 classes",
     ),
     (
