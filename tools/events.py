@@ -1,11 +1,5 @@
-"""The reference page and the contract of all events, generated from their types.
+"""The reference page and the contract of all events, generated from their types; `tools/pages.py` writes them."""
 
-python -m tools.events page > docs/reference/events.md
-python -m tools.events contract > tests/tools/contract.json
-"""
-
-import json
-import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
@@ -40,7 +34,7 @@ _NAMED_UNIONS = {
 _INTRODUCTION = f"""\
 # Events
 
-<!-- Generated: python -m tools.events page > docs/reference/events.md -->
+<!-- Made by `python -m tools.pages` from the types of wire/; edit those. -->
 
 Version {VERSION} of the contract. Every event has a number (`seq`: dense, per stream, never used twice), a
 time (`at`, epoch milliseconds), a type and a payload. The payload is JSON, stored and delivered as the bytes
@@ -166,12 +160,3 @@ def _shapes() -> list[Struct]:
             found[kind.__name__] = kind
             waiting.extend(field.type for field in _fields(kind))
     return [found[name] for name in sorted(found) if found[name] not in _EVENTS]
-
-
-def _main(what: str) -> None:
-    text = page() if what == "page" else json.dumps(contract(), indent=2) + "\n"
-    sys.stdout.write(text)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])

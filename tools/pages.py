@@ -1,8 +1,10 @@
 """The reference pages that come from the code: `python -m tools.pages` writes them, and so does `./dev check --fix`.
 
-With `--check` nothing is written: it fails where a page is not what the code says.
+With `--check` nothing is written: it fails where a page is not what the code says. The contract of events, which tests
+compare, is written only under a new version.
 """
 
+import json
 import sys
 from pathlib import Path
 from typing import Final
@@ -12,7 +14,9 @@ from legation.host.session import TABLE, Act, State
 from legation.settings import FIELDS, flag, variable
 from tools import events, rehearsal
 
-PAGES = Path(__file__).parents[1] / "docs" / "reference"
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "reference"
+CONTRACT = ROOT / "tests" / "tools" / "contract.json"
 
 
 def pages() -> dict[str, str]:
@@ -128,12 +132,16 @@ def _cell(state: State, act: Act) -> str:
 
 
 def main() -> None:
+    check = "--check" in sys.argv
     for name, text in pages().items():
         page = PAGES / name
-        if "--check" not in sys.argv:
+        if not check:
             page.write_text(text)
         elif not page.is_file() or page.read_text() != text:
             sys.exit(f"docs/reference/{name} is not what the code says: run `./dev check --fix`")
+    committed, contract = json.loads(CONTRACT.read_text()), events.contract()
+    if not check and committed["version"] != contract["version"]:
+        CONTRACT.write_text(json.dumps(contract, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ CONTRACT = Path(__file__).with_name("contract.json")
 
 def test_the_committed_page_is_the_generated_one() -> None:
     assert PAGE.read_text() == reference.page(), (
-        "docs/reference/events.md is out of date: run "
-        "`python -m tools.events page > docs/reference/events.md`"
+        "docs/reference/events.md is out of date: run `./dev check --fix`"
     )
 
 
@@ -24,8 +23,7 @@ def test_the_public_contract_changes_only_with_its_version() -> None:
     first = "" if committed["version"] != VERSION else "raise VERSION in src/legation/wire/events.py, then "
     pytest.fail(
         "event types or fields differ from the public contract that readers rely on. If that is meant: "
-        f"{first}run `python -m tools.events contract > tests/tools/contract.json` and the same with "
-        "`page > docs/reference/events.md`, and say in CHANGELOG.md what readers must do."
+        f"{first}run `./dev check --fix`, and say in CHANGELOG.md what readers must do."
     )
 
 
