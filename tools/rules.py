@@ -472,6 +472,36 @@ def npm_locks_hold_integrity_and_no_addresses(tree: Tree) -> Found:
                 yield shown, f"{name} has no integrity"
 
 
+# Pages.
+
+
+def links_lead_somewhere(tree: Tree) -> Found:
+    for shown, text in tree.committed.items():
+        if not shown.endswith(".md"):
+            continue
+        page = tree.root / shown
+        for link in re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", _without_code(text.decode())):
+            path, _, anchor = link.partition("#")
+            if "://" in link or path.startswith("mailto:"):
+                continue
+            target = page.parent / path if path else page
+            if not target.exists():
+                yield shown, f"links to {link}, which does not exist"
+            elif anchor and anchor not in _anchors(target):
+                yield shown, f"links to {link}, and there is no such heading"
+
+
+def _anchors(page: Path) -> set[str]:
+    text = _without_code(page.read_text())
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    named = re.findall(r'<a id="([^"]+)">', text)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles} | {*named}
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
 Rule = Callable[[Tree], Found]
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -491,6 +521,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_file_names_a_path_of_a_machine,
     requirements_hold_hashes_and_no_addresses,
     npm_locks_hold_integrity_and_no_addresses,
+    links_lead_somewhere,
 )
 
 

@@ -106,6 +106,12 @@ CASES: list[tuple[rules.Rule, Mapping[str, str], str]] = [
         {"package-lock.json": '{"packages":{"":{},"a":{"integrity":"x","resolved":"y"}}}'},
         "a has an address",
     ),
+    (
+        rules.links_lead_somewhere,
+        {"a.md": "# A b\n[x](b.md) [y](#a-b) [z](https://example.com/c)\n```\n[no](d.md)\n```\n"},
+        "links to b.md, which does not exist",
+    ),
+    (rules.links_lead_somewhere, {"a.md": "# A\n[x](#b)\n"}, "links to #b, and there is no such heading"),
 ]
 
 
