@@ -6,11 +6,9 @@ from tools.rules import breaches, report
 
 # Issue 17 brings each to nothing, and then this table goes. Lower a number whenever you can.
 NOT_YET = {
-    "short_modules_have_a_reason": 39,
-    "folders_are_short": 6,
-    "modules_have_names_of_the_field": 27,
-    "class_names_occur_once": 150,
-    "docstrings_begin_with_a_verb_or_a_noun": 601,
+    "modules_have_names_of_the_field": 2,
+    "class_names_occur_once": 39,
+    "docstrings_begin_with_a_verb_or_a_noun": 331,
 }
 
 

@@ -74,7 +74,7 @@ CASES: list[tuple[rules.Rule, Mapping[str, str], str]] = [
     (
         rules.docstrings_begin_with_a_verb_or_a_noun,
         {
-            f"{SRC}/wire/a.py": 'class A:\n    """Of a thing."""\n',
+            f"{SRC}/store/a.py": 'class A:\n    """Of a thing."""\n',
             f"{SRC}/wire/b.py": '@routes.get("/")\ndef a():\n    """Who asks."""\n',
         },
         'a.py:1 "Of a thing."',
