@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -37,9 +37,6 @@ from legation.wire.acp.methods import (
 )
 from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.updates import ContentBlock
-
-DriverName = Literal["acp", "claude", "codex", "opencode", "amp"]
-
 
 _T = TypeVar("_T")
 

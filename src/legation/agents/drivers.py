@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from legation.agents.acp import AcpAgent
-from legation.agents.driver import Driver, DriverName
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from legation.agents.driver import Driver
     from legation.agents.native import DriverContext
+
+DriverName = Literal["acp", "claude", "codex", "opencode", "amp"]
 
 
 async def open_driver(kind: DriverName, context: DriverContext) -> Driver:
     """Make the driver of an agent, not yet greeted: `initialize` does that. Whoever opened it stops it."""
     match kind:
         case "acp":
+            from legation.agents.acp import AcpAgent
+
             child = await context.launcher.spawn(context.command, context.pipes)
             return AcpAgent(child, context.inbox, context.beginning)
         case "claude":

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from legation.agents.driver import AskingModes, DriverName, SessionStart
+from legation.agents.driver import AskingModes, SessionStart
+from legation.agents.drivers import DriverName
 from legation.clock import Clock, SystemClock
 from legation.errors import ConfigInvalid, InvalidParams
 from legation.host.requests.handlers import ExtensionHandler, FsHandler, QuestionHandler, TerminalHandler

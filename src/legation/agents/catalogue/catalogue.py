@@ -17,7 +17,7 @@ import msgspec
 from legation.agents.catalogue import entries
 from legation.agents.catalogue.entries import KNOWN, CatalogueEntry, Direct, Packaged, Way
 from legation.agents.catalogue.program import Finder, FoundProgram, How, Start
-from legation.agents.driver import DriverName
+from legation.agents.drivers import DriverName
 from legation.agents.install.folder import InstalledAgent, InstallFolder, Verified, verify
 from legation.agents.install.installer import Progress, install, uninstall, unseen
 from legation.agents.install.lock import Lock, TargetMachine, here, shipped

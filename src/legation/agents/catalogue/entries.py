@@ -25,7 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from legation.agents.driver import AskingModes, DriverName, SessionStart
+from legation.agents.driver import AskingModes, SessionStart
+from legation.agents.drivers import DriverName
 from legation.errors import ConfigInvalid
 
 NOT_A_KEY: Final = "not-a-key"

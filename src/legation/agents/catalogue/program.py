@@ -18,7 +18,8 @@ import msgspec
 
 import legation
 from legation.agents.catalogue.entries import CatalogueEntry, Direct, Packaged, Stance, Way
-from legation.agents.driver import AskingModes, DriverName, SessionStart, require_no_agent_config
+from legation.agents.driver import AskingModes, SessionStart, require_no_agent_config
+from legation.agents.drivers import DriverName
 from legation.agents.install.folder import InstalledAgent, InstallFolder
 from legation.agents.install.lock import TargetMachine
 from legation.errors import Unavailable
