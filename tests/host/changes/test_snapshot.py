@@ -14,7 +14,8 @@ import pytest
 from tests.programs import needs_git
 
 from legation.errors import Conflict, NotFound
-from legation.host.changes import Changes, FileChange, Snapshot, git, gittree
+from legation.host.changes import Changes, FileChange, Snapshot, gittree
+from legation.host.changes import git as git_module
 from legation.host.changes import snapshot as folder_module
 
 pytestmark = [pytest.mark.heavy, needs_git]  # a process or more for each test
@@ -625,7 +626,7 @@ async def test_a_bottomless_folder_is_left_at_a_depth(tmp_path: Path) -> None:
 
 
 async def test_a_very_long_file_is_shown_as_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "COMPARED_LINES", 5)
+    monkeypatch.setattr(git_module, "COMPARED_LINES", 5)
     folder = tmp_path / "plain"
     folder.mkdir()
     (folder / "x").write_text("1\n2\n3\n4")
