@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.host.resume import LEFT_OUT, Account, account_of_replay, transcript_of
+from legation.host.resume import LEFT_OUT, Account, account_of, in_one_batch, transcript_of
 from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import codec
@@ -44,7 +44,7 @@ SET_UP = [
 
 
 def account(*rows: Draft) -> Account:
-    return asyncio.run(account_of_replay(rows))
+    return asyncio.run(account_of(in_one_batch(rows)))
 
 
 def wrapped(row: Draft) -> Draft:

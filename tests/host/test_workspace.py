@@ -9,8 +9,7 @@ from tests.host.rig import play, rig
 from legation.agents.driver import Driver
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
-from legation.host.lifecycle import MAX_DIRECTORIES
-from legation.host.options import HostOptions, read_meta, resolve_agent_definition
+from legation.host.options import MAX_DIRECTORIES, HostOptions, read_meta, resolve_agent_definition
 from legation.wire.acp.methods import NewSessionResponse
 
 pytestmark = pytest.mark.heavy

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from signal import SIGKILL, SIGTERM
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -20,20 +20,21 @@ from msgspec.structs import replace
 from legation.agents.driver import Driver
 from legation.agents.drivers import open_driver
 from legation.agents.native import DriverContext
-from legation.agents.pool import Pool
 from legation.clock import Clock
 from legation.errors import AgentExited, LegationError, StorageFailed
-from legation.host.options import AgentDefinition, HostOptions
+from legation.host.options import AgentDefinition
 from legation.host.router import Router
 from legation.host.session import Session
-from legation.host.stream import HostStream
 from legation.ids import new_id
-from legation.proc import Command, Exit, Launcher, Pipes, Registry, child_environment, reap
+from legation.proc import Command, Exit, Pipes, Registry, child_environment, reap
 from legation.proc.registry import listed
 from legation.store.datafolder import make_folder
-from legation.wire.acp.methods import ClientCapabilities, FileSystemCapabilities
+from legation.wire.acp.methods import FileSystemCapabilities
 from legation.wire.event_types import AgentExited as AgentExitedEvent
 from legation.wire.event_types import AgentStatus, AgentUpdated, DiagnosticCode, ExitStatus
+
+if TYPE_CHECKING:
+    from legation.host.lifecycle import Lifecycle
 
 LEFT_AFTER: Final = 600.0  # seconds: a sign-in under way has a temporary folder, and no child that is on file
 
@@ -59,10 +60,10 @@ class AgentHomes:
         """Also ends what a killed host left behind in the same folder. Blocks."""
         if data_dir is None:
             return cls(Path(tempfile.mkdtemp(prefix="legation-host-")), True, workspace)
-        places = cls(data_dir, False, workspace)
-        reap(places.children)
-        places._sweep()
-        return places
+        homes = cls(data_dir, False, workspace)
+        reap(homes.children)
+        homes._sweep()
+        return homes
 
     def _sweep(self) -> None:
         """Temporary folders that a killed host left, with what was secret in them. Whoever else lives here keeps his."""
@@ -137,32 +138,26 @@ class Allowance:
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What an agent gets from its host."""
-
-    options: HostOptions
-    launcher: Launcher
-    pool: Pool
-    clock: Clock
-    stream: HostStream
-    capabilities: ClientCapabilities
-    command: Callable[[AgentDefinition], tuple[Command, Path]]  # and a folder to remove when it has ended
-    new_router: Callable[[str], Router]
-    lost: Callable[[Agent], Awaitable[None]]  # its process has ended: its sessions are disconnected
-    ready_again: Callable[[Agent], Awaitable[None]]  # it was restarted: its sessions can be taken up
-
-
 class Agent:
     """States: starting -> ready -> exited; from there restarting -> ready again, or exited for good;
     disposed at any time, and then for ever."""
 
-    def __init__(self, agent_id: str, definition: AgentDefinition, around: Surroundings) -> None:
+    def __init__(
+        self, agent_id: str, definition: AgentDefinition, lifecycle: Lifecycle, *, terminals: bool
+    ) -> None:
+        """With `terminals` it is offered those of a handler that is not offered to every agent."""
         self.id = agent_id
         self.definition = definition
         self.live: Driver | None = None
-        self.router = around.new_router(agent_id)
-        self._around = around
+        self.router = Router(agent_id, lifecycle.context)
+        self._lifecycle = lifecycle
+        self._context = context = lifecycle.context
+        self._grace = context.options.kill_timeout_ms / 1000
+        self._offered = context.reverse.capabilities
+        if terminals and context.reverse.terminal is not None:
+            self._offered = replace(self._offered, terminal=True)
+        if not definition.fs:
+            self._offered = replace(self._offered, fs=FileSystemCapabilities())
         self._status: AgentStatus = "starting"
         self._reason: Reason | None = None
         self._exit: Exit | None = None
@@ -272,10 +267,6 @@ class Agent:
             what = f"it did not end within {self._grace:g} s and was killed: {found}"
             self._diagnose(DiagnosticCode.AGENT_KILL, what)
 
-    @property
-    def _grace(self) -> float:
-        return self._around.options.kill_timeout_ms / 1000
-
     async def _live(self) -> None:
         """From process to process, until one is not followed by another."""
         while True:
@@ -285,7 +276,7 @@ class Agent:
                     return
                 if await self._launched():
                     break
-            await self._around.ready_again(self)
+            await self._lifecycle.ready_again(self)
 
     async def _launched(self) -> bool:
         """A start that failed was told already; it used up one of the restarts."""
@@ -300,22 +291,19 @@ class Agent:
         self.live = None
         self._exit = found
         self.router.exited(AgentExitedEvent(code=found.code, signal=found.signal, stderr_tail=tail))
-        self._diagnose(DiagnosticCode.AGENT_EXIT, f"the process ended with {found}", found)
+        self._tell_exit(found)
         if self._disposed:
             self._move("disposed", "disposed")
+        elif self._wanted_again:
+            self._move("exited", "stopped")
         else:
-            self._move("exited", self._why(found))
-        await self._around.lost(self)
+            self._move("exited", "ended" if found.code == 0 else "crashed")
+        await self._lifecycle.lost(self)
         await self._tidy()
-
-    def _why(self, found: Exit) -> Reason:
-        if self._wanted_again:
-            return "stopped"
-        return "ended" if found.code == 0 else "crashed"
 
     async def _may_restart(self) -> bool:
         """Waits out the pause before a restart; False where there will be none."""
-        options = self._around.options
+        options = self._context.options
         if self._disposed:
             return False
         if self._wanted_again:
@@ -337,19 +325,15 @@ class Agent:
         pause = options.restart_backoff.seconds(self._restarts)
         self._diagnose(DiagnosticCode.AGENT_RESTART_SCHEDULED, f"restart {self._restarts} in {pause:g} s")
         self._move("restarting", self._reason)
-        self._pause = asyncio.ensure_future(self._around.clock.sleep(pause))
+        self._pause = asyncio.ensure_future(self._context.clock.sleep(pause))
         await asyncio.wait({self._pause})
         self._pause = None
         return not self._disposed
 
-    def _offered(self) -> ClientCapabilities:
-        offered = self._around.capabilities
-        return offered if self.definition.fs else replace(offered, fs=FileSystemCapabilities())
-
     async def _launch(self) -> None:
         live = await self._spawned()
         try:
-            await live.initialize(self._offered(), self._around.options.limits.start)
+            await live.initialize(self._offered, self._context.options.limits.start)
         except BaseException as error:
             await asyncio.shield(self._give_up(live, error))
             raise
@@ -360,21 +344,14 @@ class Agent:
         self._move("ready")
 
     async def _spawned(self) -> Driver:
-        around = self._around
+        host = self._context
         try:
-            command, self._tmp = await asyncio.to_thread(around.command, self.definition)
+            command, self._tmp = await asyncio.to_thread(host.homes.command, self.definition)
             names = sorted(command.env)
             self._diagnose(DiagnosticCode.AGENT_SPAWN, f"starting {command.argv[0]}", data={"env": names})
             self.router.reset()
-            context = DriverContext(
-                command,
-                around.launcher,
-                self._pipes(),
-                self.router,
-                around.pool,
-                around.options.trusts,
-                self.definition.beginning,
-            )
+            given = host.launcher, self._pipes(), self.router, host.pool, host.options.trusts
+            context = DriverContext(command, *given, self.definition.beginning)
             return await open_driver(self.definition.driver, context)
         except BaseException as error:
             self._diagnose(DiagnosticCode.AGENT_SPAWN_FAILED, _said(error))
@@ -387,7 +364,7 @@ class Agent:
         self._diagnose(DiagnosticCode.AGENT_INITIALIZE_FAILED, _said(error))
         self._fail("initialize-failed")
         self._exit = await live.stop(grace=0)
-        self._diagnose(DiagnosticCode.AGENT_EXIT, f"the process ended with {self._exit}", self._exit)
+        self._tell_exit(self._exit)
         self._publish()
         await self._tidy()
 
@@ -402,12 +379,12 @@ class Agent:
             self._move("exited", reason)
 
     def _pipes(self) -> Pipes:
-        options = self._around.options
+        options = self._context.options
 
         def too_long(size: int) -> None:
             self.router.trouble(DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {size} bytes")
 
-        allowance = Allowance(self._around.clock)
+        allowance = Allowance(self._context.clock)
 
         def said(lines: list[bytes]) -> None:
             left_out = allowance.take()
@@ -428,18 +405,14 @@ class Agent:
         self._publish()
 
     def _publish(self) -> None:
-        self._around.stream.publish(self.snapshot())
+        self._context.stream.publish(self.snapshot())
 
-    def _diagnose(
-        self,
-        code: DiagnosticCode,
-        message: str,
-        exit_: Exit | None = None,
-        data: dict[str, object] | None = None,
-    ) -> None:
-        if exit_ is not None:
-            data = {"code": exit_.code, "signal": exit_.signal}
-        self._around.stream.diagnose(code, message, agent_id=self.id, data=data)
+    def _diagnose(self, code: DiagnosticCode, message: str, data: dict[str, object] | None = None) -> None:
+        self._context.stream.diagnose(code, message, agent_id=self.id, data=data)
+
+    def _tell_exit(self, found: Exit) -> None:
+        data: dict[str, object] = {"code": found.code, "signal": found.signal}
+        self._diagnose(DiagnosticCode.AGENT_EXIT, f"the process ended with {found}", data)
 
 
 def _said(error: BaseException) -> str:

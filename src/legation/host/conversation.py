@@ -61,7 +61,7 @@ from legation.wire.event_types import Turn as TurnName
 from legation.wire.events import Draft
 
 if TYPE_CHECKING:
-    from legation.host.session import Session, Surroundings
+    from legation.host.session import HostContext, Session
 
 JUDGE_LIMIT = 30.0  # seconds to judge what was done unasked: the store's time
 TOOL_PATIENCE = 6  # times the idle limit that an agent may be silent while a tool of its works
@@ -78,30 +78,31 @@ _log = logging.getLogger(__name__)
 
 
 class Conversation:
-    def __init__(self, session: Session, around: Surroundings) -> None:
+    def __init__(self, session: Session, context: HostContext) -> None:
+        options = context.options
         self.tool_calls = ToolCalls()
         self._decided = Decided(self.tool_calls)
-        self.judging: set[asyncio.Task[None]] = set()  # of what was done unasked
-        self._approver = around.approver
+        self.judging: set[asyncio.Task[object]] = set()  # of what was done unasked
+        self._approver = options.approver or context.pending
         self._session = session
-        self._clock = around.clock
-        self._limits = around.limits
+        self._clock = context.clock
+        self._limits = options.limits
         self.permissions = Permissions(
-            approver=around.approver,
+            approver=self._approver,
             record=session.note_permission,
             reserve=session.reserve_permission,
-            clock=around.clock,
-            limit=around.limits.permission,
+            clock=self._clock,
+            limit=self._limits.permission,
             changed=self._go_on,
             tell_decided=self._decided.settle,
         )
         self.questions: Questions | None = None  # where the agent may ask none
-        if around.questions is not None:
+        if options.questions is not None:
             self.questions = Questions(
-                handler=around.questions,
+                handler=options.questions,
                 record=session.note,
-                clock=around.clock,
-                limit=around.limits.permission,
+                clock=self._clock,
+                limit=self._limits.permission,
                 changed=self._go_on,
             )
         self._turn: Turn | None = None
@@ -236,10 +237,7 @@ class Conversation:
             self._session.note(_unasked_effect(ask, None))
 
     def _judge(self, work: Coroutine[object, object, object]) -> None:
-        async def judge() -> None:
-            await work
-
-        task = asyncio.create_task(judge(), name=f"legation-judges-{self._session.id}")
+        task = asyncio.create_task(work, name=f"legation-judges-{self._session.id}")
         self.judging.add(task)
         task.add_done_callback(self.judging.discard)
 
@@ -306,11 +304,9 @@ class Conversation:
 
     def _ask(self, request: RequestPermissionRequest) -> Ask:
         call = self.tool_calls.whole(request.tool_call)
-        if unseen := self.tool_calls.unseen(request.tool_call):
-            what = ", ".join(sorted(unseen))
-            raise RpcFault(
-                ErrorCode.INVALID_PARAMS, f"of its tool call no more than a part is known ({what})"
-            )
+        if unseen := ", ".join(sorted(self.tool_calls.unseen(request.tool_call))):
+            what = f"of its tool call no more than a part is known ({unseen})"
+            raise RpcFault(ErrorCode.INVALID_PARAMS, what)
         try:
             action = Action.from_tool_call(
                 self._session.agent.name, call, cwd=self._session.meta.cwd, home=self._session.home
@@ -497,27 +493,23 @@ class Conversation:
             told = RpcError(ErrorCode.INTERNAL_ERROR, turn.cut.ran, CUT)
             self._end(turn, PromptResult("cancelled", error=told), error)
         elif turn.stuck:
-            self._finish(turn, "cancelled", error=self._stuck())
+            self._fail(turn, self._stuck())
         elif isinstance(answer, AgentRefused):
             self._end(turn, PromptResult("end_turn", error=answer.error))
         elif isinstance(answer, LegationError):
-            self._finish(turn, "cancelled", error=answer)
+            self._fail(turn, answer)
         else:
             self._end(turn, PromptResult(answer.stop_reason, usage=answer.usage))
 
-    def _finish(self, turn: Turn, stop_reason: str, error: LegationError) -> None:
+    def _fail(self, turn: Turn, error: LegationError) -> None:
         told = RpcError(ErrorCode.INTERNAL_ERROR, error.message)
-        self._end(turn, PromptResult(stop_reason, error=told), error)
+        self._end(turn, PromptResult("cancelled", error=told), error)
 
     def _end(self, turn: Turn, result: PromptResult, error: LegationError | None = None) -> None:
-        self._turn = None
+        self._turn, why = None, result.stop_reason
         self._withdraw_all(turn)
-        receipt = self._session.note(
-            PromptFinished(
-                turn=turn.id, stop_reason=result.stop_reason, error=result.error, usage=result.usage
-            ),
-            TurnState(turn=turn.id, state="idle", reason=result.stop_reason),
-        )
+        finished = PromptFinished(turn=turn.id, stop_reason=why, error=result.error, usage=result.usage)
+        receipt = self._session.note(finished, TurnState(turn=turn.id, state="idle", reason=why))
         turn.end = TurnEnd(result, receipt, error, turn.cancelled_by_client)
 
     async def _watch(self, turn: Turn, asking: asyncio.Task[PromptResponse]) -> None:
@@ -541,7 +533,7 @@ class Conversation:
     async def _stop_agent(self) -> None:
         what = f"the agent did not end a cancelled turn within {CANCEL_GRACE:g} s and is stopped"
         self._session.note(Diagnostic(code=DiagnosticCode.AGENT_KILL, message=what))
-        await self._session.replace_agent(what)
+        await self._session.restart_agent(what)
 
     def _stuck(self) -> TimedOut:
         return TimedOut(

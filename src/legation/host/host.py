@@ -9,53 +9,51 @@ INV-7  Diagnostics name variables, never values.       INV-8  A permission is an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
-from legation.agents.driver import AskingModes, Driver
+from legation.agents.driver import AskingModes, Driver, OpenRequest
 from legation.agents.pool import Pool
 from legation.clock import Clock
 from legation.errors import CapabilityUnsupported, Conflict, NotFound
-from legation.host import agent as agents
-from legation.host import session as session_module
 from legation.host.agent import Agent, AgentHomes, Where
-from legation.host.lifecycle import (
-    Details,
-    Lifecycle,
-    Place,
-    Prepare,
-    Sessions,
-    Settle,
-    must_not_be_anothers,
-)
-from legation.host.modes import must_stay_asking
+from legation.host.lifecycle import Lifecycle, Sessions, must_be_unused, must_not_be_anothers
+from legation.host.modes import Offers, Opening, must_stay_asking, put_into_asking
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
     Limits,
+    SessionMeta,
+    SessionPlace,
     real_folder,
     resolve_agent_definition,
     resolve_host_options,
 )
 from legation.host.requests.asks import Pending
-from legation.host.requests.handlers import FsHandler, Reverse
+from legation.host.requests.handlers import Reverse
 from legation.host.requests.services import create_default_fs_handler
-from legation.host.router import Router
-from legation.host.session import Session
+from legation.host.session import HostContext, Session, Settle
 from legation.host.stream import HOST_STREAM, HostStream, Listener, Listeners
 from legation.host.turn import CutWords, PromptResult
 from legation.proc import ProcessLauncher
 from legation.store.backend import MemoryBackend
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
-from legation.store.stream import Subscription
-from legation.wire.acp.methods import ListSessionsResponse, McpServer, PermissionOutcome
+from legation.store.stream import Receipt, Subscription
+from legation.tasks import finish
+from legation.wire.acp.methods import ListSessionsResponse, McpServer, NewSessionResponse, PermissionOutcome
 from legation.wire.acp.updates import ConfigOption, ContentBlock
 from legation.wire.event_types import AgentRemoved, AgentUpdated, Payload, SessionUpdated
+
+Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
+"""A function is asked when the session is prepared."""
+
+Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSessionResponse]]
+"""Given what the agent has opened; returns what it is like then."""
 
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
 
@@ -74,7 +72,6 @@ class AcpHost:
         self._stream = HostStream()
         self._given_log = log
         self._agents: dict[str, Agent] = {}
-        self._pool = Pool()
         self._sessions = Sessions()
         self._listeners = Listeners(self._stream)
         self._last_agent = 0
@@ -82,42 +79,41 @@ class AcpHost:
         self._disposing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._places = await asyncio.to_thread(AgentHomes.open, self.options.data_dir, self.options.workspace)
+        options = self.options
+        self._homes = homes = await asyncio.to_thread(AgentHomes.open, options.data_dir, options.workspace)
         try:
             self.log = self._given_log or await self._open_log()
         except BaseException:
-            await asyncio.to_thread(self._places.close)
+            await asyncio.to_thread(homes.close)
             raise
-        self._forbidden = self.options.forbidden or ForbiddenPlaces([self._places.data])
-        self._stream.open(await self.log.stream(HOST_STREAM, self.options.workspace))
-        self._launcher = self.options.launcher or ProcessLauncher(registry=self._places.registry)
-        self._reverse = Reverse(self._fs(), self.options.terminal, self.options.questions)
-        self._lifecycle = Lifecycle(
-            self._sessions,
-            self.log,
-            self.options.workspace,
-            self._around_sessions(),
-            self._forbidden,
-            self._reverse.terminal,
+        self._stream.open(await self.log.stream(HOST_STREAM, options.workspace))
+        self._launcher = options.launcher or ProcessLauncher(registry=homes.registry)
+        forbidden = options.forbidden or ForbiddenPlaces([homes.data])
+        fs = create_default_fs_handler(self.folders_of, forbidden) if options.fs == "default" else options.fs
+        context = HostContext(
+            options=options,
+            clock=self.clock,
+            log=self.log,
+            stream=self._stream,
+            homes=homes,
+            launcher=self._launcher,
+            pool=Pool(),
+            reverse=Reverse(fs, options.terminal, options.questions),
+            pending=self._pending,
+            forbidden=forbidden,
         )
+        self._lifecycle = Lifecycle(context, self._sessions)
         self._entered = True
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.dispose()
 
     async def _open_log(self) -> EventLog:
         backend = self.options.storage or MemoryBackend()
         return await EventLog(backend, clock=self.clock, report=self._stream.trouble).__aenter__()
 
-    def _fs(self) -> FsHandler | None:
-        if self.options.fs != "default":
-            return self.options.fs
-        return create_default_fs_handler(self._folders_of, self._forbidden)
-
-    def _folders_of(self, session_id: str) -> Sequence[Path] | None:
+    def folders_of(self, session_id: str) -> Sequence[Path] | None:
         session = self._sessions.find(session_id)
         return session.folders if session else None
 
@@ -130,7 +126,7 @@ class AcpHost:
         self._must_be_open()
         resolved = resolve_agent_definition(definition)
         self._last_agent += 1
-        agent = Agent(f"agent-{self._last_agent}", resolved, self._around_agents(terminals=terminals))
+        agent = Agent(f"agent-{self._last_agent}", resolved, self._lifecycle, terminals=terminals)
         self._agents[agent.id] = agent
         try:
             await agent.start()
@@ -139,25 +135,6 @@ class AcpHost:
                 await asyncio.shield(self.dispose_agent(agent.id))
             raise
         return agent.snapshot()
-
-    def _around_agents(self, *, terminals: bool) -> agents.Surroundings:
-        capabilities = self._reverse.capabilities
-        if terminals and self._reverse.terminal is not None:
-            capabilities = msgspec.structs.replace(capabilities, terminal=True)
-        return agents.Surroundings(
-            options=self.options,
-            launcher=self._launcher,
-            pool=self._pool,
-            clock=self.clock,
-            stream=self._stream,
-            capabilities=capabilities,
-            command=self._places.command,
-            new_router=lambda agent_id: Router(
-                agent_id, self.log, self._stream, self._reverse, self.options.extensions
-            ),
-            lost=self._lifecycle.lost,
-            ready_again=self._lifecycle.ready_again,
-        )
 
     def get_agent(self, agent_id: str) -> AgentUpdated | None:
         agent = self._agents.get(agent_id)
@@ -229,32 +206,54 @@ class AcpHost:
         """`session_id` is Legation's id of it; without one it is the agent's. `prepare` sets up what the agent has
         opened before anybody knows of it: where it raises, there is no session. `forks` is what the agent calls a
         session with whose history it begins. Whoever is cancelled may find that it is there, all of it."""
-        return await self._lifecycle.create(
-            self._agent(agent_id),
-            Place(cwd, tuple(mcp_servers), additional_directories),
-            session_id=session_id,
-            title=title,
-            details=details,
-            prepare=prepare,
-            forks=forks,
-        )
+        agent = self._agent(agent_id)
+        place = SessionPlace(cwd, tuple(mcp_servers), additional_directories)
+        place = await self._lifecycle.checked(place)
+        live, limit, modes = agent.running(), self.limits.start, agent.definition.modes
+        meta = place.meta(agent.definition)
+        with ExitStack() as claims:
+            claims.enter_context(agent.router.expecting())
+            if session_id is not None:
+                claims.enter_context(self._sessions.claim(session_id))
+                if (former := await self._lifecycle.find(session_id)) is not None:
+                    must_be_unused(former)
+            request = OpenRequest(meta.cwd, place.mcp, meta.additional_directories, forks or "")
+            opened = await (live.new_session if forks is None else live.fork_session)(request, limit)
+            opening = Opening(live, opened.session_id, Offers.of(opened), limit, modes)
+            puts = await put_into_asking(opening, modes)
+            opened = opening.offers.told_in(opened)
+            if prepare is not None:
+                opened = await prepare(live, opened)
+            if session_id is None:
+                session_id = opened.session_id
+                claims.enter_context(self._sessions.claim(session_id))
+            agent.router.must_be_free(opened.session_id)
+            noted = {"title": title, "details": details() if callable(details) else details}
+            meta = msgspec.structs.replace(meta, agent_session_id=opened.session_id, **noted)
+            session, active = await finish(self._make(agent, live, session_id, meta, opened, place.mcp))
+            session.tell_modes(puts, "opened")
+        if active:
+            await active
+        return session.snapshot()
 
-    def _around_sessions(self) -> session_module.Surroundings:
-        return session_module.Surroundings(
-            clock=self.clock,
-            limits=self.limits,
-            approver=self.options.approver or self._pending,
-            questions=self.options.questions,
-            pending=self._pending if self.options.approver is None else None,
-            host=self._stream,
-            home=self._places.home,
-            replace_agent=self._replace_agent,
-        )
-
-    async def _replace_agent(self, session: Session, why: str) -> None:
-        agent = self._agents.get(session.agent_id or "")
-        if agent:
-            await agent.restart(why)
+    async def _make(
+        self,
+        agent: Agent,
+        live: Driver,
+        session_id: str,
+        meta: SessionMeta,
+        opened: NewSessionResponse,
+        mcp: tuple[McpServer, ...],
+    ) -> tuple[Session, Receipt | None]:
+        """Strict: its metadata are stored, or it is not there."""
+        stream = await self._lifecycle.stream(session_id)
+        must_be_unused(stream)
+        session = Session(stream, meta, self._lifecycle.context)
+        await session.keep(meta)
+        self._sessions.add(session)
+        active = session.attach(agent, live, opened, mcp)
+        agent.serve(session, live)
+        return session, active
 
     async def load_session(
         self,
@@ -267,8 +266,7 @@ class AcpHost:
     ) -> SessionUpdated:
         """The agent tells the whole history again; it replaces what is shown, under fresh numbers, unless it is the
         same. What was recorded stays readable, as an earlier generation."""
-        place = Place(cwd, tuple(mcp_servers), additional_directories)
-        agent = self._agent(agent_id)
+        agent, place = self._agent(agent_id), SessionPlace(cwd, tuple(mcp_servers), additional_directories)
         async with self._lifecycle.taking_up(agent, session_id, place, to_load=True) as taken:
             return await taken.load()
 
@@ -282,25 +280,16 @@ class AcpHost:
         additional_directories: Sequence[Path | str] = (),
     ) -> SessionUpdated:
         """The agent goes on where it was; what is recorded stays."""
-        place = Place(cwd, tuple(mcp_servers), additional_directories)
-        agent = self._agent(agent_id)
+        agent, place = self._agent(agent_id), SessionPlace(cwd, tuple(mcp_servers), additional_directories)
         async with self._lifecycle.taking_up(agent, session_id, place, to_load=False) as taken:
             return await taken.resume()
 
     async def resume_or_load(
-        self,
-        agent_id: str,
-        session_id: str,
-        *,
-        cwd: Path | str | None = None,
-        mcp_servers: Sequence[McpServer] = (),
-        additional_directories: Sequence[Path | str] = (),
-        reopen: bool = False,
+        self, agent_id: str, session_id: str, place: SessionPlace = SessionPlace(), *, reopen: bool = False
     ) -> SessionUpdated:
         """Take up a session by the best way that its agent has: resume it, and load it where that is refused. What is
         shown stays, unless the agent tells something else that is no shorter. `reopen`: also one that was closed, which
         only a load does."""
-        place = Place(cwd, tuple(mcp_servers), additional_directories)
         agent = self._agent(agent_id)
         async with self._lifecycle.taking_up(agent, session_id, place, reopen=reopen) as taken:
             return await taken.resume_or_load()
@@ -331,9 +320,10 @@ class AcpHost:
     async def delete_session(self, agent_id: str, session_id: str, *, settle: Settle | None = None) -> None:
         """Here for good; at the agent where it can. A session that only the agent knows is deleted there, one of an
         earlier host here too. `settle` is called when nothing of it happens any more, before its record goes."""
-        session = self._sessions.find(session_id) or await self._lifecycle.recorded(session_id)
+        session = await self._lifecycle.restore(session_id, ended=True)
         if session is None:
-            if not await self._lifecycle.is_deleted(session_id):
+            stream = await self._lifecycle.find(session_id)
+            if stream is None or not stream.deleted:
                 await self._live(agent_id).delete_session(session_id, self.limits.start)
         elif session.status != "deleted":
             must_not_be_anothers(agent_id, session)
@@ -372,7 +362,7 @@ class AcpHost:
         return session.snapshot() if session else None
 
     def get_sessions(self) -> list[SessionUpdated]:
-        return self._sessions.snapshots()
+        return [session.snapshot() for session in self._sessions]
 
     def modes_of(self, agent_id: str) -> AskingModes:
         """Which of an agent's modes ask, as far as that is known of it."""
@@ -393,7 +383,7 @@ class AcpHost:
     async def restore_session(self, session_id: str) -> Session:
         """One of them; the one that is known already."""
         self._must_be_open()
-        return await self._lifecycle.restore(session_id)
+        return await self._lifecycle.restore(session_id) or self.session(session_id)
 
     async def until_settled(self, session_id: str) -> Session:
         """The session, restored if need be, when nobody takes it up and no agent that leaves, or has ended, still has it:
@@ -401,9 +391,7 @@ class AcpHost:
         while True:
             session = await self.restore_session(session_id)
             agent = self._agents.get(session.agent_id or "")
-            if (
-                agent is not None and agent.is_leaving
-            ):  # until its process has ended, its sessions are still with it
+            if agent is not None and agent.is_leaving:  # its sessions are with it until its process has ended
                 await agent.dispose()
             await session.decided()
             await session.until_not_ending()
@@ -462,7 +450,7 @@ class AcpHost:
         await self._listeners.finish(DRAIN_LIMIT)
         if self._given_log is None:
             await self.log.__aexit__(None, None, None)
-        await asyncio.to_thread(self._places.close)
+        await asyncio.to_thread(self._homes.close)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -10,30 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-import msgspec
-
-from legation.agents.driver import Driver, OpenRequest
+from legation.agents.driver import Driver
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, SessionClosed
 from legation.host.agent import Agent
-from legation.host.modes import Offers, Opening, put_into_asking
-from legation.host.options import SessionMeta, read_meta, real_folder
-from legation.host.requests.handlers import OwnedTerminals
+from legation.host.options import SessionMeta, SessionPlace, read_meta
 from legation.host.resume import ResumeOrLoad
-from legation.host.session import Session, Surroundings
-from legation.host.session import State as SessionState
+from legation.host.session import HostContext, Session, Settle, State
 from legation.host.stream import HOST_STREAM
-from legation.store.backend import State
-from legation.store.forbidden import ForbiddenPlaces
-from legation.store.log import EventLog
-from legation.store.stream import Receipt, Stream
-from legation.wire.acp.methods import McpServer, NewSessionResponse
+from legation.store.stream import Stream
 from legation.wire.event_types import DiagnosticCode, SessionUpdated
 
 
@@ -60,9 +49,6 @@ class Sessions:
             raise NotFound(f"cannot find session {session_id}; check its id")
         return session
 
-    def snapshots(self) -> list[SessionUpdated]:
-        return [session.snapshot() for session in self]
-
     def add(self, session: Session) -> None:
         self._known[session.id] = session
 
@@ -80,14 +66,6 @@ class Sessions:
             yield
         finally:
             self._claimed.discard(session_id)
-
-
-async def new_session(stream: Stream, meta: SessionMeta, around: Surroundings) -> Session:
-    """Strict: its metadata are stored, or it is not there."""
-    must_be_unused(stream)
-    session = Session(stream, meta, around)
-    await session.keep(meta)
-    return session
 
 
 def must_be_unused(stream: Stream) -> None:
@@ -131,116 +109,26 @@ def must_not_be_anothers(agent_id: str, session: Session) -> None:
         raise InvalidParams(f"cannot use session {session.id} with {agent_id}: it is another agent's")
 
 
-T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
-
-MAX_DIRECTORIES: Final = 100  # each is looked up on the disk, for the session and for what it opens
-
-Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
-"""A function is asked when the session is prepared."""
-
-Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSessionResponse]]
-"""Given what the agent has opened; returns what it is like then."""
-
-
-Settle: TypeAlias = Callable[[], Awaitable[None]]
-"""Ends what must not outlive a session's record."""
-
-
-class Place(NamedTuple):
-    """Where a session works, and with what; a caller that says nothing leaves it as it is."""
-
-    cwd: Path | str | None
-    mcp: tuple[McpServer, ...]
-    directories: Sequence[Path | str]
-
-    async def resolved(self) -> Place:
-        if len(self.directories) > MAX_DIRECTORIES:
-            raise InvalidParams(
-                f"cannot work in more than {MAX_DIRECTORIES} additional folders; name one above them"
-            )
-        cwd = None if self.cwd is None else await real_folder(self.cwd)
-        return Place(cwd, self.mcp, [await real_folder(each) for each in self.directories])
-
-    def meta(self, agent: Agent, known: SessionMeta | None = None) -> SessionMeta:
-        cwd = known.cwd if known and self.cwd is None else self.cwd
-        directories = self.directories or (known.additional_directories if known else ())
-        return SessionMeta.wanted(agent.definition, cwd, self.mcp, directories)
 
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
+    context: HostContext
     sessions: Sessions
-    log: EventLog
-    workspace: str
-    around: Surroundings
-    forbidden: ForbiddenPlaces
-    terminals: OwnedTerminals | None
 
-    async def create(
-        self,
-        agent: Agent,
-        place: Place,
-        *,
-        session_id: str | None,
-        title: str | None,
-        details: Details,
-        prepare: Prepare | None,
-        forks: str | None,
-    ) -> SessionUpdated:
+    async def checked(self, place: SessionPlace) -> SessionPlace:
+        """Resolved. A session may work in nothing of Legation's own, but in the folder that was made for it."""
         place = await place.resolved()
-        await self._must_be_allowed(place)
-        live, limit = agent.running(), self.around.limits.start
-        meta = place.meta(agent)
-        with ExitStack() as claims:
-            claims.enter_context(agent.router.expecting())
-            if session_id is not None:
-                claims.enter_context(self.sessions.claim(session_id))
-                if (former := await self.log.find(session_id, self.workspace)) is not None:
-                    must_be_unused(former)
-            request = OpenRequest(meta.cwd, place.mcp, meta.additional_directories, forks or "")
-            begin = live.new_session if forks is None else live.fork_session
-            opened = await begin(request, limit)
-            opening = Opening(live, opened.session_id, Offers.of(opened), limit, agent.definition.modes)
-            puts = await put_into_asking(opening, agent.definition.modes)
-            opened = opening.offers.told_in(opened)
-            if prepare is not None:
-                opened = await prepare(live, opened)
-            if session_id is None:
-                claims.enter_context(self.sessions.claim(opened.session_id))
-            agent.router.must_be_free(opened.session_id)
-            known = details() if callable(details) else details
-            meta = msgspec.structs.replace(
-                meta, agent_session_id=opened.session_id, title=title, details=known
-            )
-            making = self._make(agent, live, session_id or opened.session_id, meta, opened, place.mcp)
-            session, active = await _unbroken(making)
-            session.tell_modes(puts, "opened")
-        if active:
-            await active
-        return session.snapshot()
-
-    async def _must_be_allowed(self, place: Place) -> None:
-        """What a session may work in: nothing of Legation's own, but the folder that was made for it."""
         named = place.directories if place.cwd is None else (place.cwd, *place.directories)
-        await asyncio.to_thread(self.forbidden.check_session, [Path(each) for each in named])
+        await asyncio.to_thread(self.context.forbidden.check_session, [Path(each) for each in named])
+        return place
 
-    async def _make(
-        self,
-        agent: Agent,
-        live: Driver,
-        session_id: str,
-        meta: SessionMeta,
-        opened: NewSessionResponse,
-        mcp: tuple[McpServer, ...],
-    ) -> tuple[Session, Receipt | None]:
-        stream = await self.log.stream(session_id, self.workspace)
-        session = await new_session(stream, meta, self.around)
-        self.sessions.add(session)
-        active = session.attach(agent.id, live, opened, mcp, agent.definition.modes)
-        agent.serve(session, live)
-        return session, active
+    async def find(self, session_id: str) -> Stream | None:
+        return await self.context.log.find(session_id, self.context.options.workspace)
+
+    async def stream(self, session_id: str) -> Stream:
+        return await self.context.log.stream(session_id, self.context.options.workspace)
 
     # Ones that an agent already has.
 
@@ -249,7 +137,7 @@ class Lifecycle:
         self,
         agent: Agent,
         session_id: str,
-        place: Place,
+        place: SessionPlace,
         *,
         to_load: bool | None = None,
         reopen: bool = False,
@@ -258,9 +146,8 @@ class Lifecycle:
         says whether `to_load` it, one that only the agent knows can but be loaded, and so can a closed one if it may be
         opened again (`reopen`)."""
         found = self.sessions.find(session_id)
-        place = await place.resolved()
-        await self._must_be_allowed(place)
-        stream = await self.log.find(session_id, self.workspace) if found is None else None
+        place = await self.checked(place)
+        stream = await self.find(session_id) if found is None else None
         # From here on nothing is awaited until it is shown that it is taken up. Meanwhile whoever has no agent for it may have
         # forgotten it: one that was known is known now, or the agent would be asked for it by our name.
         if found is not None and session_id not in self.sessions:
@@ -271,24 +158,13 @@ class Lifecycle:
         with ExitStack() as claims:
             if known is not None:
                 must_be_free(agent.id, known, to_load=to_load)
-                meta = place.meta(agent, known.meta).noted_as(known.meta)
-                meta = msgspec.structs.replace(meta, agent_session_id=known.meta.agent_session_id)
+                meta = place.meta(agent.definition, known.meta)
             else:
                 if stream is not None:
                     must_not_have_ended(stream, to_load=to_load)
                 claims.enter_context(self.sessions.claim(session_id))
-                meta = msgspec.structs.replace(place.meta(agent), agent_session_id=session_id)
-            yield ResumeOrLoad(
-                agent=agent,
-                known=known,
-                resumes=not to_load,
-                make=partial(self._made, session_id, meta),
-                add=self.sessions.add,
-                meta=meta,
-                mcp=place.mcp,
-                limit=self.around.limits.start,
-                host=self.around.host,
-            )
+                meta = place.meta(agent.definition, agent_session_id=session_id)
+            yield ResumeOrLoad(self, agent, session_id, known, meta, place.mcp, resumes=not to_load)
 
     async def ready_again(self, agent: Agent) -> None:
         """Its next process takes up what the last one had. One after the other: an agent that was just restarted is not
@@ -297,53 +173,40 @@ class Lifecycle:
             if session.status != "disconnected":
                 continue
             try:
-                as_it_was = Place(None, session.mcp, ())
-                async with self.taking_up(agent, session.id, as_it_was) as taken:
+                async with self.taking_up(agent, session.id, SessionPlace(mcp=session.mcp)) as taken:
                     await taken.resume_or_load()
             except LegationError as error:
                 code, what = DiagnosticCode.SESSION_RECOVERY_SKIPPED, f"not taken up again: {error.message}"
-                self.around.host.diagnose(code, what, agent_id=agent.id, session_id=session.id)
-
-    async def _made(self, session_id: str, meta: SessionMeta) -> Session:
-        return Session(await self.log.stream(session_id, self.workspace), meta, self.around)
+                self.context.stream.diagnose(code, what, agent_id=agent.id, session_id=session.id)
 
     # Ones of an earlier host.
 
     async def restore_all(self) -> list[SessionUpdated]:
         restored: list[SessionUpdated] = []
-        for info in await self.log.streams(self.workspace):
+        for info in await self.context.log.streams(self.context.options.workspace):
             meta = read_meta(info.meta)
-            if info.state != "open" or meta is None or info.name in self.sessions:
-                continue
-            stream = await self.log.stream(info.name, self.workspace)
-            restored.append(self._restored(stream, meta).snapshot())
+            if info.state == "open" and meta is not None and info.name not in self.sessions:
+                restored.append(self._restored(await self.stream(info.name), meta).snapshot())
         return restored
 
-    async def restore(self, session_id: str) -> Session:
+    async def restore(self, session_id: str, *, ended: bool = False) -> Session | None:
+        """The one that is known, or that the store has: open, or closed to be opened again; `ended`: or closed for good."""
         if (known := self.sessions.find(session_id)) is not None:
             return known
-        stream = await self.log.find(session_id, self.workspace)
+        stream = await self.find(session_id)
         meta = read_meta(stream.info().meta) if stream else None
-        if stream is None or meta is None or not _is_known(stream.info().state, meta):
-            raise NotFound(f"cannot find session {session_id}; check its id")
-        return self._restored(stream, meta)
-
-    async def recorded(self, session_id: str) -> Session | None:
-        """Whatever became of it, but for one that was deleted; None where there is no record of it."""
-        stream = await self.log.find(session_id, self.workspace)
-        meta = read_meta(stream.info().meta) if stream else None
-        return None if stream is None or meta is None or stream.deleted else self._restored(stream, meta)
-
-    async def is_deleted(self, session_id: str) -> bool:
-        stream = await self.log.find(session_id, self.workspace)
-        return stream is not None and stream.deleted
+        if stream is None or meta is None or stream.deleted:
+            return None
+        return self._restored(stream, meta) if ended or meta.reopens or not stream.closed else None
 
     def _restored(self, stream: Stream, meta: SessionMeta) -> Session:
         """At once: whoever wants the same one has it restored before, or finds this one."""
         if (known := self.sessions.find(stream.name)) is not None:
             return known
+        ended = State.CLOSED if meta.reopens else State.TERMINATED
+        state = ended if stream.closed else State.DISCONNECTED
         with self.sessions.claim(stream.name):
-            session = Session(stream, meta, self.around, _recorded_state(stream, meta))
+            session = Session(stream, meta, self.context, state)
             self.sessions.add(session)
         if session.status != "closed":  # that it is was told when it was closed
             session.publish()
@@ -372,17 +235,12 @@ class Lifecycle:
             await self._free(session, agent)
             if live is not None and (live.can_delete or live.can_close):
                 await self._tell_agent(live, session, "deleted" if live.can_delete else "closed")
-
-        async def last() -> None:
-            await part()
             if settle is not None:
                 await settle()
 
+        await session.end("deleted", last=part if settle else None)
         if settle is None:
-            await session.end("deleted")
             await part()
-        else:
-            await session.end("deleted", last=last)
 
     async def lost(self, agent: Agent) -> None:
         """Its process has ended: its sessions are disconnected, at once."""
@@ -397,10 +255,10 @@ class Lifecycle:
 
     async def release_terminals(self, session: Session) -> None:
         """What a handler of the application's does wrong keeps no session open and no host alive."""
-        if self.terminals is None:
-            return
+        terminals = self.context.reverse.terminal
         try:
-            await self.terminals.cleanup_session(session.id)
+            if terminals is not None:
+                await terminals.cleanup_session(session.id)
         except Exception as error:  # noqa: BLE001 - the handler's own fault, isolated and told
             _log.exception("cannot release the terminals of session %s", session.id)
             self._complain(session, f"its terminals could not be released: {type(error).__name__}")
@@ -409,37 +267,10 @@ class Lifecycle:
         """Best effort: ours is ended whatever the agent says."""
         tell = live.delete_session if status == "deleted" else live.close_session
         try:
-            await tell(session.meta.agent_session_id, self.around.limits.start)
+            await tell(session.meta.agent_session_id, self.context.options.limits.start)
         except LegationError as error:
             self._complain(session, f"the agent could not be told that it is {status}: {error.message}")
 
     def _complain(self, session: Session, what: str) -> None:
-        self.around.host.diagnose(
-            DiagnosticCode.AGENT_PROCESS_ERROR, what, agent_id=session.agent_id, session_id=session.id
-        )
-
-
-async def _unbroken(work: Coroutine[object, object, T]) -> T:
-    """To its end, whoever is cancelled while he waits for it; he hears of that then."""
-    task, cut = asyncio.create_task(work), None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cut = error
-    if cut is None:
-        return task.result()
-    if not task.cancelled():
-        task.exception()  # nobody is left to tell
-    raise cut
-
-
-def _recorded_state(stream: Stream, meta: SessionMeta) -> SessionState:
-    if stream.info().state == "open":
-        return SessionState.DISCONNECTED
-    return SessionState.CLOSED if meta.reopens else SessionState.TERMINATED
-
-
-def _is_known(state: State, meta: SessionMeta) -> bool:
-    """To a later host."""
-    return state == "open" or (state == "closed" and meta.reopens)
+        code = DiagnosticCode.AGENT_PROCESS_ERROR
+        self.context.stream.diagnose(code, what, agent_id=session.agent_id, session_id=session.id)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -28,6 +28,8 @@ from legation.wire.ask import Approver
 from legation.wire.event_types import McpServerNames, SessionUpdated, Status
 
 # What a host is made with, and what an agent is started with. Checked at once, frozen for good.
+
+MAX_DIRECTORIES: Final = 100  # each is looked up on the disk, for the session and for what it opens
 
 Restart = Literal["never", "on-crash"]
 _WORKSPACE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # it names a folder
@@ -221,23 +223,6 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     details: Mapping[str, object] | None = None  # of whoever opened it: plain data, and no secret
     reopens: bool = False  # if it is closed: a later host knows it, and a load opens it again
 
-    @classmethod
-    def wanted(
-        cls,
-        definition: AgentDefinition,
-        cwd: Path | str | None,
-        mcp: Sequence[McpServer],
-        directories: Sequence[Path | str],
-    ) -> SessionMeta:
-        """Of a session that its agent has not named yet. Without a folder it works where its agent does."""
-        return cls(
-            agent_session_id="",
-            cwd=absolute(cwd) if cwd is not None else os.path.realpath(definition.cwd or "."),
-            additional_directories=tuple(map(absolute, directories)),
-            agent_definition_id=definition.name,
-            mcp_servers=tuple(McpServerNames.from_server(server) for server in mcp),
-        )
-
     def noted_as(self, other: SessionMeta) -> SessionMeta:
         """The same place, and what was noted of the session since."""
         return msgspec.structs.replace(
@@ -267,6 +252,36 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
             mcp_servers=self.mcp_servers or None,
             title=self.title,
             updated_at=self.updated_at,
+        )
+
+
+class SessionPlace(NamedTuple):
+    """Where a session works, and with which MCP servers; what is not given stays as it is."""
+
+    cwd: Path | str | None = None
+    mcp: tuple[McpServer, ...] = ()
+    directories: Sequence[Path | str] = ()
+
+    async def resolved(self) -> SessionPlace:
+        if len(self.directories) > MAX_DIRECTORIES:
+            raise InvalidParams(
+                f"cannot work in more than {MAX_DIRECTORIES} additional folders; name one above them"
+            )
+        cwd = None if self.cwd is None else await real_folder(self.cwd)
+        return SessionPlace(cwd, self.mcp, [await real_folder(each) for each in self.directories])
+
+    def meta(
+        self, definition: AgentDefinition, known: SessionMeta | None = None, *, agent_session_id: str = ""
+    ) -> SessionMeta:
+        """Without a folder a session works where it did, and a new one where its agent does."""
+        own = os.path.realpath(definition.cwd or ".")
+        former = known or SessionMeta(agent_session_id=agent_session_id, cwd=own)
+        return msgspec.structs.replace(
+            former,
+            cwd=former.cwd if self.cwd is None else absolute(self.cwd),
+            additional_directories=tuple(map(absolute, self.directories)) or former.additional_directories,
+            agent_definition_id=definition.name,
+            mcp_servers=tuple(McpServerNames.from_server(server) for server in self.mcp),
         )
 
 

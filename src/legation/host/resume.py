@@ -17,11 +17,11 @@ import asyncio
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import UNSET
@@ -43,7 +43,6 @@ from legation.host.modes import OFFER_TYPES, Offers, Opening, Put, put_into_aski
 from legation.host.options import SessionMeta
 from legation.host.router import Held
 from legation.host.session import Session
-from legation.host.stream import HostStream
 from legation.host.turn import CutWords
 from legation.store.stream import Stream
 from legation.wire import codec, jsontext
@@ -64,6 +63,9 @@ from legation.wire.event_types import (
     TurnState,
 )
 from legation.wire.events import UNRECOGNIZED, Draft, Event
+
+if TYPE_CHECKING:
+    from legation.host.lifecycle import Lifecycle
 
 LONGEST: Final = 1024 * 1024  # bytes of an event that is looked into
 STEP: Final = 500  # events that are folded before others have their turn,
@@ -209,16 +211,8 @@ async def _in_turn(batches: AsyncIterator[Sequence[Row]]) -> AsyncIterator[Row]:
                 await asyncio.sleep(0)
 
 
-async def account_of_replay(replay: Sequence[Draft]) -> Account:
-    async def rows() -> AsyncIterator[Sequence[Row]]:
-        yield replay
-
-    return await account_of(rows())
-
-
-async def account_of_stream(stream: Stream) -> Account:
-    """Of what readers see: the newest generation."""
-    return await account_of(stream.subscribe(follow=False).batches())
+async def in_one_batch(replay: Sequence[Draft]) -> AsyncIterator[Sequence[Row]]:
+    yield replay
 
 
 async def transcript_of(stream: Stream, limit: int) -> str:
@@ -341,25 +335,27 @@ WAYS_OUT: Final = f"try again, or {IN_A_NEW_ONE}"
 SHOWN_DATA: Final = 500  # characters of what an agent adds to an error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ResumeOrLoad:
-    """One session, to be taken up by one agent. `make` makes one that is not `known`, and `add` shows it, once there is
-    something to show. `resumes`: else only a load does it, of one that was closed or that only the agent knows."""
+    """One session, to be taken up by one agent. One that is not `known` is made once there is something to show. `resumes`:
+    else only a load does it, of one that was closed or that only the agent knows."""
 
+    lifecycle: Lifecycle
     agent: Agent
+    session_id: str
     known: Session | None
-    resumes: bool
-    make: Callable[[], Awaitable[Session]]
-    add: Callable[[Session], None]
     meta: SessionMeta
     mcp: tuple[McpServer, ...]
-    limit: float
-    host: HostStream
+    resumes: bool
 
     @property
     def _request(self) -> OpenRequest:
         meta = self.meta
         return OpenRequest(meta.cwd, self.mcp, meta.additional_directories, meta.agent_session_id)
+
+    @property
+    def _limit(self) -> float:
+        return self.lifecycle.context.options.limits.start
 
     async def resume_or_load(self) -> SessionUpdated:
         """The one rule: resume where it may and the agent can, load where it refuses that. What an end meanwhile, or the
@@ -385,7 +381,7 @@ class ResumeOrLoad:
         why = "can neither resume nor load one" if self.resumes else "cannot load one"
         how = "" if self.resumes or self.known is None else "it was closed, and "
         another = "start another" if self.known is None else IN_A_NEW_ONE
-        raise CapabilityUnsupported(f"cannot take up session {self._name}: {how}{name} {why}; {another}")
+        raise CapabilityUnsupported(f"cannot take up session {self.session_id}: {how}{name} {why}; {another}")
 
     def _must_not_have_ended(self, refused: LegationError) -> None:
         """A load would open again what was closed while the agent refused to resume it."""
@@ -403,20 +399,16 @@ class ResumeOrLoad:
         data = {} if said.data is UNSET else {"data": said.data}
         return AgentRefused(refused.method, RpcError(said.code, message, said.data), data=data)
 
-    @property
-    def _name(self) -> str:
-        return self.known.id if self.known else self.meta.agent_session_id
-
     async def load(self, *, keeps_longer: bool = False) -> SessionUpdated:
         """`keeps_longer`: what is shown stays where the agent tells less; who loads by hand wants what it tells."""
         live = self.agent.running()
         async with self._staged() as held:
             try:
-                setup = await live.load_session(self._request, self.limit, on_answer=held.mark)
+                setup = await live.load_session(self._request, self._limit, on_answer=held.mark)
                 setup, puts = await self._put_right(live, setup)
                 session = await self._session()
-                told = await account_of_replay(held.replay)
-                shown = await account_of_stream(session.stream)
+                told = await account_of(in_one_batch(held.replay))
+                shown = await account_of(session.stream.subscribe(follow=False).batches())
                 await self._session()  # that took a while
                 shorter = keeps_longer and shown.is_longer_than(told)
                 if shorter or (shown.has_all_of(told) and session.stream.head):
@@ -424,7 +416,7 @@ class ResumeOrLoad:
                 else:
                     await session.begin_generation(self.meta, held.replay)
             except LegationError as error:
-                self._diagnose(DiagnosticCode.SESSION_LOAD_FAILED, error.message, self._name)
+                self._diagnose(DiagnosticCode.SESSION_LOAD_FAILED, error.message)
                 raise
             await self._commit(session, live, setup, puts)
             if shorter:
@@ -433,7 +425,7 @@ class ResumeOrLoad:
 
     async def _keep(self, session: Session) -> None:
         """What is recorded stays as it is; a load opens one that was closed."""
-        await (session.reopen(self.meta) if session.stream.closed else session.keep(self.meta))
+        await session.keep(self.meta)
         if session.agent_id is None:  # the record is of an earlier host
             for end in await unfinished_events(session.stream):
                 session.note_permission(end)
@@ -441,7 +433,7 @@ class ResumeOrLoad:
     async def resume(self) -> SessionUpdated:
         live = self.agent.running()
         async with self._staged() as held:
-            setup = await live.resume_session(self._request, self.limit, on_answer=held.mark)
+            setup = await live.resume_session(self._request, self._limit, on_answer=held.mark)
             setup, puts = await self._put_right(live, setup)
             session = await self._session()
             if session.stream.info().state != "open":
@@ -456,13 +448,8 @@ class ResumeOrLoad:
         it. One that does not say which it is in is told."""
         modes, said = self.agent.definition.modes, Offers.of(setup)
         unsaid = self.known.offers.modes if self.known is not None and said.modes is None else None
-        opening = Opening(
-            live,
-            self.meta.agent_session_id,
-            said if unsaid is None else Offers(unsaid, said.options),
-            self.limit,
-            modes,
-        )
+        offers = said if unsaid is None else Offers(unsaid, said.options)
+        opening = Opening(live, self.meta.agent_session_id, offers, self._limit, modes)
         puts = await put_into_asking(opening, modes)
         if unsaid is not None and opening.offers.modes == unsaid and not puts:
             try:
@@ -470,13 +457,8 @@ class ResumeOrLoad:
             except (AgentExited, TransportClosed):
                 raise
             except LegationError as error:
-                puts = [
-                    Put(
-                        unsaid.current_mode_id,
-                        None,
-                        f"it is not known whether it is still in it: {error.message}",
-                    )
-                ]
+                why = f"it is not known whether it is still in it: {error.message}"
+                puts = [Put(unsaid.current_mode_id, None, why)]
         return opening.offers.told_in(setup) if puts else setup, puts
 
     @asynccontextmanager
@@ -494,7 +476,7 @@ class ResumeOrLoad:
 
     async def _session(self) -> Session:
         if self.known is None:
-            return await self.make()
+            return Session(await self.lifecycle.stream(self.session_id), self.meta, self.lifecycle.context)
         self._must_be_wanted(self.known)
         return self.known
 
@@ -512,10 +494,10 @@ class ResumeOrLoad:
         kept: Sequence[Draft] = (),
     ) -> None:
         if self.known is None:
-            self.add(session)
+            self.lifecycle.sessions.add(session)
         else:
             self._must_be_wanted(session)
-        active = session.attach(self.agent.id, live, setup, self.mcp, self.agent.definition.modes)
+        active = session.attach(self.agent, live, setup, self.mcp)
         session.tell_modes(puts, "opened")
         if puts:  # what it said of its mode before is no longer so
             kept = [draft for draft in kept if draft.type not in OFFER_TYPES]
@@ -532,11 +514,12 @@ class ResumeOrLoad:
             "what is recorded stays, and the agent may have forgotten the rest"
         )
         code = DiagnosticCode.SESSION_REPLAY_SHORTER
-        self._diagnose(code, what, session.id)
+        self._diagnose(code, what)
         session.note(Diagnostic(code=code, message=what, agent_id=self.agent.id))
 
-    def _diagnose(self, code: DiagnosticCode, what: str, session_id: str) -> None:
-        self.host.diagnose(code, what, agent_id=self.agent.id, session_id=session_id)
+    def _diagnose(self, code: DiagnosticCode, what: str) -> None:
+        stream = self.lifecycle.context.stream
+        stream.diagnose(code, what, agent_id=self.agent.id, session_id=self.session_id)
 
 
 def _closed_meanwhile(session: Session) -> SessionClosed:

@@ -12,10 +12,8 @@ from legation.agents.output import printable
 from legation.agents.rpc import RpcFault
 from legation.errors import AgentError, Conflict, LegationError
 from legation.host.requests.asks import answer_without_session
-from legation.host.requests.handlers import ExtensionHandler, Reverse, decode
-from legation.host.session import Session
-from legation.host.stream import HostStream
-from legation.store.log import EventLog
+from legation.host.requests.handlers import ExtensionHandler, decode
+from legation.host.session import HostContext, Session
 from legation.store.stream import Stream
 from legation.wire.acp.methods import (
     PERMISSION_OPTION_KINDS,
@@ -31,9 +29,7 @@ from legation.wire.events import Draft
 
 EARLY_KEPT = 10_000  # updates kept for sessions that nobody has opened yet
 EARLY_BYTES = 16 * 1024 * 1024  # of them
-ONE_BY_ONE = (
-    20  # diagnostics of a kind that are told each; then at every tenfold, so that a flood is none of events
-)
+ONE_BY_ONE = 20  # diagnostics of a kind that are told each; then at every tenfold: a flood is none of events
 SHOWN_KINDS = 4  # of options that nobody knows
 EXTENSION = "_"  # with which the methods of vendors begin
 OUR_OWN = ("_adapter/", "_legation/")  # what Legation tells clients itself: no agent speaks in its name
@@ -80,18 +76,12 @@ class Held:
 class Router:
     """The `AgentListener` of one agent."""
 
-    def __init__(
-        self,
-        agent_id: str,
-        log: EventLog,
-        host: HostStream,
-        reverse: Reverse,
-        extensions: ExtensionHandler | None = None,
-    ) -> None:
+    def __init__(self, agent_id: str, context: HostContext) -> None:
         self._agent_id = agent_id
-        self._log = log
-        self._host = host
-        self._reverse = reverse
+        self._log = context.log
+        self._host = context.stream
+        self._reverse = context.reverse
+        self._extensions = context.options.extensions
         self._sessions: dict[str, Session] = {}
         self._held: dict[str, Held] = {}
         self._early: dict[str, list[Draft]] = {}
@@ -102,7 +92,6 @@ class Router:
         self._asking: set[Stream] = set()  # where a permission is looked into
         self._untold: list[Diagnostic] = []  # while there was no session to tell it to
         self._exited: AgentExited | None = None
-        self._extensions = extensions
         self._own_requests: dict[asyncio.Task[object], list[Session]] = {}  # requests of its own that wait
 
     # Sessions come and go.
@@ -193,7 +182,7 @@ class Router:
         """None at all are a sign of life all the same."""
         if not drafts:
             if session := self._sessions.get(session_id):
-                session.heard()
+                session.talk.heard()
             return
         held, session = self._held.get(session_id), self._sessions.get(session_id)
         if held is not None:
@@ -212,9 +201,8 @@ class Router:
         self._early_count = self._early_bytes = 0
 
     def _tell_stranger(self, session_id: str, count: int) -> None:
-        what = (
-            f"{count} update(s) came for session {_shown(session_id)}, which nobody opened: nobody sees them"
-        )
+        name = _shown(session_id)
+        what = f"{count} update(s) came for session {name}, which nobody opened: nobody sees them"
         self._tell(DiagnosticCode.AGENT_UNKNOWN_SESSION, what, count=count)
 
     def _take_early(self, session_id: str) -> list[Draft]:
@@ -235,14 +223,14 @@ class Router:
                 f"dropped {len(drafts)} updates: {error.message}",
             )
             if (told := self._counted(code, what, len(drafts))) is not None:
-                self._diagnose(code, told)
+                self._host.diagnose(code, told, agent_id=self._agent_id)
 
     def trouble(self, code: DiagnosticCode, message: str) -> None:
         """Told to the host and to every session of the agent: nobody knows whose it was."""
         for session in self._sessions.values():
-            session.heard()
+            session.talk.heard()
         if (told := self._counted(code, message)) is not None:
-            self._diagnose(code, told)
+            self._host.diagnose(code, told, agent_id=self._agent_id)
             for session in self._sessions.values():
                 session.note(Diagnostic(code=code, message=told, agent_id=self._agent_id))
 
@@ -267,16 +255,13 @@ class Router:
             return None
         return message if so_far <= ONE_BY_ONE else f"{message} ({so_far} so far)"
 
-    def _diagnose(self, code: DiagnosticCode, message: str) -> None:
-        self._host.diagnose(code, message, agent_id=self._agent_id)
-
     def notification(self, method: str, params: bytes) -> None:
         """Its own are recorded, which is how clients hear of them, in their place among the updates. Others concern nobody:
         the protocol says to ignore unknown ones."""
         if not _is_extension(method):
             return
         for session in self._meant(params)[:1]:  # one that names no session is told once
-            session.heard()
+            session.talk.heard()
             session.note_extension(method, params, request=False)
 
     def request(self, method: str, params: bytes) -> Awaitable[object]:
@@ -290,7 +275,7 @@ class Router:
         if serve is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"{method} is not offered")
         session = self._session(decode(params, SessionRequest).session_id)
-        session.heard()
+        session.talk.heard()
         service = self._reverse.service(method, params)
         if service is None:
             return serve(session.id, params)
@@ -316,7 +301,7 @@ class Router:
         if len(params) > LONGEST_EXTENSION:
             raise RpcFault(ErrorCode.INVALID_PARAMS, f"{method} is longer than {LONGEST_EXTENSION} bytes")
         first = sessions[0]
-        first.heard()
+        first.talk.heard()
         first.note_extension(method, params, request=True)
         asking: asyncio.Task[object] = asyncio.create_task(
             _asked(extensions, [each.id for each in sessions], method, params),

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,16 +23,14 @@ from legation.clock import Clock
 from legation.errors import AgentExited, Conflict, InvalidParams, LegationError, SessionClosed
 from legation.host.conversation import Conversation
 from legation.host.modes import OFFER_TYPES, Offers, Put, put_into_asking, setup_facts, unasking_mode
-from legation.host.options import Limits, SessionMeta, read_meta
+from legation.host.options import HostOptions, SessionMeta, read_meta
 from legation.host.requests.asks import Pending
-from legation.host.requests.handlers import QuestionHandler
 from legation.host.stream import HostStream
-from legation.host.turn import TOOL_CALL_TYPES, PromptResult
+from legation.host.turn import TOOL_CALL_TYPES
 from legation.store.stream import Receipt, ReservedEvent, Stream
 from legation.wire import codec, jsontext
 from legation.wire.acp.methods import McpServer, SessionSetup
-from legation.wire.acp.updates import ConfigOption, ContentBlock, SessionInfoUpdate
-from legation.wire.ask import Approver
+from legation.wire.acp.updates import ConfigOption, SessionInfoUpdate
 from legation.wire.event_types import AgentExited as AgentExitedEvent
 from legation.wire.event_types import (
     ExtensionMessage,
@@ -49,15 +46,22 @@ from legation.wire.event_types import (
 )
 from legation.wire.events import Draft
 
-PUT_BACK = (
-    3  # times that an agent which leaves its asking mode is put back: one that insists stays, and is told of
-)
+if TYPE_CHECKING:
+    from legation.agents.pool import Pool
+    from legation.host.agent import Agent, AgentHomes
+    from legation.host.requests.handlers import Reverse
+    from legation.proc import Launcher
+    from legation.store.forbidden import ForbiddenPlaces
+    from legation.store.log import EventLog
+
+PUT_BACK = 3  # times that an agent which leaves its asking mode is put back: one that insists is told of
 LOST_LIMIT = 10.0  # seconds from the end of an agent to that of its sessions with it: the host's time
 SAVE_LIMIT = 5.0  # seconds that a host which is disposed of waits for metadata: the store's time
 
 MOST_AT_WORK = 64  # judgements and notes of one session, before more of its agent is read
-_NOTED = TOOL_CALL_TYPES | OFFER_TYPES | {"session-info-update"}
 
+Settle: TypeAlias = Callable[[], Awaitable[None]]
+"""Ends what must not outlive a session's record."""
 
 _log = logging.getLogger(__name__)
 
@@ -110,11 +114,7 @@ _END: Final = {Act.CLOSE: State.CLOSED, Act.TERMINATE: State.TERMINATED, Act.DEL
 # From where, by what, to where (None: back to the one before); docs/reference/session-states.md is drawn from it.
 TABLE: Final[Mapping[State, Mapping[Act, State | None]]] = {
     State.MAKING: {Act.ATTACHED: State.ACTIVE},
-    State.DISCONNECTED: {
-        Act.ATTACH_BEGINS: State.RESUMING,
-        Act.AGENT_ENDS: State.DISCONNECTED,
-        **_END,
-    },
+    State.DISCONNECTED: {Act.ATTACH_BEGINS: State.RESUMING, Act.AGENT_ENDS: State.DISCONNECTED, **_END},
     State.RESUMING: {
         Act.ATTACHED: State.ACTIVE,
         Act.ATTACH_FAILS: None,
@@ -134,34 +134,36 @@ TABLE: Final[Mapping[State, Mapping[Act, State | None]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a session gets from its host."""
+class HostContext:
+    """What the agents and sessions of a host get from it."""
 
+    options: HostOptions
     clock: Clock
-    limits: Limits
-    approver: Approver
-    questions: QuestionHandler | None
-    pending: Pending | None  # the approver, if answers come through `respond_permission`
-    host: HostStream
-    home: Callable[[str], Path]  # of an agent, by its name
-    replace_agent: Callable[[Session, str], Awaitable[None]]
+    log: EventLog
+    stream: HostStream
+    homes: AgentHomes
+    launcher: Launcher
+    pool: Pool
+    reverse: Reverse
+    pending: Pending  # the approver, where the options name none
+    forbidden: ForbiddenPlaces
 
 
 class Session:
     """`id` is Legation's and names the stream; what the agent calls it is in `meta`."""
 
     def __init__(
-        self, stream: Stream, meta: SessionMeta, around: Surroundings, state: State = State.MAKING
+        self, stream: Stream, meta: SessionMeta, context: HostContext, state: State = State.MAKING
     ) -> None:
         self.id = stream.name
         self.stream = stream
         self._meta = stream.meta, meta  # as it is written, and as it is read
         self.folders = meta.folders()
-        self._state = self._before = state  # before: the one that an attach which fails goes back to
+        self.state = self._before = state  # before: the one that an attach which fails goes back to
         self._losing = False  # its agent has ended, and the host is about to say so
         self._decided = asyncio.Event()  # whether it was taken up, or lost
         self._ends = asyncio.Lock()  # held by whoever ends it
-        self._reason: str | None = None
+        self.reason: str | None = None  # why it is in its status, where there is more to say
         self.agent_id: str | None = None
         self.mcp: tuple[McpServer, ...] = ()  # with their secrets, so in memory only
         self.has_modes = self.has_config = False  # whether the agent ever said that it has them
@@ -169,12 +171,15 @@ class Session:
         self.modes = AskingModes()  # what is known of its agent's
         self._put_back = 0
         self._stuck_in: str | None = (
-            None  # a mode in which it does not ask, which it could not be brought out of
+            None  # a mode in which it does not ask, and which it could not be brought out of
         )
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
+        self._owner: Agent | None = None  # whose process is, or was, the one below
         self._agent: Driver | None = None
-        self._around = around
-        self.talk = Conversation(self, around)
+        self._context = context
+        self._limit = context.options.limits.start  # the agent's time for an answer
+        self.talk = Conversation(self, context)
+        self.prompt, self.steer, self.cancel = self.talk.prompt, self.talk.steer, self.talk.cancel
         self._saving: set[asyncio.Task[None]] = set()
         self._putting: asyncio.Task[None] | None = None
 
@@ -210,22 +215,13 @@ class Session:
             await asyncio.wait(at_work, return_when=asyncio.FIRST_COMPLETED)
 
     @property
-    def state(self) -> State:
-        return self._state
-
-    @property
     def status(self) -> Status:
-        return self._state.status
-
-    @property
-    def reason(self) -> str | None:
-        """Why it is in its status, where there is more to say."""
-        return self._reason
+        return self.state.status
 
     @property
     def agent(self) -> Driver:
         if self._agent is None or self.status != "active":
-            why = f" ({self._reason})" if self._reason else ""
+            why = f" ({self.reason})" if self.reason else ""
             raise AgentExited(
                 f"cannot reach the agent of session {self.id}: it is {self.status}{why}; resume it"
             )
@@ -244,7 +240,7 @@ class Session:
     def home(self) -> str | None:
         """Its agent's."""
         name = self.meta.agent_definition_id
-        return None if name is None else str(self._around.home(name))
+        return None if name is None else str(self._context.homes.home(name))
 
     def must_be_usable(self, what: str) -> None:
         if self.status in ("closed", "deleted"):
@@ -253,26 +249,22 @@ class Session:
             raise SessionClosed(f"cannot {what} session {self.id}: it is being ended; start another")
         _ = self.agent
 
-    async def replace_agent(self, why: str) -> None:
+    async def restart_agent(self, why: str) -> None:
         """The agent no longer obeys."""
-        await self._around.replace_agent(self, why)
+        if self._owner is not None:
+            await self._owner.restart(why)
 
     def snapshot(self) -> SessionUpdated:
         return self.meta.snapshot(self.id, self.status, self.agent_id)
 
     def attach(
-        self,
-        agent_id: str,
-        agent: Driver,
-        setup: SessionSetup,
-        mcp: tuple[McpServer, ...],
-        modes: AskingModes,
+        self, agent: Agent, live: Driver, setup: SessionSetup, mcp: tuple[McpServer, ...]
     ) -> Receipt | None:
         """An agent has taken the session: new, loaded or resumed."""
         self._losing = False
         self._move(Act.ATTACHED)
-        self.agent_id, self._agent, self.mcp = agent_id, agent, mcp
-        self.modes, self._put_back, self._stuck_in = modes, 0, None
+        self.agent_id, self._owner, self._agent, self.mcp = agent.id, agent, live, mcp
+        self.modes, self._put_back, self._stuck_in = agent.definition.modes, 0, None
         self.has_modes |= setup.modes is not None
         self.has_config |= setup.config_options is not None
         said = Offers.of(setup)
@@ -286,36 +278,36 @@ class Session:
 
     def _move(self, act: Act) -> None:
         """By the table, and by nothing else."""
-        moves = TABLE[self._state]
+        moves = TABLE[self.state]
         if act not in moves:
-            what = f"cannot move session {self.id} by `{act}`: it is {self._state}"
+            what = f"cannot move session {self.id} by `{act}`: it is {self.state}"
             _log.error("%s, which is a defect", what)
             raise Conflict(f"{what}; wait until it is settled")
         after = moves[act] or self._before
         if after is not State.RESUMING:
-            self._state = self._before = after
-        elif self._state is State.RESUMING:
+            self.state = self._before = after
+        elif self.state is State.RESUMING:
             self._before = TABLE[self._before][act] or self._before
         else:
-            self._state = after
+            self.state = after
         self._note_decided()
 
     def _note_decided(self) -> None:
-        if self._losing or self._state is State.RESUMING:
+        if self._losing or self.state is State.RESUMING:
             self._decided.clear()
         else:
             self._decided.set()
 
     def _tell(self, status: Status, reason: str | None = None) -> Receipt | None:
         """The session's readers and the host's."""
-        self._reason = reason
+        self.reason = reason
         receipt = self.note(SessionStatus(status=status, reason=reason))
         self.publish()
         return receipt
 
     def publish(self) -> None:
         """On the host's stream: a projection only."""
-        self._around.host.publish(self.snapshot())
+        self._context.stream.publish(self.snapshot())
 
     def begin_attach(self) -> None:
         """An agent is asked to take it up: that is shown, while nothing is decided."""
@@ -324,7 +316,7 @@ class Session:
 
     def give_up_attach(self) -> None:
         """It was not taken up; whoever has ended it meanwhile has done that already."""
-        if self._state is State.RESUMING:
+        if self.state is State.RESUMING:
             self._move(Act.ATTACH_FAILS)
             self.publish()
 
@@ -336,7 +328,7 @@ class Session:
 
     async def decided(self) -> None:
         """Returns when nobody is taking it up, and no agent that has ended still has it."""
-        while self._state is State.RESUMING:
+        while self.state is State.RESUMING:
             await self._decided.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOST_LIMIT):
@@ -358,19 +350,18 @@ class Session:
     def chosen(self, offers: Offers) -> None:
         """Its client chose, and the agent agreed; recorded unless the agent said so itself."""
         if (news := offers.news_for(self.offers)) is not None:
-            self.heard()
+            self.talk.heard()
             self.stream.append(setup_facts(news))
             self.offers = offers
             self._look_at_mode()
 
     async def set_mode(self, mode: str) -> None:
         """Whoever calls this has looked whether it asks in it."""
-        await self.agent.set_mode(self.meta.agent_session_id, mode, self._around.limits.start)
+        await self.agent.set_mode(self.meta.agent_session_id, mode, self._limit)
         self.chosen(self.offers.in_mode(mode))
 
     async def set_option(self, option: str, value: str | bool) -> tuple[ConfigOption, ...]:
-        name, limit = self.meta.agent_session_id, self._around.limits.start
-        answer = await self.agent.set_config_option(name, option, value, limit)
+        answer = await self.agent.set_config_option(self.meta.agent_session_id, option, value, self._limit)
         self.chosen(self.offers.with_options(answer.config_options))
         return answer.config_options
 
@@ -392,13 +383,10 @@ class Session:
             return
         elif self._putting is None or self._putting.done():
             self._put_back += 1
-            self._begin_putting(mode)
-
-    def _begin_putting(self, mode: str) -> None:
-        if self._put_back > PUT_BACK:  # told once: an agent that goes to and fro would fill the trace
-            self.tell_modes([Put(mode, None, f"it left its mode more than {PUT_BACK} times")], "left")
-            return
-        self._putting = asyncio.create_task(self._go_back(mode), name=f"legation-mode-{self.id}")
+            if self._put_back > PUT_BACK:  # told once: an agent that goes to and fro would fill the trace
+                self.tell_modes([Put(mode, None, f"it left its mode more than {PUT_BACK} times")], "left")
+            else:
+                self._putting = asyncio.create_task(self._go_back(mode), name=f"legation-mode-{self.id}")
 
     async def _go_back(self, mode: str) -> None:
         try:
@@ -408,27 +396,25 @@ class Session:
         self.tell_modes(puts, "left")
 
     async def keep(self, meta: SessionMeta) -> None:
-        """Strict: where it works, and with what. What was noted of it meanwhile stays: a message may be accepted, or a
-        title given, while an agent takes the session up."""
-        await self._set_meta(meta.noted_as(self.meta))
-        self.folders = meta.folders()
-
-    async def reopen(self, meta: SessionMeta) -> None:
-        """The same, of one that was closed: what is recorded of it goes on."""
-        await self._in_commit(self.stream.reopen, meta.noted_as(self.meta))
-        self.folders = meta.folders()
+        """Strict: where it works, and with what; one that was closed is open again. What was noted of it meanwhile stays: a
+        message may be accepted, or a title given, while an agent takes the session up."""
+        if self.stream.closed:
+            await self._in_commit(self.stream.reopen, meta)
+        else:
+            await self._set_meta(meta.noted_as(self.meta))
+            self.folders = meta.folders()
 
     async def begin_generation(self, meta: SessionMeta, replay: Sequence[Draft]) -> None:
         """Strict, and one commit: what the agent tells takes the place of what is shown, and `meta` holds."""
         drafts = [codec.draft(SessionReset(reason="loaded")), *replay]
         numbered = await self.stream.number(drafts)
-        await self._in_commit(partial(self.stream.replace, numbered), meta.noted_as(self.meta))
-        self.folders = meta.folders()
+        await self._in_commit(partial(self.stream.replace, numbered), meta)
 
     async def _in_commit(self, change: Callable[..., Awaitable[object]], meta: SessionMeta) -> None:
         """That it `reopens` was said of the end which it had."""
-        meta = msgspec.structs.replace(meta, reopens=False)
-        await change(meta=meta.encode(), replaces=self.stream.meta)
+        noted = msgspec.structs.replace(meta.noted_as(self.meta), reopens=False)
+        await change(meta=noted.encode(), replaces=self.stream.meta)
+        self.folders = meta.folders()
 
     async def keep_details(
         self, details: Mapping[str, object], title: str | UnsetType | None = UNSET
@@ -450,11 +436,7 @@ class Session:
             pass
 
     async def end(
-        self,
-        status: Literal["closed", "deleted"],
-        *,
-        reopens: bool = False,
-        last: Callable[[], Awaitable[None]] | None = None,
+        self, status: Literal["closed", "deleted"], *, reopens: bool = False, last: Settle | None = None
     ) -> None:
         """Strict: where the tombstone cannot be written, nothing is published and this raises. One at a time: whoever
         comes second finds it ended, and adds that it `reopens` no more. `last` is what is done before its record goes, or,
@@ -462,16 +444,11 @@ class Session:
         async with self._ends:
             if self.status not in (status, "deleted"):  # also one that was closed and is being opened again
                 await self._end(status, reopens, last)
-            elif self._state is State.CLOSED and not reopens:
+            elif self.state is State.CLOSED and not reopens:
                 await self._set_meta(msgspec.structs.replace(self.meta, reopens=False))
                 self._move(Act.TERMINATE)
 
-    async def _end(
-        self,
-        status: Literal["closed", "deleted"],
-        reopens: bool,
-        last: Callable[[], Awaitable[None]] | None,
-    ) -> None:
+    async def _end(self, status: Literal["closed", "deleted"], reopens: bool, last: Settle | None) -> None:
         await self.talk.cancel()
         await self.talk.settle()
         if status == "closed":
@@ -523,24 +500,25 @@ class Session:
 
     def note_permission(self, payload: Payload) -> Receipt | None:
         """On the session's stream, and its projection on the host's."""
-        if self._around.pending is not None and isinstance(payload, PermissionAsked):
-            self._around.pending.asked(payload)
-        elif self._around.pending is not None and isinstance(payload, PermissionAnswered):
-            self._around.pending.answered(payload.id)
-        receipt = self.note(payload)
-        if isinstance(payload, PermissionAsked):
-            self._publish_asked(payload)
-        elif isinstance(payload, PermissionAnswered):
-            self._around.host.publish(
-                PermissionUpdated(
-                    id=payload.id,
-                    session_id=self.id,
-                    state="superseded" if payload.outcome == "superseded" else "answered",
-                    outcome=payload.outcome,
-                    by=payload.by,
+        waits_here = self._context.options.approver is None
+        match payload:
+            case PermissionAsked():
+                if waits_here:
+                    self._context.pending.asked(payload)
+                receipt = self.note(payload)
+                self._publish_asked(payload)
+                return receipt
+            case PermissionAnswered(id=name, outcome=outcome, by=by):
+                if waits_here:
+                    self._context.pending.answered(name)
+                receipt = self.note(payload)
+                state: Literal["superseded", "answered"] = (
+                    "superseded" if outcome == "superseded" else "answered"
                 )
-            )
-        return receipt
+                told = PermissionUpdated(id=name, session_id=self.id, state=state, outcome=outcome, by=by)
+                self._context.stream.publish(told)
+                return receipt
+        return self.note(payload)
 
     def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]:
         """Its place among the updates; what is returned fills it. It is told to nobody before that."""
@@ -556,9 +534,8 @@ class Session:
         return fill
 
     def _publish_asked(self, asked: PermissionAsked) -> None:
-        self._around.host.publish(
-            PermissionUpdated(id=asked.id, session_id=self.id, state="pending", ask=asked)
-        )
+        told = PermissionUpdated(id=asked.id, session_id=self.id, state="pending", ask=asked)
+        self._context.stream.publish(told)
 
     def record(self, *payloads: Payload) -> Receipt:
         return self.stream.append([self._draft(payload) for payload in payloads])
@@ -567,34 +544,26 @@ class Session:
         try:
             return codec.draft(payload)
         except UNWRITABLE as error:
-            self._around.host.reject(payload, error, session_id=self.id)
+            self._context.stream.reject(payload, error, session_id=self.id)
             what = f"cannot record {payload.event_type()} in session {self.id}: no JSON can be made of it"
             raise InvalidParams(f"{what}; give plain data") from None
 
     # The agent speaks.
 
-    def heard(self) -> None:
-        """A sign of life."""
-        self.talk.heard()
-
     def updates(self, drafts: list[Draft]) -> None:
-        self.heard()
+        self.talk.heard()
         self.stream.append(drafts)
         looks = False
         for draft in drafts:
-            if draft.type in _NOTED:
-                self._take_note(draft)
-                looks |= draft.type in OFFER_TYPES
+            if draft.type in TOOL_CALL_TYPES:
+                self.talk.take_call(draft)
+            elif draft.type in OFFER_TYPES:
+                self.offers = self.offers.after(draft)
+                looks = True
+            elif draft.type == "session-info-update":
+                self._retitle(codec.decode(draft))
         if looks:  # at the last word of them: what it said before may be of before it was put right
             self._look_at_mode()
-
-    def _take_note(self, draft: Draft) -> None:
-        if draft.type == "session-info-update":
-            self._retitle(codec.decode(draft))
-        elif draft.type in OFFER_TYPES:
-            self.offers = self.offers.after(draft)
-        else:
-            self.talk.take_call(draft)
 
     def _retitle(self, info: object) -> None:
         if not isinstance(info, SessionInfoUpdate):
@@ -603,20 +572,6 @@ class Session:
         updated_at = self.meta.updated_at if info.updated_at is UNSET else info.updated_at
         self._set_meta_soon(msgspec.structs.replace(self.meta, title=title, updated_at=updated_at))
         self.publish()
-
-    # What is said; see `Conversation`.
-
-    async def prompt(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> PromptResult:
-        return await self.talk.prompt(prompt, message=message)
-
-    async def idle(self) -> None:
-        await self.talk.idle()
-
-    async def steer(self, prompt: tuple[ContentBlock, ...]) -> None:
-        await self.talk.steer(prompt)
-
-    async def cancel(self) -> None:
-        await self.talk.cancel()
 
 
 async def _saved(writing: Awaitable[None]) -> None:

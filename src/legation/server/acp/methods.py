@@ -23,11 +23,10 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited as AgentHasExited
 from legation.errors import InvalidParams, LegationError, NotFound, TransportClosed
 from legation.host.endpoint import what_is_wrong
-from legation.host.lifecycle import MAX_DIRECTORIES
+from legation.host.options import MAX_DIRECTORIES, SessionPlace
 from legation.host.session import Session
 from legation.ids import new_id
 from legation.server.acp.log import SessionFollower, Setup
-from legation.server.sessions.agents import Place
 from legation.server.sessions.record import SessionRecord, must_be_open, must_be_session_id
 from legation.server.sessions.service import SessionService
 from legation.wire import jsontext
@@ -136,10 +135,10 @@ class AcpMethods:
         follower, setup = await self._following(session, active)
         return Reply({"sessionId": session_id, **setup.members()}, follower.start)
 
-    async def _place(self, given: NewRequest) -> Place:
+    async def _place(self, given: NewRequest) -> SessionPlace:
         folder_of = self._sessions.folder_of
         directories = [await folder_of(each) for each in given.additional_directories or ()]
-        return Place(await folder_of(given.cwd), tuple(given.mcp_servers or ()), directories)
+        return SessionPlace(await folder_of(given.cwd), tuple(given.mcp_servers or ()), directories)
 
     async def _load(self, params: bytes, _by: Principal) -> Reply:
         """Told from the log, which has all that was ever said; the agent need not tell it again."""

@@ -13,7 +13,6 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -39,6 +38,7 @@ from legation.wire.event_types import AgentUpdated
 if TYPE_CHECKING:
     from legation.host.host import AcpHost
     from legation.host.launch import Launch
+    from legation.host.options import SessionPlace
     from legation.host.session import Session
 
 RESTART_WAIT: Final = 60.0  # seconds for an agent that the host starts again: the agent's time
@@ -49,15 +49,6 @@ STDERR_KEPT: Final = 4_000  # characters of the end of an agent's stderr, in the
 _BY_ITSELF: Final = ("crashed", "ended", "stopped")
 
 logger = logging.getLogger("legation.sessions")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a session works, and with which servers; what is not given stays as it is."""
-
-    cwd: Path | str | None = None
-    servers: tuple[McpServer, ...] = ()
-    directories: Sequence[Path | str] = ()
 
 
 class AgentSlot:
@@ -374,7 +365,7 @@ class SessionAgents:
         workspace: str,
         session_id: str,
         details: Details,
-        place: Place,
+        place: SessionPlace,
         *,
         slot: AgentSlot | None,
         title: str | None = None,
@@ -402,7 +393,7 @@ class SessionAgents:
                 await host.create_session(
                     agent_id,
                     cwd=place.cwd,
-                    mcp_servers=place.servers,
+                    mcp_servers=place.mcp,
                     additional_directories=place.directories,
                     session_id=session_id,
                     title=title,
@@ -437,20 +428,14 @@ class SessionAgents:
         if not slot.shared:
             await slot.stop()
 
-    async def import_session(self, slot: AgentSlot, session_id: str, place: Place) -> SessionRecord:
+    async def import_session(self, slot: AgentSlot, session_id: str, place: SessionPlace) -> SessionRecord:
         """One that only the agent knows. Whoever gives that up may find that it is there, all of it."""
         host = await self.hosts.host(slot.workspace)
         agent_id = (await slot.start()).agent_id
 
         details = foreign(slot.agent, self.clock.now_ms())
         try:
-            await host.resume_or_load(
-                agent_id,
-                session_id,
-                cwd=place.cwd,
-                mcp_servers=place.servers,
-                additional_directories=place.directories,
-            )
+            await host.resume_or_load(agent_id, session_id, place)
         except asyncio.CancelledError:
             if host.get_session(session_id) is not None:
                 self._made(slot, host.session(session_id), details)
@@ -462,7 +447,7 @@ class SessionAgents:
         record: SessionRecord,
         *,
         slot: AgentSlot | None = None,
-        place: Place | None = None,
+        place: SessionPlace | None = None,
         reopens: bool = False,
     ) -> Session:
         """The host's session, with an agent that has it: the one that does, or else that of the slot, which is one of its own
@@ -485,7 +470,7 @@ class SessionAgents:
                     # What an end decided meanwhile counts.
                     session = await self._settled(host, record, reopens=reopens)
                     if session.status != "active":
-                        await self._take_up(host, started.agent_id, record, place or Place(), reopens=reopens)
+                        await self._take_up(host, started.agent_id, record, place, reopens=reopens)
                         must_be_open(record)  # it may have been ended also while its agent was set
                         return session
             except BaseException:
@@ -516,22 +501,24 @@ class SessionAgents:
         return session
 
     async def _take_up(
-        self, host: AcpHost, agent_id: str, record: SessionRecord, place: Place, *, reopens: bool
+        self,
+        host: AcpHost,
+        agent_id: str,
+        record: SessionRecord,
+        given: SessionPlace | None,
+        *,
+        reopens: bool,
     ) -> None:
+        from legation.host.options import SessionPlace
         from legation.server.sessions.options import set_again
 
-        servers = place.servers or await self._secrets.open(record.workspace, record.details.sealed)
-        await host.resume_or_load(
-            agent_id,
-            record.id,
-            cwd=place.cwd,
-            mcp_servers=servers,
-            additional_directories=place.directories,
-            reopen=reopens,
-        )
+        place = given or SessionPlace()
+        if not place.mcp:
+            place = place._replace(mcp=await self._secrets.open(record.workspace, record.details.sealed))
+        await host.resume_or_load(agent_id, record.id, place, reopen=reopens)
         record.prepared = host.session(record.id).process
-        if place.servers:
-            await self.seal(record, place.servers)
+        if given is not None and given.mcp:
+            await self.seal(record, given.mcp)
         await set_again(host, host.session(record.id), record.details)
         if record.details.exit is not None:
             self._restarts[record.workspace, record.details.agent] += 1

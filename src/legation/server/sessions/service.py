@@ -20,7 +20,7 @@ from legation.approvals.queue import ApprovalQueue
 from legation.clock import Clock
 from legation.errors import InvalidParams, LegationError, StorageFailed
 from legation.ids import new_id
-from legation.server.sessions.agents import AgentSlot, Place, SessionAgents
+from legation.server.sessions.agents import AgentSlot, SessionAgents
 from legation.server.sessions.approvals import (
     SessionApprovals,
     half_given,
@@ -55,7 +55,7 @@ from legation.wire.principal import Principal
 from legation.wire.universal.shapes import Metadata
 
 if TYPE_CHECKING:
-    pass
+    from legation.host.options import SessionPlace
 
 UNSETTLED: Final = "unsettled"  # of the data folder: secrets of sessions that are being made
 
@@ -148,7 +148,7 @@ class SessionService:
         new: NewSession,
         *,
         slot: AgentSlot | None = None,
-        place: Place | None = None,
+        place: SessionPlace | None = None,
     ) -> SessionRecord:
         """Its folder, its skills, its MCP servers, its agent: there is all of it, or nothing. Installs the agent if it is
         locked and missing, which may take minutes. A client of ACP has a `slot` where the agent runs, and says the `place`."""
@@ -165,12 +165,18 @@ class SessionService:
         return record
 
     async def _create(
-        self, workspace: str, session_id: str, new: NewSession, slot: AgentSlot | None, given: Place | None
+        self,
+        workspace: str,
+        session_id: str,
+        new: NewSession,
+        slot: AgentSlot | None,
+        given: SessionPlace | None,
     ) -> SessionRecord:
         from legation.host.launch import servers_of
+        from legation.host.options import SessionPlace
         from legation.host.skills import put_in_place
 
-        servers = given.servers if given else servers_of(new.mcp)
+        servers = given.mcp if given else servers_of(new.mcp)
         agent = (await self._hosts.launcher.entry(new.agent)).name
         former = self._forked(workspace, agent, new.fork)
         continued = None if new.continues is None else self.records.get(workspace, new.continues)
@@ -181,7 +187,7 @@ class SessionService:
         place, own = given, None
         if place is None:
             cwd, own = await self._folder(workspace, session_id, new.directory, former or continued)
-            place = Place(cwd, servers)
+            place = SessionPlace(cwd, servers)
         try:
             assert place.cwd is not None
             skills = await put_in_place(new.skills, Path(place.cwd), self.folder_of, self._forbidden)
@@ -260,13 +266,13 @@ class SessionService:
             ) from error
         return own, own
 
-    async def import_session(self, slot: AgentSlot, session_id: str, place: Place) -> SessionRecord:
+    async def import_session(self, slot: AgentSlot, session_id: str, place: SessionPlace) -> SessionRecord:
         """One that only the agent knows."""
         with self.records.claim(slot.workspace, session_id), slot.joining():
             record = await self.agents.import_session(slot, session_id, place)
         await self.records.save(record, record.details)
-        if place.servers:
-            await self.agents.seal(record, place.servers)
+        if place.mcp:
+            await self.agents.seal(record, place.mcp)
         return record
 
     # Spoken to.
