@@ -19,7 +19,6 @@ from cyclopts import Parameter
 
 from legation.agents.catalogue import Catalogue
 from legation.agents.catalogue.catalogue import LOCAL
-from legation.agents.driver import Driver
 from legation.approvals.policies import Policies
 from legation.cli.approver import TerminalApprover, open_tty
 from legation.cli.door import TRACE, own_door
@@ -31,7 +30,7 @@ from legation.errors import STATUS, Cancelled, Code, InvalidParams
 from legation.host.changes import Changes, Snapshot
 from legation.host.host import AcpHost
 from legation.host.launch import Launch, hide, launch_of
-from legation.host.modes import Offers, Opening, choose_mode
+from legation.host.modes import choose_mode
 from legation.host.options import AgentDefinition, HostOptions, Limits, trusts_nothing
 from legation.host.session import Session
 from legation.host.turn import PromptResult
@@ -44,7 +43,6 @@ from legation.store.jsonl import JsonlBackend
 from legation.store.stream import Subscription
 from legation.store.trust import TrustedFolders
 from legation.wire import codec
-from legation.wire.acp.methods import NewSessionResponse
 from legation.wire.acp.updates import Text
 from legation.wire.ask import ApproveAll, Approver, DenyAll
 from legation.wire.event_types import Diagnostic
@@ -200,7 +198,7 @@ async def _prompt(
         cwd=job.cwd,
         session_id=session_id,
         title=job.prompt[:SUMMARY],
-        prepare=partial(_in_mode, job, host.limits.start) if job.mode is not None else None,
+        prepare=None if job.mode is None else partial(choose_mode, name=job.mode, known=job.definition.modes),
     )
     show(host.events(session_id))
     cancel.session = host.session(session_id)
@@ -214,13 +212,6 @@ async def _prompt(
         raise
     finally:
         await asyncio.shield(host.close_session(session_id))
-
-
-async def _in_mode(job: Job, limit: float, agent: Driver, opened: NewSessionResponse) -> NewSessionResponse:
-    """In the mode that was asked for, or there is no session."""
-    opening = Opening(agent, opened.session_id, Offers.of(opened), limit, job.definition.modes)
-    await choose_mode(opening, job.mode or "", job.definition.modes)
-    return opening.offers.told_in(opened)
 
 
 @contextmanager

@@ -16,13 +16,13 @@ from typing import Self, TypeAlias
 
 import msgspec
 
-from legation.agents.driver import AskingModes, Driver, OpenRequest
+from legation.agents.driver import Driver, OpenRequest
 from legation.agents.pool import Pool
 from legation.clock import Clock
-from legation.errors import CapabilityUnsupported, Conflict, NotFound
+from legation.errors import Conflict, NotFound
 from legation.host.agent import Agent, AgentHomes, Where
 from legation.host.lifecycle import Lifecycle, Sessions, must_be_unused, must_not_be_anothers
-from legation.host.modes import Offers, Opening, must_stay_asking, put_into_asking
+from legation.host.modes import Offers, Opening, put_into_asking
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
@@ -52,8 +52,8 @@ from legation.wire.event_types import AgentRemoved, AgentUpdated, Payload, Sessi
 Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
 """A function is asked when the session is prepared."""
 
-Prepare: TypeAlias = Callable[[Driver, NewSessionResponse], Awaitable[NewSessionResponse]]
-"""Given what the agent has opened; returns what it is like then."""
+Prepare: TypeAlias = Callable[[Opening], Awaitable[None]]
+"""Given what the agent has opened, to set it."""
 
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
 
@@ -221,9 +221,9 @@ class AcpHost:
             opened = await (live.new_session if forks is None else live.fork_session)(request, limit)
             opening = Opening(live, opened.session_id, Offers.of(opened), limit, modes)
             puts = await put_into_asking(opening, modes)
-            opened = opening.offers.told_in(opened)
             if prepare is not None:
-                opened = await prepare(live, opened)
+                await prepare(opening)
+            opened = opening.offers.told_in(opened)
             if session_id is None:
                 session_id = opened.session_id
                 claims.enter_context(self._sessions.claim(session_id))
@@ -338,11 +338,6 @@ class AcpHost:
     async def set_mode(self, session_id: str, mode_id: str) -> None:
         session = self.session(session_id)
         session.must_be_usable("set the mode of")
-        if not session.has_modes:
-            raise CapabilityUnsupported(
-                f"cannot set the mode of session {session_id}: its agent named no modes; leave it"
-            )
-        must_stay_asking(session.offers, session.modes, mode_id)
         await session.set_mode(mode_id)
 
     async def set_config_option(
@@ -350,11 +345,6 @@ class AcpHost:
     ) -> tuple[ConfigOption, ...]:
         session = self.session(session_id)
         session.must_be_usable("configure")
-        if not session.has_config:
-            raise CapabilityUnsupported(
-                f"cannot configure session {session_id}: its agent named no options; leave it"
-            )
-        must_stay_asking(session.offers, session.modes, value, config_id)
         return await session.set_option(config_id, value)
 
     def get_session(self, session_id: str) -> SessionUpdated | None:
@@ -363,10 +353,6 @@ class AcpHost:
 
     def get_sessions(self) -> list[SessionUpdated]:
         return [session.snapshot() for session in self._sessions]
-
-    def modes_of(self, agent_id: str) -> AskingModes:
-        """Which of an agent's modes ask, as far as that is known of it."""
-        return self._agent(agent_id).definition.modes
 
     def where(self, session_id: str) -> Where | None:
         session = self._sessions.find(session_id)

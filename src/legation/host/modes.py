@@ -108,56 +108,18 @@ _LONGEST: Final = 1000  # characters of a name that are looked at
 SHOWN: Final = 20  # names in a message that says what there is
 # Modes of agents in which they do not ask, or not about all, in lower case without what stands between words.
 _UNASKING: Final = frozenset(
-    (
-        "acceptall",
-        "acceptedits",
-        "agentfullaccess",
-        "allowall",
-        "alwaysallow",
-        "alwaysapprove",
-        "approveall",
-        "auto",
-        "autoaccept",
-        "autoacceptedits",
-        "autoapprove",
-        "autoedit",
-        "autohigh",
-        "autolow",
-        "automedium",
-        "autonomous",
-        "autopilot",
-        "autorun",
-        "bypass",
-        "bypassall",
-        "bypasspermissions",
-        "dangerfullaccess",
-        "dangerouslyskippermissions",
-        "dontask",
-        "fullaccess",
-        "fullauto",
-        "never",
-        "neverask",
-        "skippermissions",
-        "smartapprove",
-        "yolo",
-    )
+    """
+    acceptall acceptedits agentfullaccess allowall alwaysallow alwaysapprove approveall auto autoaccept autoacceptedits
+    autoapprove autoedit autohigh autolow automedium autonomous autopilot autorun bypass bypassall bypasspermissions
+    dangerfullaccess dangerouslyskippermissions dontask fullaccess fullauto never neverask skippermissions smartapprove yolo
+    """.split()
 )
 # So they begin whatever follows: `bypassApprovals`, `Auto-approve everything`.
 _UNASKING_AT_FIRST: Final = ("autoaccept", "autoapprove", "bypass", "dangerous", "skippermission", "yolo")
 _ABOUT_ASKING: Final = ("approval", "permission")  # in the names of options that amount to a mode
 # Modes in which agents ask and work, the likeliest first; then those in which they do no work at all.
-_ASKING: Final = (
-    "default",
-    "ask",
-    "alwaysask",
-    "normal",
-    "manual",
-    "approve",
-    "suggest",
-    "interactive",
-    "build",
-    "code",
-    "agent",
+_ASKING: Final = tuple(
+    "default ask alwaysask normal manual approve suggest interactive build code agent".split()
 )
 _IDLE: Final = frozenset(("readonly", "plan", "chat", "architect"))
 
@@ -347,13 +309,18 @@ async def choose_mode(session: Setting, name: str, known: AskingModes) -> None:
             f"cannot choose mode {name!r}: "
             + (f"choose from {', '.join(names)}" if names else "the agent offers none; leave it out")
         )
+    await go_to_mode(session, value)
+
+
+async def go_to_mode(session: Setting, mode: str) -> None:
+    """By the option, where an agent has its modes as one. An agent without modes is left as it is."""
     option = session.offers.choice("mode") if session.offers.modes is None else None
-    if value == current_mode(session.offers):
+    if mode == current_mode(session.offers):
         return
     if option is not None:
-        await session.set_option(option.id, value)
-    else:
-        await session.set_mode(value)
+        await session.set_option(option.id, mode)
+    elif session.offers.modes is not None:
+        await session.set_mode(mode)
 
 
 def _unasking(offers: Offers, known: AskingModes) -> list[tuple[str, Choices | None, str | None]]:

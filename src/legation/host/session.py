@@ -20,9 +20,24 @@ from msgspec import UNSET, UnsetType
 from legation.agents.driver import AskingModes, Driver
 from legation.agents.rpc import UNWRITABLE
 from legation.clock import Clock
-from legation.errors import AgentExited, Conflict, InvalidParams, LegationError, SessionClosed
+from legation.errors import (
+    AgentExited,
+    CapabilityUnsupported,
+    Conflict,
+    InvalidParams,
+    LegationError,
+    SessionClosed,
+)
 from legation.host.conversation import Conversation
-from legation.host.modes import OFFER_TYPES, Offers, Put, put_into_asking, setup_facts, unasking_mode
+from legation.host.modes import (
+    OFFER_TYPES,
+    Offers,
+    Put,
+    must_stay_asking,
+    put_into_asking,
+    setup_facts,
+    unasking_mode,
+)
 from legation.host.options import HostOptions, SessionMeta, read_meta
 from legation.host.requests.asks import Pending
 from legation.host.stream import HostStream
@@ -356,11 +371,20 @@ class Session:
             self._look_at_mode()
 
     async def set_mode(self, mode: str) -> None:
-        """Whoever calls this has looked whether it asks in it."""
+        if not self.has_modes:
+            raise CapabilityUnsupported(
+                f"cannot set the mode of session {self.id}: its agent named no modes; leave it"
+            )
+        must_stay_asking(self.offers, self.modes, mode)
         await self.agent.set_mode(self.meta.agent_session_id, mode, self._limit)
         self.chosen(self.offers.in_mode(mode))
 
     async def set_option(self, option: str, value: str | bool) -> tuple[ConfigOption, ...]:
+        if not self.has_config:
+            raise CapabilityUnsupported(
+                f"cannot configure session {self.id}: its agent named no options; leave it"
+            )
+        must_stay_asking(self.offers, self.modes, value, option)
         answer = await self.agent.set_config_option(self.meta.agent_session_id, option, value, self._limit)
         self.chosen(self.offers.with_options(answer.config_options))
         return answer.config_options

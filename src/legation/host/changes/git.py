@@ -45,15 +45,7 @@ OURS: Final = "not looked into: Legation's own files"
 
 _PLAIN: Final = {byte: chr(byte) for byte in range(ord(" "), 127)}
 _ESCAPES: Final = {
-    7: "\\a",
-    8: "\\b",
-    9: "\\t",
-    10: "\\n",
-    11: "\\v",
-    12: "\\f",
-    13: "\\r",
-    34: '\\"',
-    92: "\\\\",
+    byte: f"\\{letter}" for byte, letter in zip(b'\a\b\t\n\v\f\r"\\', 'abtnvfr"\\', strict=True)
 }
 
 

@@ -38,6 +38,7 @@ from legation.wire.event_types import AgentUpdated
 if TYPE_CHECKING:
     from legation.host.host import AcpHost
     from legation.host.launch import Launch
+    from legation.host.modes import Opening
     from legation.host.options import SessionPlace
     from legation.host.session import Session
 
@@ -374,21 +375,22 @@ class SessionAgents:
     ) -> SessionRecord:
         """There is a session with an agent that is set as the details say, or none at all. `forks` is what the agent
         calls the one that it begins with."""
-        from legation.server.sessions.options import Preparation, Wanted
+        from legation.host.modes import current_mode
+        from legation.server.sessions.options import Wanted, choose
 
         assert place.cwd is not None
         host = await self.hosts.host(workspace)
-        own = slot is None
+        # A client of ACP, whose slot it is, chooses among what it is offered.
+        wanted = Wanted.of(details) if slot is None else Wanted()
         slot = slot or self._own_slot(workspace, details.agent, place.cwd, version)
+
+        async def prepare(opening: Opening) -> None:
+            nonlocal details
+            details = replace(details, first_mode=current_mode(opening.offers))
+            await choose(opening, wanted)
+
         with slot.joining():
             agent_id = (await slot.start()).agent_id
-            # A client of ACP chooses among what it is offered.
-            wanted = Wanted.of(details) if own else Wanted()
-            opened = Preparation(host, agent_id, wanted)
-
-            def known() -> Details:
-                return replace(details, first_mode=opened.first_mode)
-
             try:
                 await host.create_session(
                     agent_id,
@@ -397,19 +399,19 @@ class SessionAgents:
                     additional_directories=place.directories,
                     session_id=session_id,
                     title=title,
-                    details=lambda: known().plain(),
-                    prepare=opened.prepare,
+                    details=lambda: details.plain(),
+                    prepare=prepare,
                     forks=forks,
                 )
             except BaseException as error:
                 there = host.get_session(session_id)
                 stands = there is not None and there.agent_id == agent_id  # and is not another of that name
                 if stands and isinstance(error, asyncio.CancelledError):  # all of it is there: it stays
-                    self._made(slot, host.session(session_id), known())
+                    self._made(slot, host.session(session_id), details)
                 else:
                     await asyncio.shield(self._unmake(host, slot, agent_id, session_id, stands=stands))
                 raise
-            return self._made(slot, host.session(session_id), known())
+            return self._made(slot, host.session(session_id), details)
 
     def _made(self, slot: AgentSlot, session: Session, details: Details) -> SessionRecord:
         head = session.stream.head
@@ -456,7 +458,7 @@ class SessionAgents:
             host = await self.hosts.host(record.workspace)
             session = await self._settled(host, record, reopens=reopens)
             if session.status == "active":
-                await self._use(host, record, session)
+                await self._use(record, session)
                 return session
             former = record.slot
             if former is not None and not former.shared:
@@ -479,10 +481,10 @@ class SessionAgents:
             record.slot = former  # its agent was started again by the host
             if not slot.shared:
                 await slot.stop()
-            await self._use(host, record, session)
+            await self._use(record, session)
             return session
 
-    async def _use(self, host: AcpHost, record: SessionRecord, session: Session) -> None:
+    async def _use(self, record: SessionRecord, session: Session) -> None:
         """Of one that has its agent: that is not idle from now on. One that the host has replaced since it did not obey is set
         as the session was."""
         from legation.server.sessions.options import set_again
@@ -491,7 +493,7 @@ class SessionAgents:
             record.slot.used()
         if record.prepared is not session.process:
             record.prepared = session.process
-            await set_again(host, session, record.details)
+            await set_again(session, record.details)
 
     async def _settled(self, host: AcpHost, record: SessionRecord, *, reopens: bool) -> Session:
         """As it is when nobody is leaving it, or taking it up."""
@@ -516,10 +518,11 @@ class SessionAgents:
         if not place.mcp:
             place = place._replace(mcp=await self._secrets.open(record.workspace, record.details.sealed))
         await host.resume_or_load(agent_id, record.id, place, reopen=reopens)
-        record.prepared = host.session(record.id).process
+        session = host.session(record.id)
+        record.prepared = session.process
         if given is not None and given.mcp:
             await self.seal(record, given.mcp)
-        await set_again(host, host.session(record.id), record.details)
+        await set_again(session, record.details)
         if record.details.exit is not None:
             self._restarts[record.workspace, record.details.agent] += 1
             await self._records.save(record, replace(record.details, exit=None))

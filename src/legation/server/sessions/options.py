@@ -15,21 +15,18 @@ from legation.errors import CapabilityUnsupported, InvalidParams, LegationError
 from legation.host.modes import (
     SHOWN,
     Offers,
-    Opening,
     Setting,
     asks,
     current_mode,
     flat,
+    go_to_mode,
     match,
     must_ask,
     offered_modes,
 )
-from legation.wire.acp.methods import NewSessionResponse
 from legation.wire.acp.updates import VARIANT_CATEGORIES, SelectOption
 
 if TYPE_CHECKING:
-    from legation.agents.driver import Driver
-    from legation.host.host import AcpHost
     from legation.host.session import Session
     from legation.server.sessions.record import Details
 
@@ -61,44 +58,12 @@ class Wanted:
         return Wanted(mode=None if self.mode == BUILD else self.mode, first_mode=self.first_mode)
 
 
-class Preparation:
-    """Of a session that its agent has just opened: it is set as it is wanted before anybody knows of it."""
-
-    def __init__(self, host: AcpHost, agent_id: str, wanted: Wanted) -> None:
-        self._host, self._agent_id, self._wanted = host, agent_id, wanted
-        self.first_mode: str | None = None
-
-    async def prepare(self, agent: Driver, opened: NewSessionResponse) -> NewSessionResponse:
-        limit, modes = self._host.limits.start, self._host.modes_of(self._agent_id)
-        opening = Opening(agent, opened.session_id, Offers.of(opened), limit, modes)
-        self.first_mode = current_mode(opening.offers)
-        await choose(opening, self._wanted)
-        return opening.offers.told_in(opened)
-
-
-class Running:
-    """A session that its host has."""
-
-    def __init__(self, host: AcpHost, session: Session) -> None:
-        self._host, self._session = host, session
-
-    @property
-    def offers(self) -> Offers:
-        return self._session.offers
-
-    async def set_mode(self, mode: str) -> None:
-        await self._host.set_mode(self._session.id, mode)
-
-    async def set_option(self, option: str, value: str | bool) -> None:
-        await self._host.set_config_option(self._session.id, option, value)
-
-
-async def set_again(host: AcpHost, session: Session, details: Details) -> None:
+async def set_again(session: Session, details: Details) -> None:
     """An agent may not remember; what it no longer offers must not keep the session from going on."""
     wanted = Wanted.of(details)
     for each in (Wanted(model=wanted.model), Wanted(variant=wanted.variant), wanted.mode_alone()):
         try:
-            await choose(Running(host, session), each)
+            await choose(session, each)
         except LegationError as error:
             logger.warning("session %s: %s", session.id, error.message)
 
@@ -116,7 +81,7 @@ async def choose(session: Setting, wanted: Wanted) -> None:
             if value != option.current_value:
                 await session.set_option(option.id, value)
     if wanted.mode is not None:
-        await _choose_mode(session, wanted.mode, wanted.first_mode)
+        await go_to_mode(session, _mode_of(session.offers, wanted.mode, wanted.first_mode))
 
 
 def _option_of(offers: Offers, what: str) -> SelectOption | None:
@@ -135,27 +100,16 @@ def _value_of(offers: Offers, name: str, what: str) -> tuple[SelectOption, str]:
     return option, value
 
 
-async def _choose_mode(session: Setting, name: str, first: str | None) -> None:
-    option, value = _mode_of(session.offers, name, first)
-    if value == current_mode(session.offers):
-        return
-    if option is not None:
-        await session.set_option(option.id, value)
-    elif session.offers.modes is not None:
-        await session.set_mode(value)
-
-
-def _mode_of(offers: Offers, name: str, first: str | None) -> tuple[SelectOption | None, str]:
-    """What is chosen, and the option that it is of, where modes are an option. INV-C1."""
-    option, current = offers.choice("mode") if offers.modes is None else None, current_mode(offers) or ""
-    offered = offered_modes(offers)
+def _mode_of(offers: Offers, name: str, first: str | None) -> str:
+    """INV-C1."""
+    current, offered = current_mode(offers) or "", offered_modes(offers)
     value = _mode(name, offered, first or current)
     if value is None:
         must_ask(name)  # what to use instead is the better advice, whether or not the agent names such a mode
         _refuse("mode", _mode_names(offered, first or current), "mode_not_supported")
     if value != current:
         must_ask(value)
-    return option, value
+    return value
 
 
 def left_in(details: Details, offers: Offers) -> Details:

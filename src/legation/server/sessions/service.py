@@ -314,7 +314,7 @@ class SessionService:
         return record.info()
 
     async def _set(self, record: SessionRecord, change: SessionChange) -> None:
-        from legation.server.sessions.options import Running, Wanted, choose  # with it the host
+        from legation.server.sessions.options import Wanted, choose  # with it the host
 
         before, asked = record.details, change.permission_mode
         given = {
@@ -333,8 +333,7 @@ class SessionService:
             first_mode=before.first_mode,
         )
         if wanted.mode or wanted.model or wanted.variant:
-            session = await self.agents.attach(record)
-            await choose(Running(await self._hosts.host(record.workspace), session), wanted)
+            await choose(await self.agents.attach(record), wanted)
         await self.records.save(record, replace(record.details, **changed))
 
     async def set_mode(self, record: SessionRecord, mode: str, slot: AgentSlot) -> None:
@@ -342,7 +341,8 @@ class SessionService:
         from legation.server.sessions.options import left_in
 
         session = await self.agents.attach(record, slot=slot)
-        await (await self._hosts.host(record.workspace)).set_mode(record.id, mode)
+        session.must_be_usable("set the mode of")
+        await session.set_mode(mode)
         await self._note_set(record, left_in(record.details, session.offers))
 
     async def set_option(
@@ -352,8 +352,8 @@ class SessionService:
         from legation.server.sessions.options import chosen_in
 
         session = await self.agents.attach(record, slot=slot)
-        host = await self._hosts.host(record.workspace)
-        options = await host.set_config_option(record.id, option, value)
+        session.must_be_usable("configure")
+        options = await session.set_option(option, value)
         await self._note_set(record, chosen_in(record.details, session.offers, option))
         return options
 
