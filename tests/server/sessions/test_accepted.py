@@ -64,7 +64,7 @@ class Owner:
     def __init__(self, made: Rig, disk: Slow) -> None:
         self.host, self.disk = made.host, disk
         self.records = SessionRecords(made.log)
-        self.record = SessionRecord("local", NAME, PLACE, WANTED, head=0, closed=False)
+        self.record = SessionRecord("local", NAME, PLACE, WANTED)
         self.records.add(self.record)
         self.accepted: list[str] = []
         self.played: set[str] = set()

@@ -44,7 +44,7 @@ async def test_a_message_waits_unless_its_own_prompt_stands_in_the_log(case: Cas
         given = Metadata("rehearsal", "build", None, "default")
         details = Details(agent="rehearsal", given=given, created_at=1, updated_at=1)
         meta = SessionMeta(cwd="/w", agent_definition_id="rehearsal", agent_session_id="a")
-        record = SessionRecord("local", "s", meta, details, head=0, closed=False)
+        record = SessionRecord("local", "s", meta, details)
         records.add(record)
         await records.save(record, replace(details, begun=Begun(message=case.message, after=0)))
         for number, name in enumerate(case.prompted):

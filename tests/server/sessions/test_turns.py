@@ -287,9 +287,7 @@ async def at_desk(place: Path) -> AsyncIterator[Desk]:
         session = await made.rehearse()
         given = Metadata("rehearsal", "build", None, "default", None)
         details = Details(agent="rehearsal", given=given, created_at=0, updated_at=0)
-        record = SessionRecord(
-            "local", session.id, session.meta, details, head=session.stream.head, closed=False
-        )
+        record = SessionRecord("local", session.id, session.meta, details, session.stream.head)
         record.session = session
         records = SessionRecords(made.log)
         records.add(record)

@@ -414,8 +414,7 @@ class SessionAgents:
             return self._made(slot, host.session(session_id), details)
 
     def _made(self, slot: AgentSlot, session: Session, details: Details) -> SessionRecord:
-        head = session.stream.head
-        record = SessionRecord(slot.workspace, session.id, session.meta, details, head=head, closed=False)
+        record = SessionRecord(slot.workspace, session.id, session.meta, details, session.stream.head)
         record.session, record.slot, record.prepared = session, slot, session.process
         self._records.add(record)
         return record

@@ -269,7 +269,7 @@ class MessageQueue:
         self._tell_begun(record, message, record.head)
         record.played = True
         await stream.append([codec.draft(payload) for payload in payloads])
-        record.note_head(stream.head)
+        record.stored_head = stream.head
 
     # What a server that was killed left.
 
@@ -293,7 +293,7 @@ class MessageQueue:
         if ends := await unfinished_events(stream, after, CutWords(*cut_words("restarted"))):
             status = SessionStatus(status="disconnected", reason=WHY_STOPPED)
             await stream.append([codec.draft(payload) for payload in (*ends, status)])
-        record.note_head(stream.head)
+        record.stored_head = stream.head
         cut = await _last_cut(stream, after) or details.cut
         await self._records.save(record, replace(details, begun=None, prompted=None, queue=queue, cut=cut))
 

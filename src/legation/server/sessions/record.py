@@ -12,10 +12,11 @@ import re
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast, dataclass_transform
+from typing import TYPE_CHECKING, Final, cast, dataclass_transform
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -161,10 +162,6 @@ def read_details(given: Mapping[str, object] | None) -> Details | None:
         return None
 
 
-# Sessions as the server knows them, whether or not an agent has them: small, for there may be many.
-#
-# INV-S1  A session is seen in its own workspace alone.
-
 Key = tuple[str, str]
 CURSOR: Final = r"^[0-9]{1,15}\.[A-Za-z0-9_.-]{1,128}$"
 # Streams that are no sessions.
@@ -186,49 +183,33 @@ def must_be_session_id(text: str) -> str:
     )
 
 
+@dataclass(slots=True, eq=False)
 class SessionRecord:
-    """`session` is the host's, for as long as there is something to keep in memory."""
+    """`session` is the host's, for as long as there is something to keep in memory; the `stored` ones are of when there was
+    none."""
 
-    __slots__ = (
-        "_changing",
-        "_closed",
-        "_folders",
-        "_head",
-        "_lock",
-        "_meta",
-        "cancelling",
-        "details",
-        "id",
-        "played",
-        "prepared",
-        "session",
-        "slot",
-        "working",
-        "workspace",
-    )
+    workspace: str
+    id: str
+    stored_meta: SessionMeta
+    details: Details
+    stored_head: int = 0
+    stored_closed: bool = False
+    session: Session | None = None
+    slot: AgentSlot | None = None  # where its agent runs, or is being started
+    prepared: object = None  # the process that was set as the session is
+    working: asyncio.Task[None] | None = None
+    cancelling: bool = False  # the turn that is about to begin
+    played: bool = False  # the message of the worker is with the agent, or was: once the turn is over, only notes are left
+    folders: list[Path] = field(init=False)  # as they were when the session was made, or the server started
+    _lock: asyncio.Lock | None = None
+    _changing: asyncio.Lock | None = None
 
-    def __init__(
-        self, workspace: str, session_id: str, meta: SessionMeta, details: Details, *, head: int, closed: bool
-    ) -> None:
-        self.workspace, self.id, self.details = workspace, session_id, details
-        self.session: Session | None = None
-        self.slot: AgentSlot | None = None  # where its agent runs, or is being started
-        self.prepared: object = None  # the process that was set as the session is
-        self.working: asyncio.Task[None] | None = None
-        self.cancelling = False  # the turn that is about to begin
-        self.played = False  # the message of the worker is with the agent, or was: once the turn is over, only notes are left
-        self._meta, self._head, self._closed = meta, head, closed
-        self._lock: asyncio.Lock | None = None
-        self._changing: asyncio.Lock | None = None
-        self._folders = meta.folders()
+    def __post_init__(self) -> None:
+        self.folders = self.stored_meta.folders()
 
     @property
     def meta(self) -> SessionMeta:
-        return self.session.meta if self.session else self._meta
-
-    @meta.setter
-    def meta(self, meta: SessionMeta) -> None:
-        self._meta = meta
+        return self.session.meta if self.session else self.stored_meta
 
     @property
     def lock(self) -> asyncio.Lock:
@@ -250,7 +231,7 @@ class SessionRecord:
             return "deleted"
         if self.session is not None:
             return self.session.status
-        return "closed" if self._closed else "disconnected"
+        return "closed" if self.stored_closed else "disconnected"
 
     @property
     def ended(self) -> bool:
@@ -258,22 +239,13 @@ class SessionRecord:
         return self.status in ("closed", "deleted")
 
     @property
-    def folders(self) -> list[Path]:
-        """As they were when the session was made, or the server started."""
-        return self._folders
-
-    @property
     def head(self) -> int:
-        return self.session.stream.head if self.session else self._head
+        return self.session.stream.head if self.session else self.stored_head
 
     @property
     def last_used(self) -> int:
         """In ms: by us, or as its agent says; 0 where neither knows."""
         return max(self.details.updated_at, _ms(self.meta.updated_at))
-
-    def note_head(self, head: int) -> None:
-        """Something was appended while there is no session of a host's."""
-        self._head = head
 
     @property
     def at_work(self) -> bool:
@@ -283,8 +255,7 @@ class SessionRecord:
 
     def let_go(self, *, closed: bool = False) -> None:
         """Of the host's session: what is to be known without it is kept."""
-        self._meta, self._head = self.meta, self.head
-        self._closed = closed
+        self.stored_meta, self.stored_head, self.stored_closed = self.meta, self.head, closed
         self.session = self.prepared = None  # but the lock stays: others may wait for it
 
     def facts(self) -> SessionFacts:
@@ -360,23 +331,12 @@ def must_be_idle(record: SessionRecord) -> None:
         )
 
 
-class Place(NamedTuple):
-    """In the list: the newest first, then by id. Neither changes, so the last of a page says where the next begins."""
+ListPlace = tuple[int, str]
+"""The newest first (so the time in ms below zero), then by id. Neither changes: the last of a page says where the next begins."""
 
-    age: int  # when it began, in ms, below zero: later ones come before
-    session_id: str
 
-    @classmethod
-    def of(cls, record: SessionRecord) -> Place:
-        return cls(-record.details.created_at, record.id)
-
-    def cursor(self) -> str:
-        return f"{-self.age}.{self.session_id}"
-
-    @classmethod
-    def read(cls, cursor: str) -> Place:
-        began, session_id = cursor.split(".", 1)  # as `CURSOR` has it
-        return cls(-int(began), session_id)
+def _place(record: SessionRecord) -> ListPlace:
+    return -record.details.created_at, record.id
 
 
 class SessionRecords:
@@ -385,7 +345,7 @@ class SessionRecords:
         self._known: dict[Key, SessionRecord] = {}
         self._deleted: set[Key] = set()  # names that are not used again
         self._claimed: set[Key] = set()
-        self._order: dict[str, list[Place]] = {}  # of the known ones of each workspace, sorted
+        self._order: dict[str, list[ListPlace]] = {}  # of the known ones of each workspace, sorted
 
     async def load(self, workspaces: Iterable[str]) -> None:
         """Those of earlier servers on the same folder."""
@@ -401,8 +361,7 @@ class SessionRecords:
         meta = read_meta(info.meta)
         if meta is not None:
             details = read_details(meta.details) or foreign(meta.agent_definition_id or "", 0)
-            closed = info.state != "open"
-            self.add(SessionRecord(workspace, info.name, meta, details, head=info.head, closed=closed))
+            self.add(SessionRecord(workspace, info.name, meta, details, info.head, info.state != "open"))
 
     def __iter__(self) -> Iterator[SessionRecord]:
         return iter(list(self._known.values()))
@@ -445,29 +404,30 @@ class SessionRecords:
     ) -> tuple[list[SessionRecord], str | None]:
         """The newest first: as many, and the cursor of the page behind them, if there is one. Nothing that is there all
         the time is left out, or on two pages: a session has its place from its beginning."""
-        rest = self._behind(workspace, None if cursor is None else Place.read(cursor))
+        began, _, session_id = cursor.partition(".") if cursor else ("", "", "")  # as `CURSOR` has it
+        rest = self._behind(workspace, (-int(began), session_id) if cursor else None)
         found = list(islice(rest, limit))
-        more = next(rest, None) is not None
-        return found, Place.of(found[-1]).cursor() if found and more else None
+        more = found and next(rest, None) is not None
+        return found, f"{found[-1].details.created_at}.{found[-1].id}" if more else None
 
-    def _behind(self, workspace: str, place: Place | None) -> Iterator[SessionRecord]:
+    def _behind(self, workspace: str, place: ListPlace | None) -> Iterator[SessionRecord]:
         order = self._order.get(workspace, [])
-        for index in range(0 if place is None else bisect_right(order, place), len(order)):
-            record = self._known[workspace, order[index].session_id]
+        for _, session_id in order[0 if place is None else bisect_right(order, place) :]:
+            record = self._known[workspace, session_id]
             if record.status != "deleted":
                 yield record
 
     def add(self, record: SessionRecord) -> None:
         key = record.workspace, record.id
         if (former := self._known.get(key)) is not None:
-            self._order[record.workspace].remove(Place.of(former))
+            self._order[record.workspace].remove(_place(former))
         self._known[key] = record
-        insort(self._order.setdefault(record.workspace, []), Place.of(record))
+        insort(self._order.setdefault(record.workspace, []), _place(record))
 
     def bury(self, record: SessionRecord) -> None:
         """Its record is gone, and its name stays taken."""
         if self._known.pop((record.workspace, record.id), None) is not None:
-            self._order[record.workspace].remove(Place.of(record))
+            self._order[record.workspace].remove(_place(record))
         self._deleted.add((record.workspace, record.id))
 
     @contextmanager
@@ -503,5 +463,5 @@ class SessionRecords:
             await record.session.keep_details(newest, title)
             return
         kept = record.meta.title if title is UNSET else title
-        record.meta = msgspec.structs.replace(record.meta, details=newest, title=kept)
+        record.stored_meta = msgspec.structs.replace(record.meta, details=newest, title=kept)
         await stream.set_meta(record.meta.encode(), replaces=stream.meta)
