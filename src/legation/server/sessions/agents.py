@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -31,6 +31,7 @@ from legation.server.sessions.record import (
     must_be_open,
 )
 from legation.server.sessions.secrets import SealedServers
+from legation.tasks import TaskSet
 from legation.wire.acp.methods import McpServer
 from legation.wire.api.agents import Liveness
 from legation.wire.event_types import AgentUpdated
@@ -222,7 +223,7 @@ def _may_rest(record: SessionRecord, session: Session) -> bool:
 
 
 class SessionAgents:
-    """`async with SessionAgents(...)`: until its end idle agents are stopped, and it is noted how others ended."""
+    """From `start` to `close` idle agents are stopped; how others end is noted."""
 
     def __init__(
         self,
@@ -240,23 +241,13 @@ class SessionAgents:
         self._rest_after = rest_after
         self._coming: Counter[AgentSlot] = Counter()  # processes that are being started
         self._running: dict[tuple[str, str], AgentSlot] = {}  # by workspace and the host's id of the process
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet("legation-session-agents")
+        self.close = self._tasks.close
         # By workspace and agent: after one ended by itself.
         self._restarts: Counter[tuple[str, str]] = Counter()
 
-    async def __aenter__(self) -> Self:
-        self._begin(self._stop_idle())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _begin(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(work, name="legation-session-agents")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def start(self) -> None:
+        self._tasks.start(self._stop_idle())
 
     # Their processes.
 
@@ -288,7 +279,7 @@ class SessionAgents:
     def watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
         """Until that agent has ended."""
         self._running[slot.workspace, agent_id] = slot
-        self._begin(self._watch(slot, host, agent_id))
+        self._tasks.start(self._watch(slot, host, agent_id))
 
     async def _watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
         with suppress(NotFound):  # it was stopped before this began
@@ -310,7 +301,7 @@ class SessionAgents:
 
     def forget_soon(self, record: SessionRecord, *, shared_too: bool = False) -> None:
         """When nobody is at it any more, and if it has ended by then, or has no agent: there is nothing to keep in memory."""
-        self._begin(self._forget(record, shared_too=shared_too))
+        self._tasks.start(self._forget(record, shared_too=shared_too))
 
     async def _forget(self, record: SessionRecord, *, shared_too: bool) -> None:
         async with record.lock:

@@ -212,27 +212,20 @@ class MessageQueue:
             session = await self._agents.attach(record)
         except LegationError as error:
             logger.warning("session %s: %s", record.id, error.message)
-            if record.ended:  # whoever ended it has dropped the message
-                return True
             said = error.error.data if isinstance(error, AgentRefused) else UNSET
-            await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, error.message, said))
-            return True
+            return await self._tell_failed(record, message, error.message, said)
         blocks = blocks_of(message)
         if record.details.untold:  # before it is looked who has the word: nothing is awaited then
             blocks = (*await self._told_before(record), *blocks)
         if record.cancelling:
-            await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, WHY_CANCELLED))
-            return True
+            return await self._tell_failed(record, message, WHY_CANCELLED)
         head, mode = record.head, current_mode(session.offers)
         try:
             turn = session.talk.begin(blocks, message=message.id or None)
         except PromptInFlight:
             return False
         except LegationError as error:  # its agent is gone again, and the log has nothing of it yet
-            if record.ended or session.ending:  # and with it what waited
-                return True
-            await self._tell_failed(record, message, RpcError(ErrorCode.INTERNAL_ERROR, error.message))
-            return True
+            return session.ending or await self._tell_failed(record, message, error.message)
         self._tell_begun(record, message, head)
         record.played = True
         end = await session.talk.until_over(turn)
@@ -259,17 +252,25 @@ class MessageQueue:
         if begins is not None and not begins.done():
             begins.set_result(head)
 
-    async def _tell_failed(self, record: SessionRecord, message: Message, error: RpcError) -> None:
-        """A turn that no agent has seen."""
+    async def _tell_failed(
+        self, record: SessionRecord, message: Message, why: str, said: object = UNSET
+    ) -> Literal[True]:
+        """A turn that no agent has seen. Whoever has ended the session has dropped the message."""
         from legation.host.turn import unplayed_turn
 
+        if record.ended:
+            return True
         stream = await self._log.stream(record.id, record.workspace)
-        turn = new_id("trn", now_ms=self._clock.now_ms())
+        turn, error = (
+            new_id("trn", now_ms=self._clock.now_ms()),
+            RpcError(ErrorCode.INTERNAL_ERROR, why, said),
+        )
         payloads = unplayed_turn(turn, blocks_of(message), error, message=message.id or None)
         self._tell_begun(record, message, record.head)
         record.played = True
         await stream.append([codec.draft(payload) for payload in payloads])
         record.stored_head = stream.head
+        return True
 
     # What a server that was killed left.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -48,6 +48,7 @@ from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.secrets.sealing import is_plain
 from legation.store.secrets.vault import Vault
+from legation.tasks import TaskSet
 from legation.wire.acp.methods import McpServer
 from legation.wire.acp.updates import ConfigOption, ResourceLink
 from legation.wire.api.sessions import NewMessage, NewSession, SessionChange, SessionInfo, Words
@@ -99,14 +100,14 @@ class SessionService:
         self._clock = clock
         self._data_dir = data_dir
         self._forbidden = forbidden
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = TaskSet("legation-session-end")
 
     async def __aenter__(self) -> Self:
         await self.load()
         await self.messages.recover()
         await self._recover_ended()
         self.messages.start()
-        await self.agents.__aenter__()
+        self.agents.start()
         return self
 
     async def load(self) -> None:
@@ -134,10 +135,8 @@ class SessionService:
     async def __aexit__(self, *_: object) -> None:
         self._hosts.cut_turns()  # also those that began since the server was told to stop
         await self.messages.close()
-        for task in self._ending:  # what they leave is done at the next start
-            task.cancel()
-        await asyncio.gather(*self._ending, return_exceptions=True)
-        await self.agents.__aexit__()
+        await self._ending.close()  # what they leave is done at the next start
+        await self.agents.close()
 
     # Made.
 
@@ -366,14 +365,8 @@ class SessionService:
     async def close(self, by: Principal, record: SessionRecord, *, reopens: bool) -> None:
         """Idempotent; its history stays. A client of ACP may load it again if it `reopens`; else it is over for good, and no
         process of it is left. What it had ends before this returns; an agent that is being given to it is not waited for."""
-        await self._whole(self._close(by, record, reopens=reopens))
-
-    async def _whole(self, work: Coroutine[object, object, None]) -> None:
-        """To its end, also where whoever wanted it gives up: half of it would be another's to find."""
-        task = asyncio.create_task(work, name="legation-session-end")
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        await asyncio.shield(task)
+        # To its end, also where whoever wanted it gives up: half of it would be another's to find.
+        await self._ending.run(self._close(by, record, reopens=reopens))
 
     async def _close(self, by: Principal, record: SessionRecord, *, reopens: bool) -> None:
         async def settle() -> None:
@@ -389,8 +382,8 @@ class SessionService:
             await host.close_session(record.id, reopens=reopens, settle=settle)
         if record.ended and (record.details.sealed or record.details.grant):  # the first was cut off
             await settle()
-        own = record.slot is None or not record.slot.shared
-        if record.lock.locked() and not (own and not reopens):
+        shared = record.slot is not None and record.slot.shared
+        if record.lock.locked() and (shared or reopens):
             self.agents.forget_soon(record, shared_too=not reopens)
             return
         async with record.lock:
@@ -405,7 +398,7 @@ class SessionService:
             record = self.records.get(by.workspace, session_id)
         if slot is not None:
             slot.must_be_for(record)
-        await self._whole(self._mark_and_delete(by, record, slot))
+        await self._ending.run(self._mark_and_delete(by, record, slot))
 
     async def _mark_and_delete(self, by: Principal, record: SessionRecord, slot: AgentSlot | None) -> None:
         async with record.changing:
@@ -451,14 +444,7 @@ class SessionService:
     async def _settle_deleted(self, record: SessionRecord) -> None:
         deletion = record.details.deletion
         assert deletion is not None
-        by = Principal(
-            kind=deletion.kind,
-            id=deletion.by,
-            workspace=record.workspace,
-            scopes=frozenset(),
-            level=0,
-            via=deletion.via,
-        )
+        by = _host_of(record.workspace, deletion.kind, deletion.by, deletion.via)
         await self.approvals.end(by, record)
         await self._secrets.destroy(record.workspace, record.details.sealed)
         await self._remove_folder(record)
@@ -476,13 +462,8 @@ class SessionService:
         """What was granted or entrusted to it goes with it, and what still waits in its name."""
         await self.approvals.end(by, record)
         await self._secrets.destroy(record.workspace, record.details.sealed)
-        left = replace(
-            record.details,
-            sealed=None,
-            grant=None,
-            permission_mode=until_granted(record.details.permission_mode),
-            updated_at=now,
-        )
+        mode = until_granted(record.details.permission_mode)
+        left = replace(record.details, sealed=None, grant=None, permission_mode=mode, updated_at=now)
         await self.records.save(record, left)
 
     async def _remove_folder(self, record: SessionRecord) -> None:
@@ -526,9 +507,9 @@ def _plain(session_id: str) -> str:
     return session_id if is_plain(session_id) else f"sha256:{sha256(session_id.encode()).hexdigest()[:24]}"
 
 
-def _host_of(workspace: str) -> Principal:
+def _host_of(workspace: str, kind: str = "process", name: str = "host", via: str | None = None) -> Principal:
     """Who ends what nobody's credential ended here."""
-    return Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
+    return Principal(kind=kind, id=name, workspace=workspace, scopes=frozenset(), level=0, via=via)
 
 
 def _workspaces() -> Transaction[list[str]]:
