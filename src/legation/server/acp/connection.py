@@ -18,14 +18,24 @@ import msgspec
 from legation.agents.messages import RpcMessage, id_key, read_cancelled_id, read_message
 from legation.errors import LegationError, Unavailable
 from legation.server.acp.asks import Asking, ClientCalls
-from legation.server.acp.errors import Refused, exit_of, logger, rpc_error
 from legation.server.acp.log import MESSAGE, ConnectionLog, Kept, Taken
-from legation.server.acp.messages import error_line, key_of, kind_of, notification_line, result_line
+from legation.server.acp.messages import (
+    Refused,
+    error_line,
+    exit_of,
+    key_of,
+    kind_of,
+    logger,
+    notification_line,
+    result_line,
+    rpc_error,
+)
 from legation.server.acp.methods import AcpMethods, Reply
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients, offers, what_counts
 from legation.server.sessions.service import SessionService
 from legation.store.stream import Stream
+from legation.tasks import TaskSet
 from legation.wire.acp.rpc import CANCEL_REQUEST, AgentMethod, ErrorCode, RpcError
 from legation.wire.event_types import (
     AgentExited,
@@ -82,22 +92,13 @@ class AcpConnection:
         self._methods = AcpMethods(self, sessions)
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._noting = asyncio.Lock()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling = TaskSet("legation-acp-tells")
         self._closed: str | None = None
-
-    @property
-    def agent(self) -> str:
-        return self.kept.agent
 
     @property
     def client(self) -> Mapping[str, object]:
         """What the client said that it can."""
         return self.kept.client_capabilities
-
-    @property
-    def followed(self) -> list[str]:
-        """The sessions whose updates it is told."""
-        return self._methods.followed
 
     def wanted(self, permission_id: str) -> None:
         """Somebody must answer it, and the client may be the one, if its credential decides anything at all."""
@@ -150,13 +151,9 @@ class AcpConnection:
             running = [each for each in self._running.values() if not each.answer.done()]
             ids = [(bytes(each.message.id).decode(), each.after) for each in running]
             taken = tuple(Taken(id=name, after=after) for name, after in ids if len(name) <= LONGEST_ID)
-            if set(taken) <= set(self.kept.taken):
-                return
-            self.kept = msgspec.structs.replace(self.kept, taken=taken)
-            try:
-                await self.outlet.keep(self.kept)
-            except LegationError as error:  # a failing disk keeps no request from its agent
-                logger.warning("a request is not on the disk: %s", error.code)
+            if not set(taken) <= set(self.kept.taken):
+                self.kept = msgspec.structs.replace(self.kept, taken=taken)
+                await self._keep()
 
     def note_asks(self) -> None:
         """The client is about to be asked something: the next server withdraws what this one cannot. A request of its own
@@ -168,8 +165,10 @@ class AcpConnection:
     async def _keep(self) -> None:
         try:
             await self.outlet.keep(self.kept)
-        except LegationError as error:  # a failing disk keeps no question from its client
-            logger.warning("that the client is asked is not on the disk: %s", error.code)
+        except (
+            LegationError
+        ) as error:  # a failing disk keeps no request from its agent, and no question from its client
+            logger.warning("what a client asks, or is asked, is not on the disk: %s", error.code)
 
     def _is_full(self, message: RpcMessage) -> bool:
         held = [message, *[each.message for each in self._running.values()]]
@@ -246,10 +245,8 @@ class AcpConnection:
         if len(self._telling) >= NOTIFICATIONS_AT_ONCE:
             telling.close()
             logger.info("a notification was dropped: too many at once")
-            return
-        task = asyncio.create_task(telling)
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        else:
+            self._telling.start(telling)
 
     # Things happen.
 
@@ -295,14 +292,15 @@ class AcpConnection:
     async def close(self) -> None:
         """Nothing of it is left: neither its agent nor anybody who waits."""
         self.shut("cannot go on: the connection was closed; connect again")
-        owned = [*self._running, *self._telling]
-        for task in owned:
+        running = list(self._running)
+        for task in running:
             task.cancel()
         await self._asking.stop()
+        await self._telling.close()
         await self.slot.leave()
-        if owned:
-            await asyncio.wait(owned)
-        for session_id in self.followed:
+        if running:
+            await asyncio.wait(running)
+        for session_id in self._methods.followed:
             self.clients.remove(self.workspace, session_id, self)
         await self._methods.stop()
 

@@ -28,6 +28,7 @@ from legation.server.sessions.service import SessionService
 from legation.store.datafolder import make_folder
 from legation.store.log import EventLog
 from legation.store.stream import Stream
+from legation.tasks import TaskSet
 from legation.wire.events import Draft
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 MOST_SERVERS: Final = 200  # of one workspace, each with a process
 IDLE: Final = 900.0  # seconds without a reader, a message or a request at work: a client's time to come back
 END_LIMIT: Final = (
-    15.0  # seconds that a new connection waits for the end of one of the same name: its agent's time
+    15.0  # seconds that a new connection waits for the end of one of its name: that one's agent's time
 )
 
 _SERVER_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -65,15 +66,13 @@ class Waiting:
         self._supervisor_wait_ms = supervisor_wait_ms
         self._clients = clients
         self._wanted: set[str] = set()
-        self._looking: set[asyncio.Task[None]] = set()
-
-    def listen(self, inbox: ApprovalQueue) -> None:
-        inbox.on_change(self._changed)
+        self._looking = TaskSet("legation-acp-looks")
+        self.stop = self._looking.close
 
     def __contains__(self, approval_id: str) -> bool:
         return approval_id in self._wanted
 
-    def _changed(self, approval: Approval, happened: StepKind) -> None:
+    def changed(self, approval: Approval, happened: StepKind) -> None:
         if approval.session_id is None:
             return
         if approval.status is not ApprovalState.PENDING:
@@ -81,9 +80,7 @@ class Waiting:
         elif approval.needs == "person":
             self._want(approval)
         elif happened is StepKind.PROPOSED:
-            task = asyncio.create_task(self._look(approval))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._looking.start(self._look(approval))
 
     async def _look(self, approval: Approval) -> None:
         try:
@@ -99,12 +96,6 @@ class Waiting:
             self._wanted.add(approval.id)
             for client in self._clients.of(approval.workspace_id, approval.session_id or ""):
                 client.wanted(approval.id)
-
-    async def stop(self) -> None:
-        for task in self._looking:
-            task.cancel()
-        if self._looking:
-            await asyncio.wait(self._looking)
 
 
 class AcpConnections:
@@ -165,9 +156,10 @@ class AcpConnections:
             if found is None:
                 with self._room(key):
                     found = await self._kept(key) or await self._new(key, agent)
-            if agent is not None and (await self._agent(agent)) != found.agent:
+            if agent is not None and (await self._agent(agent)) != found.slot.agent:
+                own = found.slot.agent
                 raise Conflict(
-                    f"cannot use {server_id} with {agent}: it belongs to {found.agent}; use another server id"
+                    f"cannot use {server_id} with {agent}: it belongs to {own}; use another server id"
                 )
             self._known[key] = found
         self._awaited.pop(key, asyncio.Event()).set()
@@ -244,13 +236,17 @@ class AcpConnections:
         finally:
             self._coming.discard(key)
 
-    async def _kept(self, key: Key) -> AcpConnection | None:
+    async def _open_stream(self, key: Key) -> Stream | None:
         workspace, server_id = key
         stream = await self._log.find(stream_name(server_id), workspace)
-        if stream is None or stream.info().state != "open":
+        return stream if stream is not None and stream.info().state == "open" else None
+
+    async def _kept(self, key: Key) -> AcpConnection | None:
+        stream = await self._open_stream(key)
+        kept = read_kept(stream.info().meta) if stream else None
+        if stream is None or kept is None:
             return None
-        kept = read_kept(stream.info().meta)
-        return None if kept is None else await self._make(key, await self._settled(stream, kept), stream)
+        return await self._make(key, await self._settled(stream, kept), stream)
 
     async def _settled(self, stream: Stream, kept: Kept) -> Kept:
         """One of a server that has ended: what that owed its client is said, once."""
@@ -286,7 +282,7 @@ class AcpConnections:
 
         if not self._listens:
             self._listens = True
-            self._waiting.listen(self._inbox)
+            self._inbox.on_change(self._waiting.changed)
         await asyncio.to_thread(make_folder, self._work)
         slot = AgentSlot(self._sessions.agents, key[0], kept.agent, self._work, shared=True, idle_after=IDLE)
         return AcpConnection(
@@ -301,8 +297,8 @@ class AcpConnections:
                 await asyncio.wait({former})
             if connection is not None:
                 await connection.close()
-            stream = await self._log.find(stream_name(key[1]), key[0])
-            if stream is not None and stream.info().state == "open":
+            stream = await self._open_stream(key)
+            if stream is not None:
                 await stream.replace([Draft(OPENED, b"{}")])  # nobody can ask for what was said any more
                 await stream.close()
         except LegationError as error:
@@ -323,11 +319,8 @@ class AcpConnections:
             del self._ending[key]
 
     async def _readable(self, key: Key) -> tuple[Stream, int] | None:
-        workspace, server_id = key
-        if key in self._ending:
-            return None
-        stream = await self._log.find(stream_name(server_id), workspace)
-        if stream is None or stream.info().state != "open":
+        stream = None if key in self._ending else await self._open_stream(key)
+        if stream is None:
             return None
         async with self._alone(key):
             connection = self._known.get(key)

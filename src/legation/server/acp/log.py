@@ -312,21 +312,18 @@ class History:
         told: list[Told] = []
         for event in events:
             if event.type == PromptStarted.event_type():
-                told += self._rest()
+                told += self.rest()
                 self._prompt = _said_by_user(event)
             elif event.type in ACP_TYPES:
                 if event.type == _SAID:
                     self._prompt = []  # an agent that repeats the prompt
-                told += [*self._rest(), event]
+                told += [*self.rest(), event]
             elif event.type == _FACTS:
-                told += [*self._rest(), *facts_told(event)]
+                told += [*self.rest(), *facts_told(event)]
         return told
 
     def rest(self) -> list[Told]:
-        """At the end: a prompt that nothing has followed yet."""
-        return self._rest()
-
-    def _rest(self) -> list[Told]:
+        """A prompt that nothing has followed yet."""
         prompt, self._prompt = self._prompt, []
         return prompt
 

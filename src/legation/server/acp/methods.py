@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -64,6 +64,8 @@ class Reply:
 
 
 Method: TypeAlias = Callable[[bytes, Principal], Awaitable[Reply]]
+Begin: TypeAlias = Callable[[SessionFollower], Awaitable[Setup]]
+"""How much of a session's past a client is told."""
 
 
 class AcpMethods:
@@ -132,8 +134,13 @@ class AcpMethods:
         record = await self._sessions.create(by, session_id, new, slot=self._slot, place=place)
         session = await self._sessions.agents.attach(record, slot=self._slot)
         active = partial(SessionFollower.skip, to_active=True)
-        follower, setup = await self._following(session, active)
-        return Reply({"sessionId": session_id, **setup.members()}, follower.start)
+        return await self._opened(session, active, {"sessionId": session_id})
+
+    async def _opened(
+        self, session: Session, begin: Begin, members: Mapping[str, object] | None = None
+    ) -> Reply:
+        follower, setup = await self._following(session, begin)
+        return Reply({**(members or {}), **setup.members()}, follower.start)
 
     async def _place(self, given: NewRequest) -> SessionPlace:
         folder_of = self._sessions.folder_of
@@ -147,15 +154,13 @@ class AcpMethods:
         if known is None:
             known = await self._sessions.import_session(self._slot, given.session_id, place)
         session = await self._sessions.agents.attach(known, slot=self._slot, place=place, reopens=True)
-        follower, setup = await self._following(session, SessionFollower.replay)
-        return Reply(setup.members(), follower.start)
+        return await self._opened(session, SessionFollower.replay)
 
     async def _resume(self, params: bytes, _by: Principal) -> Reply:
         given = read(params, LoadRequest)
         place, record = await self._place(given), self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot, place=place, reopens=True)
-        follower, setup = await self._following(session, SessionFollower.skip)
-        return Reply(setup.members(), follower.start)
+        return await self._opened(session, SessionFollower.skip)
 
     def _known(self, session_id: str) -> SessionRecord | None:
         """One of this agent's; None where there never was one."""
@@ -173,9 +178,7 @@ class AcpMethods:
             raise NotFound(f"cannot find session {session_id}; check its id")
         return record
 
-    async def _following(
-        self, session: Session, begin: Callable[[SessionFollower], Awaitable[Setup]]
-    ) -> tuple[SessionFollower, Setup]:
+    async def _following(self, session: Session, begin: Begin) -> tuple[SessionFollower, Setup]:
         former = self._followers.pop(session.id, None)
         if former is not None:
             await former.stop()
@@ -198,13 +201,9 @@ class AcpMethods:
             self._connection.clients.remove(self._workspace, follower.session_id, self._connection)
 
     async def _list(self, params: bytes, _by: Principal) -> Reply:
-        given = read(params, ListSessionsRequest)
-        mine = (
-            each
-            for each in self._sessions.records.of(self._workspace)
-            if each.details.agent == self._slot.agent
-        )
-        return Reply(page_of(mine, given))
+        records = self._sessions.records.of(self._workspace)
+        mine = (each for each in records if each.details.agent == self._slot.agent)
+        return Reply(page_of(mine, read(params, ListSessionsRequest)))
 
     async def _close(self, params: bytes, by: Principal) -> Reply:
         record = self._record(read(params, SessionRequest).session_id)
@@ -296,29 +295,22 @@ class AcpMethods:
 # session/list: the last used first, in pages. INV-P1  A session that nobody uses between two pages is on one of them, once.
 
 
-class _Place(NamedTuple):
-    """In the list: by when it was last used, then by id. The last of a page is the cursor of the next: what is used
-    meanwhile moves to the front, and nothing else moves."""
-
-    used: int  # ms
-    session_id: str
-
-
 def page_of(records: Iterable[SessionRecord], given: ListSessionsRequest) -> ListSessionsResponse:
-    """Of those that can be loaded."""
+    """Of those that can be loaded, by when they were last used, then by id. The last of a page is the cursor of the next: what
+    is used meanwhile moves to the front, and nothing else moves."""
     found = {
-        _Place(record.last_used, record.id): record
+        (record.last_used, record.id): record
         for record in records
         if (not record.ended or record.meta.reopens) and given.cwd in (None, record.meta.cwd)
     }
     after = _read_cursor(given.cursor)
     rest = sorted((place for place in found if after is None or place < after), reverse=True)
     page = rest[:PAGE]
-    more = f"{page[-1].used}.{page[-1].session_id}" if len(rest) > PAGE else None
+    more = f"{page[-1][0]}.{page[-1][1]}" if len(rest) > PAGE else None
     return ListSessionsResponse(sessions=tuple(_info(found[each]) for each in page), next_cursor=more)
 
 
-def _read_cursor(text: str | None) -> _Place | None:
+def _read_cursor(text: str | None) -> tuple[int, str] | None:
     if text is None:
         return None
     read = _CURSOR.fullmatch(text)
@@ -326,7 +318,7 @@ def _read_cursor(text: str | None) -> _Place | None:
         raise InvalidParams(
             "cannot read the cursor: give the `nextCursor` of a page as it is, or none for the first page"
         )
-    return _Place(int(read[1]), read[2])
+    return int(read[1]), read[2]
 
 
 def _info(record: SessionRecord) -> ListedSession:

@@ -125,8 +125,7 @@ async def delete_acp_server(call: Call, server_id: ServerId) -> None:
 
 def _refusal(message: RpcMessage, error: LegationError) -> Response:
     # A status of 5xx would be the end of the SDK's client, whatever becomes of the server; a JSON-RPC error is not.
-    from legation.server.acp.errors import rpc_error
-    from legation.server.acp.messages import error_line
+    from legation.server.acp.messages import error_line, rpc_error
 
     return Response(error_line(bytes(message.id), rpc_error(error)), media_type="application/json")
 
