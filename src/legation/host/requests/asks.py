@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast, get_args
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from legation.errors import AlreadyAnswered, InvalidParams, NotFound
 from legation.host.requests.handlers import QuestionHandler, question_modes
 from legation.ids import new_id
 from legation.store.stream import Receipt
+from legation.tasks import TaskSet
 from legation.wire import jsontext
 from legation.wire.acp.methods import (
     CancelledOutcome,
@@ -62,13 +63,8 @@ from legation.wire.event_types import (
 _log = logging.getLogger(__name__)
 
 
-class Verdict(Protocol):
-    @property
-    def outcome(self) -> str: ...
-
-
 A = TypeVar("A")  # what is asked
-V = TypeVar("V", bound=Verdict)
+V = TypeVar("V", bound="Decision | QuestionReply")
 R = TypeVar("R")  # what the agent is told
 
 
@@ -91,15 +87,17 @@ class PendingQuestions(ABC, Generic[A, V, R]):
     limit: float
     changed: Callable[[], None]
     _open: dict[str, PendingQuestion[A, R]] = field(default_factory=dict, init=False)
-    _telling: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _telling: TaskSet = field(default_factory=lambda: TaskSet("legation-answers"), init=False)
 
-    @abstractmethod
-    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> V:
-        """Nobody who was asked decided it."""
+    ended: ClassVar[
+        Callable[[Any, str, str], Any]
+    ]  # a verdict of nobody who was asked: outcome, by whom, why
+    failed: ClassVar[tuple[str, str]]  # who was asked and gave no answer, and the outcome then
 
-    @abstractmethod
     def _failed(self, how: str) -> V:
-        """Whoever was asked gave no answer; `how` goes after their name."""
+        who, outcome = self.failed
+        verdict: V = self.ended(outcome, "legation", f"the {who} {how}")
+        return verdict
 
     @abstractmethod
     def _verdict(self, asked: A, decided: object) -> V:
@@ -129,11 +127,13 @@ class PendingQuestions(ABC, Generic[A, V, R]):
     def cancel_all(self, why: str | None = None) -> None:
         """The turn is over: whoever was asked need not answer any more. `why`: it was cut off."""
         if why is None:
-            over = self._ended("cancelled", "client", "the turn was cancelled or is over")
+            over = self.ended("cancelled", "client", "the turn was cancelled or is over")
         else:
-            over = self._ended("superseded", "legation", why)
+            over = self.ended("superseded", "legation", why)
         for inquiry in list(self._open.values()):
-            self._close(inquiry, self._cancelled_by(inquiry) or over)
+            decided = self._decided(inquiry) if inquiry.deciding.done() else over
+            # Whoever was asked may have cancelled the turn instead of answering.
+            self._close(inquiry, decided if decided.outcome == "cancelled" else over)
 
     def _begin(
         self, inquiry_id: str, asked: A, decide: Coroutine[object, object, object]
@@ -142,8 +142,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
         Cancelling it takes the question back."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         deciding, timer = asyncio.create_task(decide), asyncio.create_task(self.clock.sleep(self.limit))
-        inquiry = PendingQuestion(inquiry_id, asked, answer, deciding, timer)
-        self._open[inquiry_id] = inquiry
+        inquiry = self._open[inquiry_id] = PendingQuestion(inquiry_id, asked, answer, deciding, timer)
         for ending in (deciding, timer, answer):
             ending.add_done_callback(partial(self._on_end, inquiry))
         return answer
@@ -158,15 +157,11 @@ class PendingQuestions(ABC, Generic[A, V, R]):
             self._close(inquiry, self._decided(inquiry))
         else:
             late = f"nobody answered within {self.limit:g} s"
-            self._close(inquiry, self._ended("expired", "timeout", late))
+            self._close(inquiry, self.ended("expired", "timeout", late))
 
     def _withdrawn(self) -> V:
-        return self._ended("superseded", "agent", "the agent no longer waits for the answer")
-
-    def _cancelled_by(self, inquiry: PendingQuestion[A, R]) -> V | None:
-        """Whoever was asked and cancelled the turn instead of answering."""
-        verdict = self._decided(inquiry) if inquiry.deciding.done() else None
-        return verdict if verdict and verdict.outcome == "cancelled" else None
+        verdict: V = self.ended("superseded", "agent", "the agent no longer waits for the answer")
+        return verdict
 
     def _decided(self, inquiry: PendingQuestion[A, R]) -> V:
         if inquiry.deciding.cancelled():
@@ -186,9 +181,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
         receipt = self.record(recorded)
         self.changed()
         if not inquiry.answer.done():
-            telling = asyncio.create_task(_tell(inquiry.answer, receipt, response))
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            self._telling.start(_tell(inquiry.answer, receipt, response))
 
 
 async def _tell(answer: asyncio.Future[R], receipt: Receipt | None, response: R) -> None:
@@ -214,6 +207,9 @@ _OUTCOMES = frozenset(get_args(Outcome))
 
 @dataclass(kw_only=True, eq=False)
 class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
+    ended = Decision
+    failed = "approver", "denied"
+
     approver: Approver
     reserve: Callable[[PermissionAsked], Callable[[PermissionAsked], None]]
     tell_decided: Callable[[Ask, Decision], None]
@@ -255,12 +251,6 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
     def _tell_asked(self, ask: Ask) -> None:
         if (tell := self._untold.pop(ask.id, None)) is not None:
             tell(PermissionAsked.from_ask(ask))
-
-    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> Decision:
-        return Decision(how, by, why)
-
-    def _failed(self, how: str) -> Decision:
-        return Decision("denied", "legation", f"the approver {how}")
 
     def _verdict(self, _asked: Ask, decided: object) -> Decision:
         if isinstance(decided, Decision) and decided.outcome in _OUTCOMES:
@@ -310,7 +300,7 @@ _ACTIONS: Mapping[str, str] = {outcome: action for action, outcome in _ANSWERS.i
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class QuestionReply:
     outcome: QuestionOutcome
     by: str
     reason: str | None = None
@@ -318,7 +308,10 @@ class Reply:
 
 
 @dataclass(kw_only=True, eq=False)
-class Questions(PendingQuestions[CreateElicitationRequest, Reply, CreateElicitationResponse]):
+class Questions(PendingQuestions[CreateElicitationRequest, QuestionReply, CreateElicitationResponse]):
+    ended = QuestionReply
+    failed = "handler", "cancelled"
+
     handler: QuestionHandler
 
     def ask(
@@ -355,24 +348,18 @@ class Questions(PendingQuestions[CreateElicitationRequest, Reply, CreateElicitat
     async def _ask(self, request: CreateElicitationRequest) -> object:
         return await self.handler.ask(request)  # here it may fail as it likes
 
-    def _ended(self, how: Literal["cancelled", "expired", "superseded"], by: str, why: str) -> Reply:
-        return Reply(how, by, why)
-
-    def _failed(self, how: str) -> Reply:
-        return Reply("cancelled", "legation", f"the handler {how}")
-
-    def _verdict(self, asked: CreateElicitationRequest, decided: object) -> Reply:
+    def _verdict(self, asked: CreateElicitationRequest, decided: object) -> QuestionReply:
         if not isinstance(decided, CreateElicitationResponse) or decided.action not in _ANSWERS:
             return self._failed("gave no answer")
         if decided.action != "accept" or asked.mode != "form" or decided.content is None:
-            return Reply(_ANSWERS[decided.action], HANDLER)
+            return QuestionReply(_ANSWERS[decided.action], HANDLER)
         content = _plain_content(decided.content)
         if content is None:
             return self._failed("filled in the form with what is no JSON object")
-        return Reply("accepted", HANDLER, content=content)
+        return QuestionReply("accepted", HANDLER, content=content)
 
     def _told(
-        self, inquiry_id: str, _asked: CreateElicitationRequest, verdict: Reply
+        self, inquiry_id: str, _asked: CreateElicitationRequest, verdict: QuestionReply
     ) -> tuple[Payload, CreateElicitationResponse]:
         recorded = QuestionAnswered(
             id=inquiry_id,
