@@ -41,7 +41,7 @@ LEFT_AFTER: Final = 600.0  # seconds: a sign-in under way has a temporary folder
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where a session works, and where its agent is at home. Absolute."""
+    """Folder of a session, and the home of its agent. Absolute."""
 
     cwd: str
     home: str | None = None
@@ -57,7 +57,7 @@ class AgentHomes:
 
     @classmethod
     def open(cls, data_dir: Path | None, workspace: str = "local") -> AgentHomes:
-        """Also ends what a killed host left behind in the same folder. Blocks."""
+        """Open the homes, and end what a killed host left in the same folder. Blocks."""
         if data_dir is None:
             return cls(Path(tempfile.mkdtemp(prefix="legation-host-")), True, workspace)
         homes = cls(data_dir, False, workspace)
@@ -87,7 +87,7 @@ class AgentHomes:
         return self.data / "agents" / self.workspace / quote(agent, safe="") / "home"
 
     def command(self, definition: AgentDefinition) -> tuple[Command, Path]:
-        """How to start it, and the temporary folder to remove when it has ended."""
+        """Make the folders; return how to start the agent, and the temporary folder to remove when it has ended."""
         home = self.home(definition.name)
         tmp = home.parent / "tmp" / new_id("tmp")
         try:
@@ -117,7 +117,7 @@ STDERR_SHOWN = 2000  # bytes of a block of stderr that a diagnostic holds
 
 
 class Allowance:
-    """How much an agent may say on its standard error, which is a diagnostic each: some at once, and one a second."""
+    """Limit of diagnostics about an agent's standard error: some at once, then one a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -126,7 +126,7 @@ class Allowance:
         self._out = 0
 
     def take(self) -> int | None:
-        """How many were left out before this one; None: this one is, too."""
+        """Return how many were left out before this one, or None where this one is, too."""
         now = self._clock.monotonic()
         self._left = min(STDERR_AT_ONCE, self._left + now - self._since)
         self._since = now
@@ -145,7 +145,7 @@ class Agent:
     def __init__(
         self, agent_id: str, definition: AgentDefinition, lifecycle: Lifecycle, *, terminals: bool
     ) -> None:
-        """With `terminals` it is offered those of a handler that is not offered to every agent."""
+        """Offer it, with `terminals`, also those of a handler that is not offered to every agent."""
         self.id = agent_id
         self.definition = definition
         self.live: Driver | None = None
@@ -190,11 +190,11 @@ class Agent:
 
     @property
     def is_leaving(self) -> bool:
-        """It is being disposed of; until its process has ended, its sessions are still with it."""
+        """Disposal has begun; until its process has ended, its sessions are still with it."""
         return self._disposed
 
     def retire(self) -> None:
-        """It is disposed of in a moment; nobody takes up anything with it until then."""
+        """Keep others from taking anything up with it: `dispose` follows in a moment."""
         self._disposed = True
 
     def running(self) -> Driver:
@@ -226,7 +226,7 @@ class Agent:
                 self._over.set()
 
     async def until_ready(self) -> AgentUpdated:
-        """Or until it is known that it will not be: one that was stopped because it did not obey is followed by another."""
+        """Wait until it is ready, or will not be: one that was stopped for not obeying is followed by another."""
         while self._status in ("starting", "restarting") or (
             self._status == "exited" and self._reason == "stopped"
         ):
@@ -268,7 +268,7 @@ class Agent:
             self._diagnose(DiagnosticCode.AGENT_KILL, what)
 
     async def _live(self) -> None:
-        """From process to process, until one is not followed by another."""
+        """Go from process to process, until one is not followed by another."""
         while True:
             await self._until_exit()
             while True:
@@ -302,7 +302,7 @@ class Agent:
         await self._tidy()
 
     async def _may_restart(self) -> bool:
-        """Waits out the pause before a restart; False where there will be none."""
+        """Wait out the pause before a restart; False where there will be none."""
         options = self._context.options
         if self._disposed:
             return False
@@ -420,6 +420,6 @@ def _said(error: BaseException) -> str:
 
 
 def _is_cancelled() -> bool:
-    """Whoever runs this, and not only what it waits for."""
+    """Tell whether the running task was cancelled, and not only what it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -205,7 +205,7 @@ class Conversation:
     # The agent has done something.
 
     def take_call(self, draft: Draft) -> None:
-        """What it says of a tool call. One that was carried out must have been asked about."""
+        """Take what it says of a tool call. One that was carried out must have been asked about."""
         call = self.tool_calls.take(draft)
         if call is None or call.status != "completed" or kind_of(call) in EFFECTLESS:
             return
@@ -223,7 +223,7 @@ class Conversation:
             self._unasked(ask, turn)
 
     def unasking(self, mode: str) -> None:
-        """It is in a mode in which it does not ask: that is on the trace, as the change of mode it amounts to."""
+        """Trace a mode in which it does not ask, as the change of mode that it amounts to."""
         action = Action(
             agent=self._agent_name(), tool="switch_mode", kind="switch_mode", params={"mode": mode}
         )
@@ -294,7 +294,7 @@ class Conversation:
             each.cancel()
 
     def ends_with_turn(self, asking: asyncio.Task[object]) -> None:
-        """What the agent has asked by a method of its own, for as long as the turn that runs."""
+        """Cancel with the turn that runs what the agent has asked by a method of its own."""
         if self._turn is None:
             return
         self._own_requests.add(asking)
@@ -365,8 +365,7 @@ class Conversation:
         return end.result
 
     def begin(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> Turn:
-        """At once, without waiting for anything: nobody comes between who has seen that no turn runs and his own. Where this
-        raises no turn has begun, and the log has nothing of it."""
+        """Begin a turn at once, awaiting nothing: nobody comes between. Where this raises the log has nothing of it."""
         if self._turn:
             raise PromptInFlight(
                 f"cannot prompt session {self._session.id}: a turn is running; wait or cancel it"
@@ -386,8 +385,7 @@ class Conversation:
         return turn
 
     async def until_over(self, turn: Turn) -> TurnEnd:
-        """Its end, when all of it is on the disk. If the caller is cancelled, so is the turn: it goes on until the agent has
-        ended it."""
+        """Return its end when all of it is on the disk. A cancelled caller cancels the turn, which its agent ends."""
         assert turn.running
         try:
             await asyncio.shield(turn.running)
@@ -409,8 +407,7 @@ class Conversation:
         self._session.updates([codec.draft(UserMessageChunk(content=block)) for block in prompt])
 
     async def cancel(self) -> None:
-        """Ask the agent to end the turn. Permissions it waits for are answered `cancelled`. Without a turn
-        nothing is sent: it would hit the next one."""
+        """Ask the agent to end the turn; what it waits for is answered `cancelled`. Without a turn nothing is sent."""
         turn = self._turn
         if turn is None or turn.cancelled:
             return
@@ -469,8 +466,7 @@ class Conversation:
                 self._turn = None
 
     def _answered(self, turn: Turn, answer: PromptResponse | LegationError) -> None:
-        """In the answer's place among the updates, so that what follows is seen to come after the turn; unless something
-        that was done unasked is being judged, which may end it otherwise."""
+        """Conclude in the answer's place among the updates, unless something done unasked is being judged."""
         if turn.end or turn.answer is not None:
             return
         turn.answer = answer
@@ -513,8 +509,7 @@ class Conversation:
         turn.end = TurnEnd(result, receipt, error, turn.cancelled_by_client)
 
     async def _watch(self, turn: Turn, asking: asyncio.Task[PromptResponse]) -> None:
-        """Until the turn is over: an agent that shows no sign of life is cancelled, one that does not obey
-        is stopped."""
+        """Watch the turn: cancel an agent that shows no sign of life, stop one that does not obey."""
         while not asking.done():
             # A build may be silent for long: that is no idleness.
             left = turn.time_left(TOOL_PATIENCE if self.tool_calls.at_work() else 1)

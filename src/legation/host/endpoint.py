@@ -36,8 +36,7 @@ SHOWN = 40  # characters of a name that the caller made up, in a message
 # Type checkers do not let options of a Struct pass to its children, as msgspec does.
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Params(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Parameters of the host's method of the same name, camelCase on the wire. Names that start with `_` are the
-    caller's own and not looked at."""
+    """Parameters of the host's method of the same name; names that start with `_` are the caller's own."""
 
 
 class SpawnParams(Params):
@@ -99,7 +98,7 @@ def _options(options: Sequence[ConfigOption]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One of the host's own, by its name there."""
+    """Method of the host, by its name there."""
 
     params: type[Params]
     name: str
@@ -136,7 +135,7 @@ HOST_RPC_METHODS: Final[Mapping[str, Method]] = MappingProxyType(
 
 
 def read(kind: type[Params], given: object) -> dict[str, object]:
-    """Those that were given, by our names. All that is wrong with them is in one `ConfigInvalid`."""
+    """Return those that were given, by our names. All that is wrong with them is in one `ConfigInvalid`."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
@@ -162,7 +161,7 @@ def read(kind: type[Params], given: object) -> dict[str, object]:
 
 
 def what_is_wrong(error: msgspec.ValidationError) -> str:
-    """Without the value, which may be part of a prompt."""
+    """Describe the error without the value, which may be part of a prompt."""
     text = str(error)
     if not text.startswith("Invalid value"):
         return text
@@ -174,7 +173,7 @@ def what_is_wrong(error: msgspec.ValidationError) -> str:
 
 
 def plain(value: object) -> object:
-    """As JSON has it: objects, lists, texts, numbers."""
+    """Make JSON's objects, lists, texts and numbers of it."""
     return _listed(msgspec.to_builtins(value, str_keys=True, enc_hook=_as_object))
 
 
@@ -201,9 +200,7 @@ _log = logging.getLogger(__name__)
 
 
 class Inbound:
-    """Permissions pushed outwards: what the agents of a host wait for, told to whoever may answer. Made in the loop of a
-    host that is entered, and read from its stream alone. A handler is told of each permission once: when it is asked, or
-    when the handler is added if it waits already; and once more when it needs no answer any longer."""
+    """Permissions pushed to handlers: each once when it waits, and once when it needs no answer any longer."""
 
     def __init__(self, host: AcpHost) -> None:
         self._host = host
@@ -215,11 +212,11 @@ class Inbound:
 
     @property
     def outstanding(self) -> list[dict[str, object]]:
-        """What waits for an answer, in the order in which it was asked."""
+        """Requests that wait for an answer, in the order in which they were asked."""
         return [_message(each) for each in self._outstanding.values()] if self._caught_up else []
 
     def add(self, handler: Handler) -> Unsubscribe:
-        """Before this returns, `handler` has been told of what waits already."""
+        """Add a handler; before this returns it has been told of what waits already."""
         token = object()
         self._handlers[token] = handler
         if self._caught_up:
@@ -299,7 +296,7 @@ _NOT_PLAIN = (TypeError, ValueError, RecursionError)
 
 
 class HostEndpoint:
-    """Of a host that is entered; close it before the host, or after."""
+    """Endpoint of a host that is entered; close it before the host, or after."""
 
     def __init__(self, host: AcpHost) -> None:
         self._host = host
@@ -308,8 +305,7 @@ class HostEndpoint:
         self._closed = False
 
     async def request(self, request: object) -> dict[str, object]:
-        """`{"id", "method", "params"}` in, `{"id", "result"}` or `{"id", "error"}` out. Never raises, save
-        that a caller that is cancelled cancels what it asked for."""
+        """Answer `{"id", "method", "params"}` with `{"id", "result"}` or `{"id", "error"}`. Never raises."""
         members: Mapping[str, object] = request if isinstance(request, Mapping) else {}
         given = members.get("id")
         answered = given if isinstance(given, str | int) else None
@@ -330,8 +326,7 @@ class HostEndpoint:
         return await method(self._host, request.get("params"))
 
     def subscribe(self, session_id: str | None, from_seq: int, handler: Handler) -> Unsubscribe:
-        """`handler` gets every event above `from_seq` of a session, or of the host, as `project_event` has
-        it; nothing more once the returned function was called."""
+        """Give `handler` every event above `from_seq`, as `project_event` has it, until the result is called."""
         self._must_be_open("subscribe")
         _check_subscription(session_id, from_seq)
         wanted = True
@@ -356,15 +351,12 @@ class HostEndpoint:
         return self._inbound.outstanding
 
     def on_inbound(self, handler: Handler) -> Unsubscribe:
-        """`handler` gets `{"id", "kind": "permission", "payload"}` for each permission that waits, those that
-        wait already before this returns; and the same `id` with `settled` for `payload` when it no longer
-        does. Both are what `permission-updated` carries."""
+        """Give `handler` `{"id", "kind": "permission", "payload"}` of each that waits, and `settled` later."""
         self._must_be_open("listen for inbound requests")
         return self._inbound.add(handler)
 
     def respond_inbound(self, request_id: str, outcome: object) -> None:
-        """`{"outcome": "selected", "optionId"}` or `{"outcome": "cancelled"}`. The first answer counts, a
-        second raises `AlreadyAnswered` (INV-8)."""
+        """Answer with `{"outcome": "selected", "optionId"}` or `{"outcome": "cancelled"}`; the first counts (INV-8)."""
         self._must_be_open("answer")
         try:
             asked = msgspec.convert(request_id, str)
@@ -375,7 +367,7 @@ class HostEndpoint:
         self._host.respond_permission(asked, answer)
 
     async def close(self) -> None:
-        """Nobody is told anything any more. The host goes on, and so do the calls that are under way."""
+        """Tell nobody anything any more. The host goes on, and so do the calls that are under way."""
         self._closed = True
         for unsubscribe in list(self._subscriptions):
             unsubscribe()

@@ -122,7 +122,7 @@ class AcpHost:
     async def spawn_agent(
         self, definition: AgentDefinition | Mapping[str, object], *, terminals: bool = False
     ) -> AgentUpdated:
-        """With `terminals` it is offered those of a handler that is not offered to every agent."""
+        """Start an agent; with `terminals` it is offered those of a handler that is not offered to every agent."""
         self._must_be_open()
         resolved = resolve_agent_definition(definition)
         self._last_agent += 1
@@ -141,7 +141,7 @@ class AcpHost:
         return agent.snapshot() if agent else None
 
     def stderr_tail(self, agent_id: str) -> str:
-        """What it has written to its standard error last; nothing where its process has ended."""
+        """Return what it has written to its standard error last; nothing where its process has ended."""
         agent = self._agents.get(agent_id)
         return agent.live.stderr_tail() if agent and agent.live else ""
 
@@ -158,7 +158,7 @@ class AcpHost:
             self._stream.publish(AgentRemoved(agent_id=agent_id))
 
     def retire_agent(self, agent_id: str) -> None:
-        """It is leaving from now on; `dispose_agent` must follow."""
+        """Let it leave from now on; `dispose_agent` must follow."""
         agent = self._agents.get(agent_id)
         if agent is not None:
             agent.retire()
@@ -169,19 +169,19 @@ class AcpHost:
         return await agent.until_ready() if agent else None
 
     async def until_ended(self, agent_id: str) -> AgentUpdated:
-        """The agent as it is when no process of it runs any more and none follows; its sessions are without it by then. Also
-        one that is disposed of while this waits."""
+        """Return the agent when no process of it runs or follows, also one that is disposed of meanwhile."""
         return await self._agent(agent_id).until_ended()
 
     async def authenticate(self, agent_id: str, method_id: str) -> None:
-        """Somebody may have to do something for that, so it takes a person's time."""
+        """Sign in. Somebody may have to do something for that, so it takes a person's time."""
         await self._live(agent_id).authenticate(method_id, self.limits.permission)
 
     async def logout(self, agent_id: str) -> None:
         await self._live(agent_id).logout(self.limits.start)
 
     async def pass_on(self, agent_id: str, method: str, params: object) -> bytes:
-        """A request that is none of ours, to the agent, and its raw answer. It takes as long as a turn may."""
+        """Pass a request that is none of ours to the agent, and return its raw answer. It takes as long as a turn
+        may."""
         return await self._live(agent_id).pass_on(method, params, None)
 
     async def tell_agent(self, agent_id: str, method: str, params: object) -> None:
@@ -264,8 +264,7 @@ class AcpHost:
         mcp_servers: Sequence[McpServer] = (),
         additional_directories: Sequence[Path | str] = (),
     ) -> SessionUpdated:
-        """The agent tells the whole history again; it replaces what is shown, under fresh numbers, unless it is the
-        same. What was recorded stays readable, as an earlier generation."""
+        """Have the agent tell its history again: a new generation, unless it is what is recorded."""
         agent, place = self._agent(agent_id), SessionPlace(cwd, tuple(mcp_servers), additional_directories)
         async with self._lifecycle.taking_up(agent, session_id, place, to_load=True) as taken:
             return await taken.load()
@@ -287,9 +286,8 @@ class AcpHost:
     async def resume_or_load(
         self, agent_id: str, session_id: str, place: SessionPlace = SessionPlace(), *, reopen: bool = False
     ) -> SessionUpdated:
-        """Take up a session by the best way that its agent has: resume it, and load it where that is refused. What is
-        shown stays, unless the agent tells something else that is no shorter. `reopen`: also one that was closed, which
-        only a load does."""
+        """Resume a session, or load it where that is refused. What is shown stays, unless the agent tells something else
+        that is no shorter. `reopen`: also one that was closed, which only a load does."""
         agent = self._agent(agent_id)
         async with self._lifecycle.taking_up(agent, session_id, place, reopen=reopen) as taken:
             return await taken.resume_or_load()
@@ -301,7 +299,7 @@ class AcpHost:
         await self.session(session_id).cancel()
 
     def cut_turns(self, why: CutWords) -> None:
-        """Those that run are about to be ended, with the host: they say so."""
+        """Let the turns that run say that they are ended with the host."""
         for session in self._sessions:
             session.talk.cut(why)
 
@@ -367,7 +365,7 @@ class AcpHost:
         return await self._lifecycle.restore_all()
 
     async def restore_session(self, session_id: str) -> Session:
-        """One of them; the one that is known already."""
+        """Return one of them, or the one that is known already."""
         self._must_be_open()
         return await self._lifecycle.restore(session_id) or self.session(session_id)
 
@@ -390,8 +388,7 @@ class AcpHost:
                 return session
 
     def forget_session(self, session_id: str) -> None:
-        """Of one that no agent has: its record stays, and `restore_session` knows it again while it is open, or was
-        closed to be opened again."""
+        """Forget one that no agent has: its record stays, by which `restore_session` knows it again."""
         session = self._sessions.find(session_id)
         if session is not None and session.status in ("disconnected", "closed", "deleted"):
             self._sessions.remove(session)
@@ -403,11 +400,11 @@ class AcpHost:
         return self._listeners.add(self._stream_of(session_id).stream, from_seq, callback)
 
     def events(self, session_id: str | None = None, from_seq: int = 0) -> Subscription:
-        """The same as an asynchronous iterator."""
+        """Iterate over the same events."""
         return self._stream_of(session_id).stream.subscribe(from_seq)
 
     def publish(self, payload: Payload) -> None:
-        """On the host's stream."""
+        """Append to the host's stream."""
         self._stream.publish(payload)
 
     def respond_permission(self, request_id: str, outcome: PermissionOutcome, *, by: str = "client") -> None:

@@ -42,8 +42,7 @@ logger = logging.getLogger("legation.sessions")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`key_method`: what the agent must be told by ACP's `authenticate` before it takes its key. `keys` are to be hidden
-    in what it says."""
+    """Definition of an agent, the ACP `authenticate` method that takes its key, and keys to hide in what it says."""
 
     definition: AgentDefinition
     key_method: str | None = None
@@ -119,7 +118,7 @@ class AgentLauncher:
         return await asyncio.to_thread(self.catalogue.agent, name)
 
     async def options(self, name: str, *, again: bool = False) -> AgentOptions:
-        """What it offers; the first time it is started to be asked, one agent at a time."""
+        """Return what it offers; the first time it is started to be asked, one agent at a time."""
         from legation.agents.catalogue.options import options_of
 
         async with self._asking:
@@ -185,7 +184,7 @@ _IN_FOLDER: Final = 'cd "$0" && exec "$@"'  # ACP has no folder for a server: a 
 
 
 def servers_of(given: Mapping[str, LocalMcp | RemoteMcp] | None) -> tuple[McpServer, ...]:
-    """Those that are enabled, in the order given."""
+    """Return those that are enabled, in the order given."""
     if given and len(given) > MOST_SERVERS:
         raise InvalidParams(f"cannot give a session more than {MOST_SERVERS} MCP servers; leave some out")
     return tuple(

@@ -81,7 +81,7 @@ def must_be_unused(stream: Stream) -> None:
 
 
 def must_not_have_ended(stream: Stream, *, to_load: bool) -> None:
-    """To be taken up by a host that does not know it: what an earlier one ended is refused before an agent is asked."""
+    """Refuse, before an agent is asked, what an earlier host has ended."""
     state = stream.info().state
     if state == "deleted":
         raise SessionClosed(f"cannot take up session {stream.name}: it was deleted; start another")
@@ -90,7 +90,7 @@ def must_not_have_ended(stream: Stream, *, to_load: bool) -> None:
 
 
 def must_be_free(agent_id: str, session: Session, *, to_load: bool) -> None:
-    """To be taken up. A closed session is reopened by a load; a deleted one by nothing."""
+    """Refuse what cannot be taken up. A closed session is reopened by a load; a deleted one by nothing."""
     if session.status == "deleted" or (session.status == "closed" and not to_load):
         advice = "load it to reopen it" if session.status == "closed" else "start another"
         raise SessionClosed(f"cannot take up session {session.id}: it is {session.status}; {advice}")
@@ -142,9 +142,8 @@ class Lifecycle:
         to_load: bool | None = None,
         reopen: bool = False,
     ) -> AsyncIterator[ResumeOrLoad]:
-        """While it is taken up nobody else does that. What was ended is refused before the agent is asked. Unless the caller
-        says whether `to_load` it, one that only the agent knows can but be loaded, and so can a closed one if it may be
-        opened again (`reopen`)."""
+        """Keep others from taking it up meanwhile. Unless `to_load` is said, one that only the agent knows is loaded,
+        and so is a closed one that may be opened again (`reopen`)."""
         found = self.sessions.find(session_id)
         place = await self.checked(place)
         stream = await self.find(session_id) if found is None else None
@@ -167,8 +166,7 @@ class Lifecycle:
             yield ResumeOrLoad(self, agent, session_id, known, meta, place.mcp, resumes=not to_load)
 
     async def ready_again(self, agent: Agent) -> None:
-        """Its next process takes up what the last one had. One after the other: an agent that was just restarted is not
-        flooded."""
+        """Take up what its last process had, one after the other: one that was just restarted is not flooded."""
         for session in self.sessions.of(agent.id):
             if session.status != "disconnected":
                 continue
@@ -200,7 +198,7 @@ class Lifecycle:
         return self._restored(stream, meta) if ended or meta.reopens or not stream.closed else None
 
     def _restored(self, stream: Stream, meta: SessionMeta) -> Session:
-        """At once: whoever wants the same one has it restored before, or finds this one."""
+        """Restore it at once: whoever wants the same one finds it."""
         if (known := self.sessions.find(stream.name)) is not None:
             return known
         ended = State.CLOSED if meta.reopens else State.TERMINATED
@@ -227,8 +225,8 @@ class Lifecycle:
             await self._tell_agent(live, session, "closed")
 
     async def delete(self, session: Session, agent: Agent | None, settle: Settle | None = None) -> None:
-        """`agent` is one that may have it, open or not. Whoever has something to `settle` has decided for good: then its
-        agent is told first, for it may be stopped there."""
+        """Delete it, also at an `agent` that may have it; that is told first where there is something to `settle`, for
+        it may be stopped there."""
         live = agent.live if agent else None
 
         async def part() -> None:
@@ -243,7 +241,7 @@ class Lifecycle:
             await part()
 
     async def lost(self, agent: Agent) -> None:
-        """Its process has ended: its sessions are disconnected, at once."""
+        """Disconnect the sessions of an agent whose process has ended, at once."""
         for session in self.sessions.of(agent.id):
             await session.lose_agent(agent.how_it_ended())
             await self._free(session, agent)
@@ -254,7 +252,7 @@ class Lifecycle:
             agent.router.forget(session)
 
     async def release_terminals(self, session: Session) -> None:
-        """What a handler of the application's does wrong keeps no session open and no host alive."""
+        """Release its terminals. An application's faulty handler keeps no session open and no host alive."""
         terminals = self.context.reverse.terminal
         try:
             if terminals is not None:

@@ -76,13 +76,13 @@ class Offers(msgspec.Struct, frozen=True):
         return next(by_category, None) or next(by_name, None)
 
     def told_in(self, setup: Setup) -> Setup:
-        """The same answer of the agent, with what is chosen now."""
+        """Return the agent's answer with what is chosen now."""
         return msgspec.structs.replace(
             setup, modes=self.modes or setup.modes, config_options=self.options or setup.config_options
         )
 
     def news_for(self, known: Offers) -> SessionSetup | None:
-        """What whoever knows the other has not heard."""
+        """Return what whoever knows the other has not heard."""
         if self == known:
             return None
         return SessionSetup(
@@ -92,8 +92,7 @@ class Offers(msgspec.Struct, frozen=True):
 
 
 def setup_facts(setup: SessionSetup) -> list[Draft]:
-    """What an agent answers when it takes a session, as an event of our own; none where it says nothing. Options of a form
-    that nobody knows are written as they came."""
+    """Return what an agent answers when it takes a session as an event of our own; unknown options as they came."""
     facts: dict[str, object] = {}
     if setup.modes is not None:
         facts["modes"] = setup.modes
@@ -170,7 +169,7 @@ class Put:
 
 
 def asks(mode: str, known: AskingModes | None = None) -> bool:
-    """By its name. What the catalogue says of the agent counts more."""
+    """Tell by its name whether the agent asks in it. What the catalogue says of the agent counts more."""
     name = _plain(mode)
     if known is not None and name in map(_plain, known.asking):
         return True
@@ -209,7 +208,7 @@ def must_stay_asking(
 
 
 def _plain(mode: str) -> str:
-    """As it is read: neither case, accents and wide letters nor the word `mode` behind it make another of it."""
+    """Reduce a name to what is read: neither case, accents, wide letters nor a trailing `mode` make another of it."""
     return _plain_of(mode[:_LONGEST])
 
 
@@ -238,7 +237,7 @@ def offered_modes(offers: Offers) -> Choices:
 
 
 def _mode_options(offers: Offers) -> list[SelectOption]:
-    """All of that kind, of whatever category: some agents have their approvals apart from their modes."""
+    """Return all options that amount to a mode: some agents have their approvals apart from their modes."""
     selects = [each for each in offers.options if isinstance(each, SelectOption)]
     chosen = offers.choice("mode")
     return [
@@ -258,7 +257,7 @@ def flat(choices: Iterable[SelectChoice]) -> Iterator[tuple[str, str]]:
 
 
 def match(name: str, offered: Iterable[tuple[str, str]]) -> str | None:
-    """By its id, else by the name that people see."""
+    """Find it by its id, else by the name that people see."""
     offered = list(offered)
     for value, _ in offered:
         if value == name:
@@ -313,7 +312,7 @@ async def choose_mode(session: Setting, name: str, known: AskingModes) -> None:
 
 
 async def go_to_mode(session: Setting, mode: str) -> None:
-    """By the option, where an agent has its modes as one. An agent without modes is left as it is."""
+    """Set the mode, by the option where an agent has its modes as one; an agent without modes is left as it is."""
     option = session.offers.choice("mode") if session.offers.modes is None else None
     if mode == current_mode(session.offers):
         return

@@ -36,20 +36,20 @@ _WORKSPACE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # it names a folder
 
 
 def trusts_nothing(_folder: str) -> bool:
-    """What a repository says to an agent that works in it is the repository's word, not its owner's."""
+    """Trust no folder: a repository's configuration is its own word, not its owner's."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before each restart in a row, in milliseconds."""
+    """Pause before each restart in a row, in milliseconds."""
 
     initial_ms: float = 1000
     factor: float = 2
     max_ms: float = 30_000
 
     def seconds(self, attempt: int) -> float:
-        """Before the first restart `attempt` is 1."""
+        """Return the pause; before the first restart `attempt` is 1."""
         return min(self.max_ms, self.initial_ms * self.factor ** (attempt - 1)) / 1000
 
 
@@ -137,7 +137,7 @@ def resolve_agent_definition(definition: AgentDefinition | Mapping[str, object])
 
 
 def _read(kind: type, given: object) -> tuple[dict[str, Any], list[str]]:
-    """Its fields, whatever types they claim, for they came from anywhere; and the names that are not its."""
+    """Return its fields, whatever types they claim, for they came from anywhere; and the names that are not its."""
     if isinstance(given, kind):
         return {each.name: getattr(given, each.name) for each in fields(kind)}, []
     if not isinstance(given, Mapping):
@@ -224,7 +224,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     reopens: bool = False  # if it is closed: a later host knows it, and a load opens it again
 
     def noted_as(self, other: SessionMeta) -> SessionMeta:
-        """The same place, and what was noted of the session since."""
+        """Keep the place, with what was noted of the session since."""
         return msgspec.structs.replace(
             self,
             title=other.title,
@@ -237,8 +237,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
         return msgspec.json.encode(self)
 
     def folders(self) -> list[Path]:
-        """As they were when it began, without links: one that somebody puts in their place later moves nothing, not
-        even when the session is taken up again."""
+        """Return them as they were when it began, without links: one that is put in their place later moves nothing."""
         return [Path(each) for each in (self.cwd, *self.additional_directories)]
 
     def snapshot(self, session_id: str, status: Status, agent_id: str | None) -> SessionUpdated:
@@ -256,7 +255,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class SessionPlace(NamedTuple):
-    """Where a session works, and with which MCP servers; what is not given stays as it is."""
+    """Folders of a session, and its MCP servers; what is not given stays as it is."""
 
     cwd: Path | str | None = None
     mcp: tuple[McpServer, ...] = ()
@@ -273,7 +272,7 @@ class SessionPlace(NamedTuple):
     def meta(
         self, definition: AgentDefinition, known: SessionMeta | None = None, *, agent_session_id: str = ""
     ) -> SessionMeta:
-        """Without a folder a session works where it did, and a new one where its agent does."""
+        """Describe a session there. Without a folder it works where it did, and a new one where its agent does."""
         own = os.path.realpath(definition.cwd or ".")
         former = known or SessionMeta(agent_session_id=agent_session_id, cwd=own)
         return msgspec.structs.replace(
@@ -290,8 +289,7 @@ def absolute(path: Path | str) -> str:
 
 
 async def real_folder(path: Path | str) -> str:
-    """As agent, policies and log have it: without `..`, `.`, doubled slashes and links. As text `link/..` is another
-    folder than the one that the agent would work in."""
+    """Resolve `..`, `.`, doubled slashes and links: as text `link/..` is another folder than the agent's."""
     if len(str(path)) > MAX_PATH:
         raise InvalidParams("cannot work in a folder whose path is too long to be opened; name another")
     try:
@@ -301,7 +299,7 @@ async def real_folder(path: Path | str) -> str:
 
 
 def read_meta(raw: bytes) -> SessionMeta | None:
-    """None for what was not written by a host, or cannot be read."""
+    """Return None for what was not written by a host, or cannot be read."""
     try:
         return msgspec.json.decode(raw, type=SessionMeta)
     except msgspec.MsgspecError:

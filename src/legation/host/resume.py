@@ -89,12 +89,12 @@ Row = Event | Draft
 
 
 def update_of(row: Row) -> Mapping[str, object] | None:
-    """What the agent said, whatever stands around it."""
+    """Return what the agent said, whatever stands around it."""
     return _read_row(row) or None
 
 
 def _read_row(row: Row) -> dict[str, object]:
-    """Nothing of what cannot be read, or would hold up others while it is."""
+    """Return nothing of what cannot be read, or would hold up others while it is."""
     try:
         value = jsontext.read(row.payload) if len(row.raw) <= LONGEST else None
     except jsontext.READ_ERRORS:
@@ -200,7 +200,7 @@ async def account_of(rows: AsyncIterator[Sequence[Row]]) -> Account:
 
 
 async def _in_turn(batches: AsyncIterator[Sequence[Row]]) -> AsyncIterator[Row]:
-    """One row after the other; a long history is no reason for others to wait."""
+    """Yield one row after the other; a long history is no reason for others to wait."""
     count = size = 0
     async for batch in batches:
         for row in batch:
@@ -247,7 +247,7 @@ def _quoted(text: str) -> str:
 
 
 def _words_of(row: Row) -> tuple[str, str]:
-    """Who speaks, and what; nothing where a row has no words."""
+    """Return who speaks, and what; nothing where a row has no words."""
     if row.type == _PROMPT:
         return "user", "\n".join(map(_shown_block, _prompt_of(row)))
     if row.type not in (_USER, _AGENT, "tool-call"):
@@ -265,7 +265,7 @@ def _shown_block(block: object) -> str:
 
 
 def _text_of(block: object) -> bytes:
-    """Of a text its bytes, so that it does not matter how it was cut; of anything else the value."""
+    """Return the bytes of a text, however it was cut; of anything else a digest."""
     if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
         text: str = block["text"]
         return text.encode(errors="surrogatepass")
@@ -358,8 +358,7 @@ class ResumeOrLoad:
         return self.lifecycle.context.options.limits.start
 
     async def resume_or_load(self) -> SessionUpdated:
-        """The one rule: resume where it may and the agent can, load where it refuses that. What an end meanwhile, or the
-        agent's, decides is no refusal."""
+        """Resume where it may and the agent can, load where it refuses. An end meanwhile is no refusal."""
         live = self.agent.running()
         if self.resumes and live.can_resume:
             try:
@@ -389,7 +388,7 @@ class ResumeOrLoad:
             raise _closed_meanwhile(self.known) from refused
 
     def _not_taken_up(self, refused: LegationError) -> LegationError:
-        """What the agent said, all of it, and what can be done."""
+        """Say all that the agent said, and what can be done."""
         if not isinstance(refused, AgentRefused):
             if isinstance(refused, AgentError | TimedOut):  # it may do the same each time
                 refused.message += f", or {IN_A_NEW_ONE}" if ";" in refused.message else f"; {WAYS_OUT}"
@@ -424,7 +423,7 @@ class ResumeOrLoad:
         return session.snapshot()
 
     async def _keep(self, session: Session) -> None:
-        """What is recorded stays as it is; a load opens one that was closed."""
+        """Keep what is recorded as it is; a load opens one that was closed."""
         await session.keep(self.meta)
         if session.agent_id is None:  # the record is of an earlier host
             for end in await unfinished_events(session.stream):
@@ -444,8 +443,8 @@ class ResumeOrLoad:
         return session.snapshot()
 
     async def _put_right(self, live: Driver, setup: SessionSetup) -> tuple[SessionSetup, list[Put]]:
-        """An agent that comes back may be in another mode than it was: in one in which it asks, before anybody speaks to
-        it. One that does not say which it is in is told."""
+        """Put an agent that comes back into a mode in which it asks, before anybody speaks to it. One that does not say
+        which it is in is told."""
         modes, said = self.agent.definition.modes, Offers.of(setup)
         unsaid = self.known.offers.modes if self.known is not None and said.modes is None else None
         offers = said if unsaid is None else Offers(unsaid, said.options)
@@ -481,7 +480,7 @@ class ResumeOrLoad:
         return self.known
 
     def _must_be_wanted(self, session: Session) -> None:
-        """Whoever has ended it meanwhile, or does so now, comes first."""
+        """Give way to whoever has ended it meanwhile, or does so now."""
         if session.status != "resuming" or session.ending:
             raise _closed_meanwhile(session)
 
@@ -527,7 +526,7 @@ def _closed_meanwhile(session: Session) -> SessionClosed:
 
 
 def _details(data: object) -> str:
-    """What an agent says beside "Internal error" is mostly all there is to know."""
+    """Show what an agent says beside "Internal error": mostly all there is to know."""
     if data is UNSET or data is None or data in ("", {}, []):
         return ""
     if isinstance(data, dict):

@@ -43,13 +43,13 @@ class _Named(Shape):
 
 
 class Tally:
-    """How often something was said, and whether to say it again."""
+    """Count of what was said, by which it is said again or not."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def add(self, what: str, count: int = 1) -> int | None:
-        """How many there are by now; None where nobody need hear of it."""
+        """Return how many there are by now; None where nobody need hear of it."""
         before = self._counts[what]
         now = self._counts[what] = before + count
         return now if before < ONE_BY_ONE or len(str(now)) > len(str(before)) else None
@@ -97,7 +97,7 @@ class Router:
     # Sessions come and go.
 
     def open(self, session: Session) -> None:
-        """From now on the session gets its messages, first those that came too early."""
+        """Deliver its messages to the session from now on, first those that came too early."""
         name = session.meta.agent_session_id
         self._sessions[name] = session
         self._left.pop(name, None)
@@ -128,7 +128,7 @@ class Router:
             )
 
     def must_not_be_shared(self, agent_session_id: str, known: Session | None) -> None:
-        """One session of the agent's is one of ours."""
+        """Refuse a session of the agent's that is another of ours."""
         owner = self._sessions.get(agent_session_id)
         if owner is not None and owner is not known:
             raise Conflict(f"cannot take up {agent_session_id}: it is open as session {owner.id}; use that")
@@ -152,7 +152,7 @@ class Router:
         return held
 
     def release(self, agent_session_id: str) -> None:
-        """What came after the answer is live."""
+        """Deliver what came after the answer: it is live."""
         held = self._held.pop(agent_session_id)
         if held.after:
             self.updates(agent_session_id, held.after)
@@ -179,7 +179,7 @@ class Router:
     # The agent speaks.
 
     def updates(self, session_id: str, drafts: list[Draft]) -> None:
-        """None at all are a sign of life all the same."""
+        """Deliver updates. None at all are a sign of life all the same."""
         if not drafts:
             if session := self._sessions.get(session_id):
                 session.talk.heard()
@@ -237,8 +237,8 @@ class Router:
     def _tell(
         self, code: DiagnosticCode, message: str, session: Session | None = None, *, count: int = 1
     ) -> None:
-        """To the host, and where a user sees it: in the session that it is about, else in all of the agent's. Where
-        there is none yet, the first one says it."""
+        """Tell the host, and the session that it is about, else all of the agent's; where there is none yet, the
+        first."""
         told = self._counted(code, message, count)
         if told is None:
             return
@@ -256,8 +256,7 @@ class Router:
         return message if so_far <= ONE_BY_ONE else f"{message} ({so_far} so far)"
 
     def notification(self, method: str, params: bytes) -> None:
-        """Its own are recorded, which is how clients hear of them, in their place among the updates. Others concern nobody:
-        the protocol says to ignore unknown ones."""
+        """Record an extension, which is how clients hear of it. The protocol says to ignore other unknown ones."""
         if not _is_extension(method):
             return
         for session in self._meant(params)[:1]:  # one that names no session is told once
@@ -359,8 +358,7 @@ class Router:
             return draft
 
     async def room(self) -> None:
-        """What stands behind a permission is not on its way to the disk, nor counted there: so no more of it is read. Nor is
-        it while much of what it did is still being judged and noted."""
+        """Wait for room: what stands behind a permission is not on its way to the disk, nor counted there."""
         await self._log.room()
         while self._asking:
             await self._asking.pop().filled()
@@ -387,7 +385,7 @@ async def _asked(extensions: ExtensionHandler, session_ids: list[str], method: s
 
 
 def _answered(method: str, ended: asyncio.Task[object]) -> ExtensionAnswered:
-    """Also of one that was taken back before anybody was asked."""
+    """Describe how it ended, also of one that was taken back before anybody was asked."""
     if ended.cancelled():
         taken_back = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
         return ExtensionAnswered(method=method, error=taken_back)

@@ -82,7 +82,7 @@ _log = logging.getLogger(__name__)
 
 
 class State(StrEnum):
-    """Of a session. `status` is how it is called on the wire."""
+    """State of a session. `status` is how it is called on the wire."""
 
     status: Status
     meaning: str
@@ -150,7 +150,7 @@ TABLE: Final[Mapping[State, Mapping[Act, State | None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """What the agents and sessions of a host get from it."""
+    """Parts of a host that its agents and sessions use."""
 
     options: HostOptions
     clock: Clock
@@ -225,7 +225,7 @@ class Session:
             saving.add_done_callback(self._saving.discard)
 
     async def room(self) -> None:
-        """Until what the agent has said and done is judged and noted, but for a little of it."""
+        """Wait until what the agent has said and done is judged and noted, but for a little of it."""
         while len(at_work := self._saving | self.talk.judging) > MOST_AT_WORK:
             await asyncio.wait(at_work, return_when=asyncio.FIRST_COMPLETED)
 
@@ -244,7 +244,7 @@ class Session:
 
     @property
     def process(self) -> Driver | None:
-        """That of its agent, to be told from the next."""
+        """Process of its agent, to be told from the next."""
         return self._agent
 
     @property
@@ -253,7 +253,7 @@ class Session:
 
     @property
     def home(self) -> str | None:
-        """Its agent's."""
+        """Home of its agent."""
         name = self.meta.agent_definition_id
         return None if name is None else str(self._context.homes.home(name))
 
@@ -292,7 +292,7 @@ class Session:
         return self._tell("active")
 
     def _move(self, act: Act) -> None:
-        """By the table, and by nothing else."""
+        """Change the state by the table, and by nothing else."""
         moves = TABLE[self.state]
         if act not in moves:
             what = f"cannot move session {self.id} by `{act}`: it is {self.state}"
@@ -321,7 +321,7 @@ class Session:
         return receipt
 
     def publish(self) -> None:
-        """On the host's stream: a projection only."""
+        """Project it onto the host's stream."""
         self._context.stream.publish(self.snapshot())
 
     def begin_attach(self) -> None:
@@ -330,13 +330,13 @@ class Session:
         self.publish()
 
     def give_up_attach(self) -> None:
-        """It was not taken up; whoever has ended it meanwhile has done that already."""
+        """Go back to what it was before, unless somebody has ended it meanwhile."""
         if self.state is State.RESUMING:
             self._move(Act.ATTACH_FAILS)
             self.publish()
 
     def losing_agent(self) -> None:
-        """Its agent has ended, and has it still for a moment, in which nothing can be asked of either."""
+        """Note that its agent has ended and has it still for a moment, in which nothing can be asked of either."""
         if self._before is State.ACTIVE:
             self._losing = True
             self._note_decided()
@@ -351,7 +351,7 @@ class Session:
                     await self._decided.wait()
 
     def disconnect(self, reason: str) -> None:
-        """Its agent is gone; its history stays."""
+        """Take its agent away; its history stays."""
         had_it, self._agent, self._losing = self._before is State.ACTIVE, None, False
         self._move(Act.AGENT_ENDS)
         if had_it:
@@ -363,7 +363,7 @@ class Session:
         self.disconnect(reason)
 
     def chosen(self, offers: Offers) -> None:
-        """Its client chose, and the agent agreed; recorded unless the agent said so itself."""
+        """Record what its client chose and the agent agreed to, unless the agent said so itself."""
         if (news := offers.news_for(self.offers)) is not None:
             self.talk.heard()
             self.stream.append(setup_facts(news))
@@ -390,7 +390,7 @@ class Session:
         return answer.config_options
 
     def tell_modes(self, puts: Sequence[Put], found: Literal["opened", "left"]) -> None:
-        """That it did not ask in the mode that it was in, and what became of that."""
+        """Record that it did not ask in the mode that it was in, and what became of that."""
         for put in puts:
             self.note(UnaskingMode(mode=put.mode, found=found, put_into=put.into, reason=put.why))
             if put.into is None:
@@ -420,8 +420,8 @@ class Session:
         self.tell_modes(puts, "left")
 
     async def keep(self, meta: SessionMeta) -> None:
-        """Strict: where it works, and with what; one that was closed is open again. What was noted of it meanwhile stays: a
-        message may be accepted, or a title given, while an agent takes the session up."""
+        """Write where it works, and with what; strict. One that was closed is open again. What was noted meanwhile
+        stays."""
         if self.stream.closed:
             await self._in_commit(self.stream.reopen, meta)
         else:
@@ -435,7 +435,7 @@ class Session:
         await self._in_commit(partial(self.stream.replace, numbered), meta)
 
     async def _in_commit(self, change: Callable[..., Awaitable[object]], meta: SessionMeta) -> None:
-        """That it `reopens` was said of the end which it had."""
+        """Write the metadata with the change. That it `reopens` was said of the end which it had."""
         noted = msgspec.structs.replace(meta.noted_as(self.meta), reopens=False)
         await change(meta=noted.encode(), replaces=self.stream.meta)
         self.folders = meta.folders()
@@ -452,7 +452,7 @@ class Session:
 
     @property
     def ending(self) -> bool:
-        """It is being closed or deleted: nobody takes it up any more."""
+        """An end is under way: nobody takes it up any more."""
         return self._ends.locked()
 
     async def until_not_ending(self) -> None:
@@ -462,9 +462,8 @@ class Session:
     async def end(
         self, status: Literal["closed", "deleted"], *, reopens: bool = False, last: Settle | None = None
     ) -> None:
-        """Strict: where the tombstone cannot be written, nothing is published and this raises. One at a time: whoever
-        comes second finds it ended, and adds that it `reopens` no more. `last` is what is done before its record goes, or,
-        of one that is closed, before anybody can open it again."""
+        """End it, one end at a time; strict: where the tombstone cannot be written nothing is published and this raises.
+        `last` is done before its record goes, or before one that is closed can be opened again."""
         async with self._ends:
             if self.status not in (status, "deleted"):  # also one that was closed and is being opened again
                 await self._end(status, reopens, last)
@@ -488,8 +487,8 @@ class Session:
             await last()
 
     async def _close(self, reopens: bool) -> None:
-        """The last event must come before the tombstone and says that there is one; so first it is tried
-        whether the store takes anything, and a word that came too soon is taken back."""
+        """Write the tombstone. Its event comes before it, so first the store is tried, and a word too soon is taken
+        back."""
         await self._set_meta(msgspec.structs.replace(self.meta, reopens=reopens))
         self.note(SessionStatus(status="closed"))
         try:
@@ -499,7 +498,7 @@ class Session:
             raise
 
     async def saved(self) -> None:
-        """Its last metadata are stored, if they can be."""
+        """Wait until its last metadata are stored, if they can be."""
         if self._saving:
             await asyncio.wait(self._saving, timeout=SAVE_LIMIT)
 
@@ -523,7 +522,7 @@ class Session:
             self.stream.append([Draft(ExtensionMessage.event_type(), raw)])
 
     def note_permission(self, payload: Payload) -> Receipt | None:
-        """On the session's stream, and its projection on the host's."""
+        """Append it to the session's stream, and its projection to the host's."""
         waits_here = self._context.options.approver is None
         match payload:
             case PermissionAsked():
@@ -545,7 +544,7 @@ class Session:
         return self.note(payload)
 
     def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]:
-        """Its place among the updates; what is returned fills it. It is told to nobody before that."""
+        """Reserve its place among the updates; what is returned fills it. It is told to nobody before that."""
         place: ReservedEvent | None = None
         with suppress(Conflict, InvalidParams):
             place = self.stream.reserve(self._draft(asked))

@@ -38,7 +38,7 @@ class HostStream:
             self.publish(payload)
 
     def publish(self, payload: Payload) -> Receipt | None:
-        """None where it could not be taken; that is reported, but never twice over."""
+        """Append it; None where it could not be taken, which is reported, but never twice over."""
         if self._stream is None:
             self._waiting.append(payload)
             return None
@@ -69,7 +69,7 @@ class HostStream:
         self.diagnose(DiagnosticCode(trouble.code), trouble.message, session_id=trouble.stream)
 
     def reject(self, payload: Payload, error: Exception, *, session_id: str | None = None) -> None:
-        """It cannot be written as JSON. Told without the payload, which may be what cannot be told."""
+        """Report what cannot be written as JSON, without the payload."""
         if isinstance(payload, Diagnostic) and payload.code == DiagnosticCode.EVENT_UNSERIALIZABLE:
             return
         agent_id = getattr(payload, "agent_id", None)

@@ -47,7 +47,7 @@ CANCEL_GRACE = 10.0  # seconds an agent has to end a cancelled turn: its time; a
 
 
 class CutWords(NamedTuple):
-    """What is said where a host ends, or has ended, in the midst of things."""
+    """Words for what a host's end cuts off."""
 
     ran: str  # of a turn
     waited: str  # of a question
@@ -55,21 +55,21 @@ class CutWords(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromptResult:
-    """How a turn ended. With an `error`, the stop reason is a placeholder."""
+    """End of a turn, as the agent told it. With an `error`, the stop reason is a placeholder."""
 
     stop_reason: str
     error: RpcError | None = None
     usage: Usage | None = None
 
     def raise_for_error(self) -> None:
-        """For those who want an exception where the agent answered with an error: `AgentRefused`."""
+        """Raise `AgentRefused` where the agent answered with an error."""
         if self.error is not None:
             raise AgentRefused(AgentMethod.SESSION_PROMPT, self.error)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """How a turn ended, for whoever took it: `told` is for a client. `receipt` is None where the session took no more events."""
+    """End of a turn, for whoever took it; `told` is for a client. `receipt` is None where no more events were taken."""
 
     result: PromptResult
     receipt: Receipt | None = None
@@ -96,7 +96,7 @@ class TurnEnd:
 def unplayed_turn(
     turn: str, prompt: tuple[ContentBlock, ...], error: RpcError, *, message: str | None = None
 ) -> tuple[Payload, ...]:
-    """All of a turn that no agent has seen: what was to be said, and why it was not."""
+    """Return all of a turn that no agent has seen: what was to be said, and why it was not."""
     return (
         PromptStarted(turn=turn, prompt=prompt, message=message),
         PromptFinished(turn=turn, stop_reason="cancelled", error=error),
@@ -126,7 +126,7 @@ class Turn:
 
     @property
     def cancelled_by_client(self) -> bool:
-        """And not by us, for something that the agent did or did not do."""
+        """Cancelled, and not by us, for something that the agent did or did not do."""
         return self.cancelled and not self.stuck and self.unasked is None and self.cut is None
 
     def heard(self) -> None:
@@ -143,7 +143,7 @@ class Turn:
         return self._heard + self._idle * patience - self._clock.monotonic()
 
     async def wait(self, asking: asyncio.Task[Any], seconds: float) -> None:
-        """For the answer, for a cancel, or for that long."""
+        """Wait for the answer, for a cancel, or for that long."""
         timer = asyncio.create_task(self._clock.sleep(seconds))
         first: set[asyncio.Future[Any]] = {asking, timer}
         if not self.cancelled:
@@ -191,7 +191,7 @@ class ToolCalls:
         self._held = 0  # all these sizes
 
     def take(self, draft: Draft) -> AnyToolCall | None:
-        """All that is known of the call, where this ends it: told once."""
+        """Return all that is known of the call, where this ends it: told once."""
         call = codec.decode(draft)
         if not isinstance(call, ToolCall | ToolCallUpdate):
             return None
@@ -238,7 +238,7 @@ class ToolCalls:
             self._cuts.pop(call.tool_call_id, None)
 
     def unseen(self, call: AnyToolCall) -> frozenset[str]:
-        """What there is to judge a call by and is not known in full, unless the call says it again (INV-E3)."""
+        """Return what a call is judged by and is not known in full, unless the call says it again (INV-E3)."""
         cuts = self._cuts.get(call.tool_call_id, frozenset())
         return frozenset(name for name in cuts if getattr(call, name) in (None, UNSET)) if cuts else cuts
 
@@ -249,7 +249,7 @@ class ToolCalls:
         return sorted(cuts - outputs)
 
     def whole(self, call: AnyToolCall) -> AnyToolCall:
-        """What is known of it, with what is new."""
+        """Return what is known of it, with what is new."""
         known = self._open.get(call.tool_call_id) or self._earlier.get(call.tool_call_id)
         return merged(known, call) if known else call
 
@@ -279,7 +279,7 @@ class ToolCalls:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One question about an action. `places` are its paths, `real` where they led when it was asked."""
+    """Question about an action. `places` are its paths, `real` where they led when it was asked."""
 
     call: str | None
     turn: str | None
@@ -296,12 +296,12 @@ class Entry:
 
     @property
     def acts(self) -> bool:
-        """What was asked about is more than a look; a command is, whatever its agent calls it."""
+        """More than a look was asked about; a command is, whatever its agent calls it."""
         return bool(self.commands) or self.kind not in EFFECTLESS
 
 
 class Decided:
-    """What was asked in a session and decided, newest last."""
+    """Questions of a session and their decisions, newest last."""
 
     def __init__(self, calls: ToolCalls) -> None:
         self._calls = calls
@@ -349,8 +349,8 @@ class Decided:
         }
 
     def covers(self, action: Action, real: str | None, turn: str | None, cwd: str) -> bool:
-        """Whether it was approved already, as part of the tool call that it belongs to (INV-E1). A command is another one
-        in another folder than `cwd`, unless that was part of the question."""
+        """Tell whether it was approved as part of its tool call (INV-E1). A command is another one in another folder,
+        unless that was asked about."""
         if turn is None:
             return False
         kinds = _RUNNING if action.kind == "execute" else _WRITING
@@ -400,8 +400,8 @@ class Decided:
 
 
 def _fits(own: list[Entry], action: Action) -> bool:
-    """Whether what was decided about a call is what the call did. What was not said then is not held against it, and
-    somebody who changed the arguments knew what for."""
+    """Tell whether the call did what was decided. What was not said then, or was changed by somebody, is not held
+    against it."""
     if any(each.decision is not None and each.decision.params is not None for each in own):
         return True
     if action.command is not None:
@@ -414,7 +414,7 @@ def _fits(own: list[Entry], action: Action) -> bool:
 
 
 def _about(entries: list[Entry], paths: tuple[str, ...]) -> list[Entry]:
-    """Those that name the paths, where together they name all."""
+    """Return those that name the paths, where together they name all."""
     if not paths:
         return []
     wanted = set(paths)
@@ -424,8 +424,7 @@ def _about(entries: list[Entry], paths: tuple[str, ...]) -> list[Entry]:
 
 
 def real_path(path: str) -> str:
-    """Where its links lead; as it is where that cannot be told. Of one that is too long to be opened nothing is looked
-    up: it would take the square of its length."""
+    """Follow its links; a path that is too long to be opened is returned as it is."""
     if len(path) > MAX_PATH:
         return path
     try:
@@ -435,7 +434,7 @@ def real_path(path: str) -> str:
 
 
 def command_line(command: object) -> str | None:
-    """As the shell gets it: agents ask about the line, and then have a shell run it."""
+    """Reduce it to what the shell gets: agents ask about the line, and then have a shell run it."""
     if not isinstance(command, str):
         return None
     command = command.strip()

@@ -51,10 +51,8 @@ _ESCAPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """`path` is relative to the folder, bytes that are not UTF-8 as `\\xNN`.
-
-    `binary` means that the content is not in the diff: not UTF-8 text, too large, or unreadable.
-    """
+    """Change of one file: `path` relative to the folder, bytes that are not UTF-8 as `\\xNN`; `binary`: its content is
+    not in the diff (not UTF-8 text, too large, or unreadable)."""
 
     path: str
     added: int
@@ -65,10 +63,8 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`diff` holds the text files only, so that `git apply` always takes it; `files` names every changed file.
-
-    `incomplete` says what was not looked at, or could not be shown.
-    """
+    """Changes of a folder. `diff` holds the text files only, so that `git apply` always takes it; `files` names every
+    one; `incomplete` says what was not looked at, or could not be shown."""
 
     diff: str
     files: tuple[FileChange, ...]
@@ -85,7 +81,7 @@ class Side(NamedTuple):
 
 
 def told(notes: set[str]) -> str | None:
-    """What was left out, in one line of a bounded length."""
+    """Join what was left out into one line of a bounded length."""
     first, more = sorted(notes)[:TOLD_NOTES], len(notes) - TOLD_NOTES
     return "; ".join(first + ([f"and {more} more"] if more > 0 else [])) or None
 
@@ -113,7 +109,7 @@ def count_lines(section: bytes) -> tuple[int, int]:
 
 
 def section(path: bytes, before: Side | None, after: Side | None) -> str | None:
-    """One file's part of the patch, or None when a side is not text."""
+    """Return one file's part of the patch, or None when a side is not text."""
     if before and after and (before.mode == LINK_MODE) != (after.mode == LINK_MODE):
         gone, new = section(path, before, None), section(path, None, after)
         return None if gone is None or new is None else gone + new
@@ -255,18 +251,15 @@ def _named_folder(file: Path, base: Path, label: bytes = b"") -> Path | None:
 
 
 def trusted_path(root: Path) -> str:
-    """PATH without what is inside the work tree, where an agent could have put a git, and without relative entries: they
-    would be looked up there."""
+    """Return PATH without relative entries and what is inside the work tree, where an agent could have put a git."""
     entries = map(Path, os.environ.get("PATH", os.defpath).split(os.pathsep))
     outside = [each for each in entries if each.is_absolute() and not each.resolve().is_relative_to(root)]
     return os.pathsep.join(map(str, outside))
 
 
 class Scratch:
-    """A temporary folder that does not outlive its process for long, even when that is killed.
-
-    Its owner holds a lock on a file in it, which the kernel gives up when the owner dies, however it dies. Whoever
-    makes the next folder removes those whose lock is free."""
+    """Temporary folder that does not outlive its process for long: the owner holds a lock on a file in it, which the
+    kernel gives up when the owner dies, and whoever makes the next folder removes those whose lock is free."""
 
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
@@ -392,7 +385,7 @@ class Git:
         }
 
     def _exclude(self, repository: Repository) -> None:
-        """What the user ignores everywhere, then what this repository ignores: the later line wins."""
+        """Write what the user ignores everywhere, then what this repository ignores: the later line wins."""
         users = read_regular(self._users_excludes(), TEXT_BYTES, follow=True)
         own = read_regular(repository.exclude, TEXT_BYTES)
         parts = [found[0] for found in (users, own) if found]
@@ -401,7 +394,7 @@ class Git:
         (self._folder / "git" / "info" / "exclude").write_bytes(b"\n".join(parts) + b"\n")
 
     def _users_excludes(self) -> Path:
-        """From the user's own configuration, which agents do not share: their HOME is another."""
+        """Find it by the user's own configuration, which agents do not share: their HOME is another."""
         names = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL")
         users = {name: os.environ[name] for name in names if name in os.environ}
         env = {name: value for name, value in self._environment().items() if name not in names} | users

@@ -93,7 +93,7 @@ class _Raw(NamedTuple):
 class GitTree:
     @classmethod
     def take(cls, folder: Path, forbidden: ForbiddenPlaces) -> GitTree | None:
-        """None where git cannot serve: there is none, no repository, or all of the folder is ignored."""
+        """Return None where git cannot serve: there is none, no repository, or all of the folder is ignored."""
         repository = Repository.around(folder)
         program = shutil.which("git", path=trusted_path(repository.root)) if repository else None
         if repository is None or program is None:
@@ -162,7 +162,7 @@ class GitTree:
         return bool(entries)
 
     def _unconverted(self, entries: list[Entry]) -> list[Entry]:
-        """Without the files that are not, byte for byte, what the repository has: line ends, filters, LFS."""
+        """Leave out files that are not, byte for byte, what the repository has: line ends, filters, LFS."""
         ours = [
             entry for entry in entries if entry.path.startswith(self._prefix) and entry.size <= LARGE_BYTES
         ]
@@ -356,7 +356,7 @@ def plain_index(entries: Iterable[Entry], algorithm: Algorithm) -> bytes:
 
 
 def _is_plain(path: bytes) -> bool:
-    """Whether git would take the path; it never takes anything called .git, in whatever case."""
+    """Tell whether git would take the path; it never takes anything called .git, in whatever case."""
     return not any(part in (b"", b".", b"..") or part.lower() == b".git" for part in path.split(b"/"))
 
 
@@ -391,7 +391,7 @@ def _entries(data: bytes, algorithm: Algorithm) -> Iterator[Entry]:
 
 
 def _hiding_flags(body: bytes, offset: int) -> tuple[int, int]:
-    """Those that hide a change, and where they end."""
+    """Return those that hide a change, and where they end."""
     (flags,) = _FLAGS.unpack_from(body, offset)
     if not flags & _EXTENDED:
         return flags & _ASSUMED_OR_UNMERGED, offset + _FLAGS.size
@@ -410,7 +410,7 @@ def _varint(body: bytes, offset: int) -> tuple[int, int]:
 
 
 def _padded(length: int) -> int:
-    """One to eight zero bytes end a name, up to a multiple of eight."""
+    """Pad a name with one to eight zero bytes, up to a multiple of eight."""
     return (length + 8) & ~7
 
 

@@ -53,7 +53,7 @@ class Snapshot:
 
     @classmethod
     async def take(cls, folder: Path, forbidden: ForbiddenPlaces | None = None) -> Self:
-        """Nothing of `forbidden` is read: that it changed is told, and not how."""
+        """Take one. Nothing of `forbidden` is read: that it changed is told, and not how."""
         return cls(*await asyncio.to_thread(_take, folder, forbidden or ForbiddenPlaces()))
 
     def __init__(self, folder: Path, taken: GitTree | FolderCopy) -> None:
@@ -100,7 +100,7 @@ def _changes(folder: Path, taken: GitTree | FolderCopy) -> Changes:
 
 @dataclass(slots=True)
 class _Scan:
-    """One walk over the folder, and what of it was left out."""
+    """Walk over the folder, and what of it was left out."""
 
     folder: Path
     forbidden: Looked

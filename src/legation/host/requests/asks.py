@@ -79,8 +79,8 @@ class PendingQuestion(Generic[A, R]):
 
 @dataclass(kw_only=True, eq=False)
 class PendingQuestions(ABC, Generic[A, V, R]):
-    """`record` appends events to the session, or returns None where it takes no more; `limit` is how many
-    seconds there are to answer; `changed` is called when one was answered."""
+    """Questions of one kind that wait. `record` appends events, or returns None where no more are taken; `limit` is in
+    seconds; `changed` is called when one was answered."""
 
     record: Callable[[Payload], Receipt | None]
     clock: Clock
@@ -101,11 +101,11 @@ class PendingQuestions(ABC, Generic[A, V, R]):
 
     @abstractmethod
     def _verdict(self, asked: A, decided: object) -> V:
-        """What was decided by whoever was asked, which may be anything."""
+        """Read what was decided by whoever was asked, which may be anything."""
 
     @abstractmethod
     def _told(self, inquiry_id: str, asked: A, verdict: V) -> tuple[Payload, R]:
-        """What is recorded, and what the agent hears."""
+        """Return what is recorded, and what the agent hears."""
 
     @property
     def waiting(self) -> bool:
@@ -120,7 +120,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
         return True
 
     def asked(self, inquiry_id: str) -> A | None:
-        """What waits under that id."""
+        """Return what waits under that id."""
         inquiry = self._open.get(inquiry_id)
         return None if inquiry is None else inquiry.asked
 
@@ -138,8 +138,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
     def _begin(
         self, inquiry_id: str, asked: A, decide: Coroutine[object, object, object]
     ) -> asyncio.Future[R]:
-        """It was recorded, in its place among the updates; the answer comes when somebody has decided.
-        Cancelling it takes the question back."""
+        """Wait for a decision; what asks was recorded, in its place. Cancelling the answer takes the question back."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         deciding, timer = asyncio.create_task(decide), asyncio.create_task(self.clock.sleep(self.limit))
         inquiry = self._open[inquiry_id] = PendingQuestion(inquiry_id, asked, answer, deciding, timer)
@@ -148,7 +147,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
         return answer
 
     def _on_end(self, inquiry: PendingQuestion[A, R], _ended: asyncio.Future[Any]) -> None:
-        """It was withdrawn, decided, or its time is over: the first closes it, and cancels the others."""
+        """Close it by whatever came first: withdrawn, decided, or its time over."""
         if inquiry.id not in self._open:
             return
         if inquiry.answer.cancelled():
@@ -225,7 +224,7 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
         return self._begin(ask.id, ask, self._decide_in_time(self.approver, ask))
 
     def _timed(self, ask: Ask, told: int | None) -> Ask:
-        """With the end that it really has: that of whoever decides, unless the host's own time is over before."""
+        """Set the end that it really has: that of whoever decides, unless the host's own time is over before."""
         own = ask.asked_at + int(self.limit * 1000)
         return replace(ask, expires_at=own if told is None else min(own, told))
 
@@ -233,7 +232,7 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
         return await self.approver.decide(ask)
 
     async def _decide_in_time(self, timekeeper: Timekeeper, ask: Ask) -> object:
-        """What finds out when it ends also decides it, by the same facts: nothing else would be sure to be true."""
+        """Find out when it ends, and decide it by the same facts."""
         preparing = asyncio.ensure_future(timekeeper.prepare(ask))
         try:
             await asyncio.wait({preparing}, timeout=PREPARE_LIMIT)
@@ -336,7 +335,7 @@ class Questions(PendingQuestions[CreateElicitationRequest, QuestionReply, Create
         return self._begin(asked.id, request, self._ask(request))
 
     def respond(self, question_id: str, answer: CreateElicitationResponse, by: str) -> bool:
-        """False where nobody waits for it. What is no answer to it is refused, and it goes on waiting."""
+        """Answer it; False where nobody waits. What is no answer to it is refused, and it goes on waiting."""
         asked = self.asked(question_id)
         if asked is None:
             return False
@@ -373,7 +372,7 @@ class Questions(PendingQuestions[CreateElicitationRequest, QuestionReply, Create
 
 
 def answer_without_session(trouble: Callable[[DiagnosticCode, str], None]) -> CreateElicitationResponse:
-    """For a question about a request instead of a session: there is no log for it and nobody to show it to."""
+    """Answer a question about a request: there is no log for it, and nobody to show it to."""
     what = "a question of the agent that belongs to no session was answered with cancel"
     trouble(DiagnosticCode.AGENT_UNKNOWN_SESSION, what)
     return CreateElicitationResponse(action="cancel")
@@ -396,10 +395,7 @@ Options = tuple[PermissionOption, ...]
 
 
 class Pending:
-    """Permissions that wait for `respond_permission`: the approver of a host that was given none.
-
-    One can be answered from the moment that anybody may have seen it, so it waits here from `asked` on, and not only when
-    somebody gets round to call `decide`."""
+    """Permissions that wait for `respond_permission`, from the moment that anybody may have seen them."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[Options, asyncio.Future[Decision]]] = {}
@@ -418,7 +414,7 @@ class Pending:
             self.answered(ask.id)
 
     def answered(self, ask_id: str) -> None:
-        """By whomever: it waits no longer."""
+        """Forget it: somebody has answered."""
         waiting = self._waiting.pop(ask_id, None)
         if waiting is None:
             return

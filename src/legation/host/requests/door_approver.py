@@ -39,12 +39,9 @@ class Decide(Protocol):
 
 
 class DoorApprover:
-    """`where` and `requester_of` are asked by the session's id; None: there is no such session.
-
-    `timeout` is the host's own bound on waiting, in seconds, where it has one. `unasked` is what happens to a turn in
-    which something was done that should have been asked about, where no policy says so: `warn` where somebody watches. With
-    `approves` whoever would be asked has said yes beforehand.
-    """
+    """Approver of a host, at the door. `where` and `requester_of` are asked by the session's id. `timeout` is the host's
+    own bound on waiting, in seconds; `unasked` what happens to a turn that did something unasked where no policy says
+    so; with `approves` whoever would be asked has said yes beforehand."""
 
     def __init__(
         self,
@@ -74,8 +71,7 @@ class DoorApprover:
         return replace(ruling.decision, params=ruling.action.params)  # somebody changed them
 
     async def prepare(self, ask: Ask, decide: Decide | None = None) -> Prepared:
-        """Judge it as it is decided right after, by `decide` or here, with the time of the approval that the door would
-        make of it: the rule's own, not the host's."""
+        """Judge it as it is decided right after, by `decide` or here, with the time that its rule gives it."""
         judged, ends = None, None
         with suppress(LegationError):  # what cannot be judged has no time; deciding it says so
             judged = await self._door.evaluate(self._request(ask))
@@ -87,7 +83,7 @@ class DoorApprover:
         return await self._door.decide(self._request(ask), judged)
 
     async def unasked(self, ask: Ask) -> Unasked:
-        """What cannot be judged was not allowed."""
+        """Judge what was done unasked. What cannot be judged was not allowed."""
         try:
             request = dataclasses.replace(self._request(ask), approval_id=None)
             if self._approves and (await self._door.preview(request)).action in _ASKED:
@@ -119,7 +115,7 @@ class DoorApprover:
         )
 
     def _facts_of(self, session_id: str) -> Facts:
-        """One for each session: its folders stay what they were, whatever link an agent puts there later."""
+        """Return one for each session: its folders stay what they were, whatever link an agent puts there later."""
         where = self._where(session_id)
         if where is None:
             raise NotFound(f"cannot decide for session {session_id}: there is none; ask in one that is open")
@@ -132,7 +128,7 @@ class DoorApprover:
 
 
 def refusal(error: LegationError) -> Decision:
-    """What cannot be judged does not pass. The agent hears why, unless the fault is ours."""
+    """Refuse what cannot be judged. The agent hears why, unless the fault is ours."""
     if isinstance(error, InvalidParams | NotFound | Forbidden):
         return Decision("denied", "legation", error.message, message=error.message)
     logger.error("a permission was refused, for it could not be decided: %s", error)

@@ -61,12 +61,12 @@ class ExtensionHandler(Protocol):
     """Serves requests of agents that no protocol names (`_vendor/...`)."""
 
     def request(self, session_ids: Sequence[str], method: str, params: bytes) -> Awaitable[object]:
-        """The result. `session_ids` are ours: the session that the agent named, else all that it has. Raise `RpcFault` for
-        an error of choice: METHOD_NOT_FOUND where nobody is there."""
+        """Return the result. `session_ids` are ours: the session that the agent named, else all that it has. Raise
+        `RpcFault` for an error of choice: METHOD_NOT_FOUND where nobody is there."""
 
 
 class TerminalHandler(Protocol):
-    """All of it or nothing. Any error of choice is raised as `RpcFault`."""
+    """Terminals for agents: all of it or nothing. Any error of choice is raised as `RpcFault`."""
 
     async def create(self, request: CreateTerminalRequest) -> str:
         """The new terminal's id; its command has been started."""
@@ -87,7 +87,7 @@ class TerminalHandler(Protocol):
 class QuestionHandler(Protocol):
     @property
     def modes(self) -> frozenset[str]:
-        """Which of "form" and "url" it can show."""
+        """Modes that it can show, of "form" and "url"."""
 
     async def ask(self, request: CreateElicitationRequest) -> CreateElicitationResponse: ...
 
@@ -135,7 +135,7 @@ def is_complete_terminal(handler: object | None) -> TypeGuard[TerminalHandler]:
 
 
 def question_modes(questions: object | None) -> frozenset[str]:
-    """Those of the protocol that the handler can show; a mode of another name is of no use to an agent."""
+    """Return those of the protocol that the handler can show."""
     if _method(questions, "ask") is None:
         return frozenset()
     return frozenset(ELICITATION_MODES).intersection(getattr(questions, "modes", None) or ())
@@ -200,7 +200,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What an agent wants its client to do for it: an action of the agent's like any other. `verb` is for people."""
+    """Action that an agent wants its client to do for it, like any other of the agent's. `verb` is for people."""
 
     tool: str
     kind: ToolKind
@@ -232,7 +232,7 @@ class Reverse:
         return self._methods.get(name)
 
     def service(self, method: str, params: bytes) -> Service | None:
-        """What is to be decided before it is done; None for what only follows from that."""
+        """Return what is to be decided before it is done; None for what only follows from that."""
         read = _SERVICES.get(method)
         return None if read is None else read(params)
 

@@ -110,7 +110,7 @@ class SessionFiles:
 
 
 def _must_be(at: int, folder: Path) -> None:
-    """One above it may have become a link since its path was resolved."""
+    """Refuse a folder above which something may have become a link since its path was resolved."""
     with suppress(OSError):  # a system without it has only what was found on the way
         if os.readlink(f"/proc/self/fd/{at}") != str(folder):  # noqa: PTH115 - of no file
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the session's folder has been moved or replaced")
@@ -177,8 +177,7 @@ def session_folders(folders_of: FoldersOf, session_id: str) -> Sequence[Path]:
 
 
 def outermost(folders: Sequence[Path]) -> list[Path]:
-    """Without those inside another, which holds them anyway: an agent that may write in a folder may put a link
-    in the place of one within it, and must not move the boundary by that."""
+    """Leave out those inside another: an agent may put a link in their place, and must not move the boundary by that."""
     return [each for each in folders if not any(other in each.parents for other in folders)]
 
 
@@ -205,8 +204,8 @@ class OutputTail:
         return b""
 
     def text(self, *, ended: bool) -> tuple[str, bool]:
-        """The text, and whether anything is missing before it. Until the end a character that is not complete
-        yet is left out; what is no UTF-8 becomes U+FFFD, which takes room too."""
+        """Return the text, and whether anything is missing before it. Until the end a character that is not complete is
+        left out; what is no UTF-8 becomes U+FFFD, which takes room too."""
         kept = _whole_characters(self._kept) if self._cut else bytes(self._kept)
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(kept, final=ended)
         shown = text.encode()
@@ -216,7 +215,7 @@ class OutputTail:
 
 
 def _whole_characters(data: bytes | bytearray) -> bytes:
-    """Without the rest of a character whose beginning was cut off."""
+    """Drop the rest of a character whose beginning was cut off."""
     start = 0
     while start < min(_LONGEST_REST, len(data)) and data[start] & 0b1100_0000 == 0b1000_0000:
         start += 1
@@ -225,7 +224,7 @@ def _whole_characters(data: bytes | bytearray) -> bytes:
 
 @dataclass(slots=True)
 class Terminal:
-    """What the command writes to stderr counts; its stdout should go there too, for the two to keep their order."""
+    """Command that runs. Its stderr counts; its stdout should go there too, for the two to keep their order."""
 
     child: Child
     tail: OutputTail
@@ -234,8 +233,8 @@ class Terminal:
 
     @classmethod
     async def start(cls, launcher: Launcher, command: Command, output_limit: int) -> Self:
-        """Lines would not do: a terminal shows a line before it is finished, however long it is. What is redacted to
-        nothing in stderr's buffer is handed over once, as it came."""
+        """Start it. Lines would not do: a terminal shows one before it is finished. What is redacted to nothing is
+        handed over once, as it came."""
         tail = OutputTail(output_limit)
         child = await launcher.spawn(command, Pipes(redact=tail.take))
         child.close_stdin()
@@ -250,12 +249,11 @@ class Terminal:
         return TerminalOutputResponse(output=text, truncated=truncated, exit_status=status)
 
     async def wait(self) -> TerminalExitStatus:
-        """For as long as the command runs: it is the agent who gives up, or kills it."""
+        """Wait for as long as the command runs: it is the agent who gives up, or kills it."""
         return _status(await asyncio.shield(self.ended))
 
     async def stop(self) -> None:
-        """Its whole tree; bounded by the ladder of `proc`. Whoever comes second waits for all of it too: that the command has
-        ended says nothing of what it started."""
+        """Stop its whole tree, bounded by the ladder of `proc`. Whoever comes second waits for all of it too."""
         if self.stopping is None and not self.ended.done():
             self.stopping = asyncio.create_task(self._stop(), name=f"legation-terminal-{self.child.pid}-stop")
         if self.stopping is not None:
@@ -293,8 +291,8 @@ class Shelf(Generic[T]):
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """Around the start of a thing, or the end of one that has been taken off; whoever finds the shelf closed
-        at the end of a start puts the thing away."""
+        """Surround the start of a thing, or the end of one that has been taken off. After a start the shelf may be
+        closed: put the thing away."""
         self._moving += 1
         self._idle.clear()
         try:
@@ -305,7 +303,7 @@ class Shelf(Generic[T]):
                 self._idle.set()
 
     def close(self) -> list[T]:
-        """What is on it, for the caller to put away."""
+        """Close it; return what is on it, for the caller to put away."""
         self.closed = True
         things = [*self.things.values()]
         self.things.clear()
@@ -453,9 +451,8 @@ create_default_terminal_handler = DefaultTerminals
 
 
 def _argv(request: CreateTerminalRequest) -> tuple[str, ...]:
-    """A shell that unpacks the variables and becomes the command, with stdout in stderr's pipe: with one pipe
-    for both their order is kept. The arguments are the shell's own, so nothing in them is quoted or expanded.
-    A program that is not there is told in the output and by exit code 127, as in any shell."""
+    """Let a shell unpack the variables and become the command, with stdout in stderr's pipe, which keeps their order.
+    Its arguments are neither quoted nor expanded; a missing program is told in the output and by exit code 127."""
     if not request.command or request.command.startswith("-"):
         raise RpcFault(ErrorCode.INVALID_PARAMS, "command must name a program")
     unpack = [f'export "${_PACKED}{n}"; unset {_PACKED}{n}; ' for n in range(len(request.env))]

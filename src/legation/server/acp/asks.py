@@ -51,7 +51,7 @@ class ClientCalls:
         return len(self._waiting)
 
     async def ask(self, method: str, params: object) -> Answered:
-        """Until it is answered; whoever gives up withdraws it, as ACP has it, and a late answer is ignored."""
+        """Wait until it is answered; whoever gives up withdraws it, as ACP has it, and a late answer is ignored."""
         if len(self._waiting) >= MOST_WAITING:
             raise TransportClosed("cannot ask the client any more: it answers nothing; wait for that")
         request_id = new_id("req")
@@ -79,7 +79,7 @@ class ClientCalls:
             answer.set_result(Answered(bytes(message.result), error, by))
 
     def give_up(self) -> None:
-        """Nobody will answer any more: what the client was asked is withdrawn, while there is somebody to say so to."""
+        """Withdraw what the client was asked, while there is somebody to say so to."""
         gone = TransportClosed("cannot ask the client: it has gone; ask again when it is back")
         for key, answer in self._waiting.items():
             if not answer.done():
@@ -100,8 +100,8 @@ logger = logging.getLogger("legation.acp")
 
 
 class Asking:
-    """Of one connection. A permission is put to the client when both have come, in whatever order: the agent's
-    question in the session's log, and the word of the door that somebody must answer it."""
+    """Questions of one connection. A permission is put to the client when both have come: the agent's question in the
+    log, and the word of the door that somebody must answer it."""
 
     def __init__(self, connection: AcpConnection, sessions: SessionService) -> None:
         self._connection = connection
@@ -133,7 +133,7 @@ class Asking:
     # From the door.
 
     def wanted(self, permission_id: str) -> None:
-        """Somebody must answer it."""
+        """Put it to the client: somebody must answer it."""
         if permission_id not in self._running:
             self._wanted.add(permission_id)
             self._put(permission_id)

@@ -67,8 +67,7 @@ class _Running(NamedTuple):
 
 
 class AcpConnection:
-    """`kept` is what the log has of it, `slot` where its agent runs, `clients` those that follow sessions, `waiting` what a
-    person must answer."""
+    """Connection of one client: `kept` is what the log has of it, `waiting` what a person must answer."""
 
     def __init__(
         self,
@@ -97,16 +96,16 @@ class AcpConnection:
 
     @property
     def client(self) -> Mapping[str, object]:
-        """What the client said that it can."""
+        """Capabilities that the client named."""
         return self.kept.client_capabilities
 
     def wanted(self, permission_id: str) -> None:
-        """Somebody must answer it, and the client may be the one, if its credential decides anything at all."""
+        """Ask the client what somebody must answer, if its credential decides anything at all."""
         if self._decides:
             self._asking.wanted(permission_id)
 
     def is_wanted(self, permission_id: str) -> bool:
-        """Whether somebody must answer it already."""
+        """Tell whether somebody must answer it already."""
         return self._decides and permission_id in self._waiting
 
     @property
@@ -156,7 +155,7 @@ class AcpConnection:
                 await self._keep()
 
     def note_asks(self) -> None:
-        """The client is about to be asked something: the next server withdraws what this one cannot. A request of its own
+        """Note that the client is asked something: the next server withdraws what this one cannot. A request of its own
         that runs says as much."""
         if not self._running and not self.calls.waiting:
             self.kept = msgspec.structs.replace(self.kept, asks=self.outlet.stream.head)
@@ -209,7 +208,7 @@ class AcpConnection:
                 answer.set_result(line)
 
     async def _explained(self, error: Exception, params: bytes) -> RpcError:
-        """With how the agent's process went, where that is why; a client that has no session hears of it here."""
+        """Add how the agent's process went, where that is why; a client that has no session hears of it here."""
         ended = await self._methods.how_it_ended(error, params) or exit_of(error)
         if ended is not None and not self._methods.followed:
             self._tell_exit(ended)
@@ -277,7 +276,7 @@ class AcpConnection:
     # The end.
 
     def shut(self, why: str) -> None:
-        """Whoever waits is told at once; nothing more is begun."""
+        """Tell whoever waits at once; begin nothing more."""
         if self._closed is not None:
             return
         self._closed = why
@@ -290,7 +289,7 @@ class AcpConnection:
         self.outlet.shut()
 
     async def close(self) -> None:
-        """Nothing of it is left: neither its agent nor anybody who waits."""
+        """End all of it: its agent, and whoever waits."""
         self.shut("cannot go on: the connection was closed; connect again")
         running = list(self._running)
         for task in running:
@@ -310,8 +309,8 @@ def _cancelled() -> Refused:
 
 
 async def last_words(stream: Stream, taken: Sequence[Taken], asks: int | None = None) -> list[bytes]:
-    """What a server that was killed owes its client: answers to what it had taken, and an end to what it had asked. Nobody
-    reads or writes the stream meanwhile."""
+    """Say what a killed server owes its client: answers to what it had taken, an end to what it had asked. Nobody reads
+    or writes the stream meanwhile."""
     owed = {id_key(each.id.encode()): each for each in taken}
     # What the client was asked, answered or not: its answers are not in the log, and nobody waits for one any more.
     asked: list[msgspec.Raw] = []

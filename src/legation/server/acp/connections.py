@@ -49,10 +49,8 @@ logger = logging.getLogger("legation.acp")
 
 
 class Waiting:
-    """Approvals of sessions that wait for somebody: clients that follow the session are told of each that a person should be asked.
-
-    What needs a person is asked at once. What a supervisor may decide is asked at once where none is there, and else when
-    it was escalated: a person is not bothered with what somebody else is about to decide."""
+    """Approvals of sessions that wait for a person, told to the clients that follow. What a supervisor may decide is
+    asked at once where none is there, and else when it was escalated."""
 
     def __init__(
         self,
@@ -99,8 +97,8 @@ class Waiting:
 
 
 class AcpConnections:
-    """`async with AcpConnections(...)`: at its end no agent of a connection is left. `work` is the folder in which agents
-    start; their sessions have folders of their own. What speaks ACP is loaded with the first client."""
+    """Connections of a server. At its end no agent of one is left. Agents start in the folder `work`; their sessions
+    have their own. What speaks ACP is loaded with the first client."""
 
     def __init__(
         self,
@@ -171,7 +169,7 @@ class AcpConnections:
         return nullcontext() if found is None else found.slot.using()
 
     async def stream(self, workspace: str, server_id: str, wait: float) -> tuple[Stream, int]:
-        """What a client is told, and the number from which on; waits for one that is about to be made."""
+        """Return what a client is told, and the number from which on; waits for one that is about to be made."""
         must_be_server_id(server_id)
         key = workspace, server_id
         found = await self._readable(key)
@@ -183,7 +181,7 @@ class AcpConnections:
         return found
 
     async def remove(self, workspace: str, server_id: str) -> None:
-        """At once for the caller; the agent's processes end meanwhile."""
+        """Remove it at once for the caller; the agent's processes end meanwhile."""
         must_be_server_id(server_id)
         key = workspace, server_id
         async with self._alone(key):
@@ -211,7 +209,7 @@ class AcpConnections:
 
     @asynccontextmanager
     async def _alone(self, key: Key) -> AsyncIterator[None]:
-        """One at a time for each id; what nobody waits for is not kept."""
+        """Let one at a time in for each id; what nobody waits for is not kept."""
         lock, users = self._opening.get(key, (asyncio.Lock(), 0))
         self._opening[key] = lock, users + 1
         try:
@@ -224,7 +222,7 @@ class AcpConnections:
 
     @contextmanager
     def _room(self, key: Key) -> Iterator[None]:
-        """Those that are being opened at this moment have their place too."""
+        """Claim a place; those that are being opened at this moment have theirs too."""
         taken = sum(workspace == key[0] for workspace, _ in (*self._known, *self._coming))
         if taken >= MOST_SERVERS:
             raise Conflict(
@@ -249,7 +247,7 @@ class AcpConnections:
         return await self._make(key, await self._settled(stream, kept), stream)
 
     async def _settled(self, stream: Stream, kept: Kept) -> Kept:
-        """One of a server that has ended: what that owed its client is said, once."""
+        """Say once what a server that has ended owed its client."""
         from legation.server.acp.connection import last_words
 
         if not kept.taken and kept.asks is None:

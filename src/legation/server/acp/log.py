@@ -73,7 +73,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is kept of a connection, to take it up after a restart. No secret is in it."""
+    """State of a connection, to take it up after a restart. No secret is in it."""
 
     acp: int = 1  # of this shape; what has no such member is another's
     agent: str
@@ -103,7 +103,7 @@ class ConnectionLog:
         self._closed = False
 
     def say(self, *lines: bytes) -> Receipt | None:
-        """None where nothing is said any more."""
+        """Append them; None where nothing is said any more."""
         return self.append([Draft(MESSAGE, line) for line in lines])
 
     def append(self, entries: Sequence[Draft]) -> Receipt | None:
@@ -123,8 +123,8 @@ class ConnectionLog:
 
 
 class SessionFollower:
-    """`noted` is called with what is no update, in its place among them; `over` when the session was closed or
-    deleted, and all of it was told."""
+    """Reader of a session for a client. `noted` is called with what is no update, in its place among them; `over` when
+    the session was closed or deleted, and all of it was told."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class SessionFollower:
         return setup
 
     def _keep_open(self, events: list[Event]) -> None:
-        """What was asked before this client came, and waits for an answer still."""
+        """Keep what was asked before this client came, and waits for an answer still."""
         for event in events:
             if event.type in _INQUIRIES:
                 payload = codec.decode(event)
@@ -190,7 +190,7 @@ class SessionFollower:
             self._task = asyncio.create_task(self._run(), name=f"legation-acp-{self.session_id}")
 
     async def reached(self, seq: int) -> None:
-        """Until every event up to that number was told. What cannot be read holds up no answer for ever."""
+        """Wait until every event up to that number was told, but not for ever: some cannot be read."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP):
                 while self.seq < seq and self._task is not None and not self._task.done():
@@ -329,8 +329,8 @@ class History:
 
 
 def facts_told(event: Event) -> list[Told]:
-    """As the updates that an agent would send of them. ACP's names only the mode that is chosen; those to choose from are
-    added to it."""
+    """Return them as the updates that an agent would send. ACP names only the mode that is chosen; those to choose from
+    are added."""
     facts = _members(event.payload)
     modes, options = facts.get("modes"), facts.get("configOptions")
     told: list[Told] = []

@@ -104,11 +104,8 @@ _decode_extension = msgspec.json.Decoder(_Extension).decode
 
 
 class Updates:
-    """Turns the updates of one session into lines: the bytes of the log, with our name of the session for the agent's.
-    A line is made of the event alone: whenever it is made, it is the same.
-
-    What stands around the updates is mostly the same from one to the next, and is looked at once. A name that an agent
-    says twice is told once: no client takes an update for another session's."""
+    """Lines of one session's updates: the bytes of the log, with our name of the session for the agent's. What stands
+    around them is mostly the same, and is looked at once; a name that an agent says twice is told once."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
@@ -151,7 +148,7 @@ class Updates:
 
 
 def _other_members(raw: bytes, span: Span) -> bytes:
-    """As bytes, each once, in the reading that counts in the log: of a name that is said twice the last."""
+    """Return each once, as bytes, in the reading that counts in the log: of a name that is said twice the last."""
     before, behind = span
     found = read_members(raw[:before] + b"null" + raw[len(raw) - behind :])
     if found.get("update") != b"null":  # the same bytes stand there twice
@@ -199,7 +196,7 @@ def rpc_error(error: Exception, ended: AgentExited | None = None, stderr: str = 
 
 
 def exit_of(error: Exception) -> AgentExited | None:
-    """As the error itself knows it: of an agent that ended before it had a session."""
+    """Return it as the error itself knows it: of an agent that ended before it had a session."""
     if not isinstance(error, AgentHasExited) or error.data is None or "exitCode" not in error.data:
         return None
     code, signal = error.data["exitCode"], error.data.get("signal")
@@ -211,7 +208,7 @@ def exit_of(error: Exception) -> AgentExited | None:
 
 
 def _with_stderr(error: RpcError, stderr: str) -> RpcError:
-    """What the agent answered, with what it wrote beside it. What it put into `data` itself stays."""
+    """Add what the agent wrote beside its answer. What it put into `data` itself stays."""
     lines, data = stderr.splitlines()[-STDERR_LINES:], error.data
     if not lines or not (data is msgspec.UNSET or data is None or isinstance(data, dict)):
         return error

@@ -69,7 +69,7 @@ Begin: TypeAlias = Callable[[SessionFollower], Awaitable[Setup]]
 
 
 class AcpMethods:
-    """Of one connection, whose agent runs in its slot."""
+    """Methods of one connection, whose agent runs in its slot."""
 
     def __init__(self, connection: AcpConnection, sessions: SessionService) -> None:
         self._connection = connection
@@ -163,7 +163,7 @@ class AcpMethods:
         return await self._opened(session, SessionFollower.skip)
 
     def _known(self, session_id: str) -> SessionRecord | None:
-        """One of this agent's; None where there never was one."""
+        """Find one of this agent's; None where there never was one."""
         must_be_session_id(session_id)
         if (record := self._sessions.records.find(self._workspace, session_id)) is None:
             if self._sessions.records.was_deleted(self._workspace, session_id):
@@ -212,7 +212,7 @@ class AcpMethods:
         return Reply({})
 
     async def _delete(self, params: bytes, by: Principal) -> Reply:
-        """Also of one that was ended for good, which no agent can have any more."""
+        """Delete it, also one that was ended for good, which no agent can have any more."""
         session_id = must_be_session_id(read(params, SessionRequest).session_id)
         with suppress(NotFound):  # twice is as once
             await self._sessions.delete(by, session_id, slot=self._slot)
@@ -273,8 +273,8 @@ class AcpMethods:
         self._connection.note(session_id, payload)
 
     def _is_new_exit(self, session_id: str) -> bool:
-        """Every session of a process has its exit in its log; a client hears of it once. Of one that was forgotten meanwhile
-        it is not known: told twice is better than not at all."""
+        """Tell whether the client has heard of that exit, which is in the log of every session of the process. Told
+        twice is better than not at all."""
         record = self._sessions.records.find(self._workspace, session_id)
         exited = record.session.exit if record is not None and record.session is not None else None
         if exited is not None and exited is self._told_exit:
@@ -283,7 +283,7 @@ class AcpMethods:
         return True
 
     async def how_it_ended(self, error: Exception, params: bytes) -> AgentExited | None:
-        """Of the agent's process, where its end is why a request failed."""
+        """Return the end of the agent's process, where that is why a request failed."""
         if not isinstance(error, AgentHasExited | TransportClosed):
             return None
         with suppress(LegationError):
@@ -296,8 +296,8 @@ class AcpMethods:
 
 
 def page_of(records: Iterable[SessionRecord], given: ListSessionsRequest) -> ListSessionsResponse:
-    """Of those that can be loaded, by when they were last used, then by id. The last of a page is the cursor of the next: what
-    is used meanwhile moves to the front, and nothing else moves."""
+    """List those that can be loaded, by when they were last used, then by id. What is used between two pages moves to
+    the front, and nothing else moves."""
     found = {
         (record.last_used, record.id): record
         for record in records
@@ -343,7 +343,7 @@ class Initialize(Shape):
 
 
 class NewRequest(Shape):
-    """Where a session works; given with new, load and resume."""
+    """Place of a session; given with new, load and resume."""
 
     cwd: str
     mcp_servers: tuple[McpServer, ...] | None = None
@@ -373,7 +373,7 @@ def read(params: bytes, shape: type[T]) -> T:
 
 
 def read_any(params: bytes) -> object:
-    """Of a method that we do not know."""
+    """Read those of a method that we do not know."""
     try:
         return jsontext.read(params or b"{}")
     except jsontext.READ_ERRORS:
@@ -412,7 +412,7 @@ KEPT: Final = 256  # of sessions that are over: as many as requests at once
 
 
 class Exits:
-    """By session. Of those that are over the last are kept: a request may have failed just before."""
+    """Ends of agents by session. Of sessions that are over the last are kept: a request may have failed just before."""
 
     def __init__(self) -> None:
         self._words: dict[str, asyncio.Future[AgentExited]] = {}
@@ -430,7 +430,7 @@ class Exits:
         self._past.pop(session_id, None)
 
     def over(self, session_id: str) -> None:
-        """It has no log any more that would tell."""
+        """Keep the end of one that has no log any more that would tell."""
         word = self._words.pop(session_id, None)
         if word is not None and word.done():
             self._past[session_id] = word.result()

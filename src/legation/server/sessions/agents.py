@@ -54,8 +54,7 @@ logger = logging.getLogger("legation.sessions")
 
 
 class AgentSlot:
-    """A place for one process of an agent: a session's own, or one that the sessions of a connection share. It is started when it
-    is needed, and again when it has ended."""
+    """Place for one process of an agent: a session's own, or one that the sessions of a connection share."""
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class AgentSlot:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """It is not idle meanwhile."""
+        """Keep it from being idle meanwhile."""
         self._users += 1
         try:
             yield
@@ -113,7 +112,7 @@ class AgentSlot:
         self._quiet_since = self._agents.clock.monotonic()
 
     async def start(self) -> AgentUpdated:
-        """Its process, running."""
+        """Return its process, running: started if there is none, or none that is ready."""
         async with self._starting:
             host = await self._agents.hosts.host(self.workspace)
             found = await self._ready(host)
@@ -174,7 +173,7 @@ class AgentSlot:
             await host.tell_agent(self.agent_id, method, params)
 
     async def stderr(self) -> str:
-        """What the agent has written there; nothing where none runs."""
+        """Return what the agent has written there; nothing where none runs."""
         if self.agent_id is None:
             return ""
         return (await self._agents.hosts.host(self.workspace)).stderr_tail(self.agent_id)
@@ -186,13 +185,13 @@ class AgentSlot:
             (await self._agents.hosts.host(self.workspace)).retire_agent(self.agent_id)
 
     def has_other(self, record: SessionRecord, host: AcpHost) -> bool:
-        """Whether a session of it is left, or is about to be there, beside that one."""
+        """Tell whether a session of it is left, or is about to be there, beside that one."""
         return self._joining > 0 or any(
             each is not record for each, _ in self._agents.sessions_in(self, host)
         )
 
     async def leave(self) -> None:
-        """For good: its process group is ended; what sessions it had stay."""
+        """Stop it for good; what sessions it had stay."""
         self._left = True
         await self.stop()
 
@@ -223,7 +222,7 @@ def _may_rest(record: SessionRecord, session: Session) -> bool:
 
 
 class SessionAgents:
-    """From `start` to `close` idle agents are stopped; how others end is noted."""
+    """Agents of sessions. From `start` to `close` idle ones are stopped; how others end is noted."""
 
     def __init__(
         self,
@@ -253,7 +252,7 @@ class SessionAgents:
 
     @contextmanager
     def room(self, slot: AgentSlot) -> Iterator[None]:
-        """For one process more; those that start at this moment have theirs too."""
+        """Claim room for one process more; those that start at this moment have theirs too."""
         slots = (*self._coming.elements(), *self._running.values())
         running = sum(each.workspace == slot.workspace and not each.shared for each in slots)
         if not slot.shared and running >= MOST_RUNNING:
@@ -269,15 +268,15 @@ class SessionAgents:
             self._coming += Counter()  # what there is none of is not kept
 
     def ended(self, workspace: str, agent_id: str) -> None:
-        """That process; its slot may have another by now."""
+        """Forget that process; its slot may have another by now."""
         self._running.pop((workspace, agent_id), None)
 
     def _runs(self, slot: AgentSlot | None) -> bool:
-        """It has a process, or is about to have the next: one that did not obey is followed by another."""
+        """Tell whether it has a process, or is about to have the next: one that did not obey is followed by another."""
         return slot is not None and (slot.workspace, slot.agent_id or "") in self._running
 
     def watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
-        """Until that agent has ended."""
+        """Watch that agent until it has ended."""
         self._running[slot.workspace, agent_id] = slot
         self._tasks.start(self._watch(slot, host, agent_id))
 
@@ -292,7 +291,7 @@ class SessionAgents:
                 logger.warning("cannot note how the agent of session %s ended: %s", record.id, error.message)
 
     async def _note_exit(self, record: SessionRecord, session: Session) -> None:
-        """Without an agent there is nothing to keep in memory."""
+        """Note how it ended. Without an agent there is nothing to keep in memory."""
         if session.status != "disconnected":
             return
         if (found := _exit_of(session)) is not None:
@@ -300,7 +299,7 @@ class SessionAgents:
         self.forget_soon(record)
 
     def forget_soon(self, record: SessionRecord, *, shared_too: bool = False) -> None:
-        """When nobody is at it any more, and if it has ended by then, or has no agent: there is nothing to keep in memory."""
+        """Let go of it when nobody is at it any more, if it has ended by then, or has no agent."""
         self._tasks.start(self._forget(record, shared_too=shared_too))
 
     async def _forget(self, record: SessionRecord, *, shared_too: bool) -> None:
@@ -311,7 +310,7 @@ class SessionAgents:
                     await self.release(record, shared_too=shared_too)
 
     def sessions_in(self, slot: AgentSlot, host: AcpHost) -> list[tuple[SessionRecord, Session]]:
-        """Those that its process has."""
+        """Return those that its process has."""
         held = self._held(slot.workspace, host, slot.agent_id) if slot.agent_id else []
         return [(record, session) for record, session in held if session.status == "active"]
 
@@ -321,7 +320,7 @@ class SessionAgents:
         return [(record, record.session) for record in records if record.session is not None]
 
     async def _stop_idle(self) -> None:
-        """For as long as it is not cancelled."""
+        """Stop idle agents, for as long as it is not cancelled."""
         while True:
             await self.clock.sleep(min(LOOK_EVERY, self._rest_after or LOOK_EVERY))
             for slot in dict.fromkeys(self._running.values()):
@@ -331,8 +330,8 @@ class SessionAgents:
                     logger.warning("cannot stop an agent that is idle, %s: %s", slot.agent, error.message)
 
     def liveness(self, workspace: str, agent: str) -> Liveness:
-        """Of the processes of an agent. A server that several sessions share is one process; between its turns an agent may
-        have none."""
+        """Describe the processes of an agent. One that sessions share counts once; between its turns an agent may have
+        none."""
         records = [record for record in self._records.of(workspace) if record.details.agent == agent]
         active = [record for record in records if record.status == "active"]
         processes = set(_processes(active))
@@ -364,8 +363,8 @@ class SessionAgents:
         version: str | None = None,
         forks: str | None = None,
     ) -> SessionRecord:
-        """There is a session with an agent that is set as the details say, or none at all. `forks` is what the agent
-        calls the one that it begins with."""
+        """Create a session with an agent that is set as the details say, or none at all. `forks` is what the agent calls
+        the one that it begins with."""
         from legation.host.modes import current_mode
         from legation.server.sessions.options import Wanted, choose
 
@@ -421,7 +420,7 @@ class SessionAgents:
             await slot.stop()
 
     async def import_session(self, slot: AgentSlot, session_id: str, place: SessionPlace) -> SessionRecord:
-        """One that only the agent knows. Whoever gives that up may find that it is there, all of it."""
+        """Take over one that only the agent knows. Whoever gives that up may find that it is there, all of it."""
         host = await self.hosts.host(slot.workspace)
         agent_id = (await slot.start()).agent_id
 
@@ -442,8 +441,8 @@ class SessionAgents:
         place: SessionPlace | None = None,
         reopens: bool = False,
     ) -> Session:
-        """The host's session, with an agent that has it: the one that does, or else that of the slot, which is one of its own
-        where none is given. `reopens`: also one that a client of ACP has closed."""
+        """Return the host's session with an agent that has it: the one that does, else that of the slot, or one of its
+        own. `reopens`: also one that a client of ACP has closed."""
         async with record.lock:
             host = await self.hosts.host(record.workspace)
             session = await self._settled(host, record, reopens=reopens)
@@ -475,8 +474,7 @@ class SessionAgents:
             return session
 
     async def _use(self, record: SessionRecord, session: Session) -> None:
-        """Of one that has its agent: that is not idle from now on. One that the host has replaced since it did not obey is set
-        as the session was."""
+        """Keep its agent from being idle. One that the host has replaced is set as the session was."""
         from legation.server.sessions.options import set_again
 
         if record.slot is not None:
@@ -486,7 +484,7 @@ class SessionAgents:
             await set_again(session, record.details)
 
     async def _settled(self, host: AcpHost, record: SessionRecord, *, reopens: bool) -> Session:
-        """As it is when nobody is leaving it, or taking it up."""
+        """Return it when nobody is leaving it, or taking it up."""
         must_be_open(record, reopens=reopens)
         record.session = session = await host.until_settled(record.id)
         must_be_open(record, reopens=reopens)
@@ -518,7 +516,7 @@ class SessionAgents:
             await self._records.save(record, replace(record.details, exit=None))
 
     async def seal(self, record: SessionRecord, servers: tuple[McpServer, ...]) -> None:
-        """In place of those that it had."""
+        """Seal them in place of those that it had."""
         former = record.details.sealed
         await self._secrets.note(record.workspace, former)
         async with self._secrets.sealed(
@@ -529,14 +527,14 @@ class SessionAgents:
         await self._secrets.destroy(record.workspace, former)
 
     async def _give_up(self, record: SessionRecord, slot: AgentSlot) -> None:
-        """Nobody has it: what an end left to us is done, and what runs for it alone is stopped."""
+        """Do what an end left to us, and stop what runs for it alone: nobody has it."""
         if not slot.shared:
             await slot.stop()
         if record.status != "active":
             await self.release(record)
 
     async def release(self, record: SessionRecord, *, shared_too: bool = False) -> None:
-        """Of one that has ended, or has no agent any more: nothing of it runs, or is kept in memory. Its lock is held.
+        """Let go of one that has ended, or has no agent, with its lock held: nothing of it runs, or is kept in memory.
         `shared_too`: also an agent that it shared, if no other session is left there."""
         host = await self.hosts.host(record.workspace)
         slot, session, record.slot = record.slot, record.session, None
@@ -552,7 +550,7 @@ class SessionAgents:
 
 
 async def start(host: AcpHost, launch: Launch, *, terminals: bool = False) -> AgentUpdated:
-    """With its key: there is one that is ready for sessions, or none."""
+    """Start it with its key: there is one that is ready for sessions, or none."""
     try:
         started = await host.spawn_agent(launch.definition, terminals=terminals)
     except BaseException:

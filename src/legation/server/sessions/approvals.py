@@ -60,8 +60,8 @@ class SessionApprovals:
     async def reply(
         self, by: Principal, record: SessionRecord, permission_id: str, word: PermissionReplyWord
     ) -> None:
-        """The first answer stands. `always` is this one, and a grant for the same tool in this session, also for what waits
-        there; it takes a person."""
+        """Answer it; the first answer stands. `always` is this one, and a grant for the same tool in this session, also
+        for what waits there; it takes a person."""
         if word == "always":
             must_be_person(by, "give")
         approval = await self._approval(record, permission_id)
@@ -109,7 +109,7 @@ class SessionApprovals:
     # Permission modes.
 
     async def give_mode(self, by: Principal, record: SessionRecord, mode: PermissionMode) -> None:
-        """Nothing where the mode takes no grant."""
+        """Give the grant that the mode takes, if it takes one."""
         if mode not in GRANTED:
             return
         now = self._clock.now_ms()
@@ -139,13 +139,13 @@ class SessionApprovals:
             await self._records.save(record, replace(record.details, grant=None))
 
     async def sessions_with_grants(self, workspaces: Sequence[str]) -> set[tuple[str, str]]:
-        """Those with grants of their own that count, by workspace and id."""
+        """Find those with grants of their own that count, by workspace and id."""
         now = self._clock.now_ms()
         found = {each: await self._database.read(live, each, now) for each in workspaces}
         return {(each, grant.session_id) for each in found for grant in found[each] if grant.session_id}
 
     async def end(self, by: Principal, record: SessionRecord) -> None:
-        """What waits in its name is over, and every grant of it, also those that were given call by call."""
+        """End what waits in its name, and every grant of it, also those that were given call by call."""
         await self._inbox.supersede_session(record.workspace, record.id)
         await self._database.transact(self._grants.end_session, by, record.id, self._clock.now_ms())
 
@@ -156,12 +156,12 @@ def must_be_allowed(principal: Principal, mode: str) -> None:
 
 
 def until_granted(mode: PermissionMode) -> PermissionMode:
-    """What a session has of a mode as long as nobody has given its grant."""
+    """Return the mode that it has as long as nobody has given the grant."""
     return "default" if mode in GRANTED else mode
 
 
 def half_given(details: Details) -> bool:
-    """Whoever gave the grant was cut off: nobody was told that the mode is in force."""
+    """Tell whether whoever gave the grant was cut off: nobody was told that the mode is in force."""
     return details.grant is not None and details.permission_mode not in GRANTED
 
 

@@ -38,7 +38,7 @@ Key: TypeAlias = tuple[str, str]  # a session and a terminal of its
 
 
 async def ask(client: SessionClient, method: str, request: Shape, shape: type[T], limit: float | None) -> T:
-    """What it answers, an error as the agent is to see it."""
+    """Return what it answers, an error as the agent is to see it."""
     try:
         async with asyncio.timeout(limit):
             answered = await client.calls.ask(method, request)
@@ -78,9 +78,8 @@ class ClientFiles:
 
 @dataclass(slots=True)
 class ClientExtensions:
-    """Requests of agents that no protocol names, put to every client that follows. INV-H2  The first answer counts, and
-    whoever was slower is told that nothing is asked any more; that a client does not know the method is no answer, unless
-    none does."""
+    """Requests of agents that no protocol names, put to every client that follows. INV-H2 The first answer counts, and
+    the slower are told so; that a client does not know the method is no answer, unless none does."""
 
     clients: SessionClients
     workspace: str
@@ -148,7 +147,7 @@ class ClientTerminals:
         return await self._ask(ClientMethod.TERMINAL_OUTPUT, key, TerminalOutputResponse)
 
     async def wait_for_exit(self, session_id: str, terminal_id: str) -> TerminalExitStatus:
-        """As long as the command takes."""
+        """Wait as long as the command takes."""
         key = session_id, terminal_id
         return await self._ask(ClientMethod.TERMINAL_WAIT_FOR_EXIT, key, TerminalExitStatus, None)
 

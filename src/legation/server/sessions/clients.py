@@ -20,7 +20,7 @@ class Answered:
     by: Principal
 
     def value(self) -> object:
-        """Of the result; None where there is none to be read."""
+        """Read the result; None where there is none to be read."""
         try:
             return jsontext.read(self.result) if self.result else None
         except jsontext.READ_ERRORS:
@@ -31,7 +31,7 @@ class Calls(Protocol):
     """Requests to a client."""
 
     async def ask(self, method: str, params: object) -> Answered:
-        """Until it is answered; whoever gives up withdraws it."""
+        """Wait until it is answered; whoever gives up withdraws it."""
 
     def tell(self, method: str, params: object) -> None:
         """Ask, and not wait for the answer."""
@@ -44,13 +44,13 @@ class SessionClient(Protocol):
     def calls(self) -> Calls: ...
     @property
     def client(self) -> Mapping[str, object]:
-        """What the client said that it can."""
+        """Capabilities that the client named."""
 
     def wanted(self, permission_id: str) -> None: ...
 
 
 class SessionClients:
-    """Of a server. Empty until the first client comes."""
+    """Clients of a server by session. Empty until the first one comes."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], list[SessionClient]] = {}
@@ -73,13 +73,13 @@ class SessionClients:
         return list(self._of.get((workspace, session_id), ()))
 
     def offering(self, workspace: str, session_id: str, *capability: str) -> SessionClient | None:
-        """One that follows the session and has this, such as `fs`, `readTextFile`."""
+        """Find one that follows the session and has this, such as `fs`, `readTextFile`."""
         following = self._of.get((workspace, session_id), ())
         return next((each for each in following if offers(each.client, *capability)), None)
 
 
 def offers(client: Mapping[str, object], *path: str) -> bool:
-    """Whether a client said that it has this; `{}` says so, null and false do not."""
+    """Tell whether a client said that it has this; `{}` says so, null and false do not."""
     found: object = client
     for name in path:
         if not isinstance(found, Mapping):

@@ -87,7 +87,7 @@ class WorkspaceHosts:
 
     @cached_property
     def launcher(self) -> AgentLauncher:
-        """How agents are found, installed and started. Nothing of agents is loaded before somebody asks for one."""
+        """Launcher of agents. Nothing of agents is loaded before somebody asks for one."""
         from legation.host.launch import AgentLauncher
 
         settings = self._settings
@@ -100,7 +100,7 @@ class WorkspaceHosts:
         )
 
     async def host(self, workspace: str | None = None) -> AcpHost:
-        """Of the first workspace, unless another is named."""
+        """Open that of the workspace, the first unless another is named."""
         name = workspace or self.first
         async with self._opening:
             if self._closed:
@@ -171,7 +171,7 @@ class WorkspaceHosts:
 
 
 def _end_leftovers(children: Path) -> None:
-    """Of a server, or an exec, on the same folder that was killed. Blocks."""
+    """End what a server, or an exec, on the same folder left when it was killed. Blocks."""
     if not children.is_dir() or not any(children.iterdir()):
         return
     from legation.proc import reap

@@ -84,7 +84,7 @@ class MessageQueue:
                 self._work_on(record)
 
     async def close(self) -> None:
-        """What waits goes on waiting; a turn that runs is cancelled."""
+        """Cancel the turns that run; what waits goes on waiting."""
         self._closed = True
         working = [record.working for record in self._records if record.working is not None]
         for task in working:
@@ -92,8 +92,8 @@ class MessageQueue:
         await asyncio.gather(*working, return_exceptions=True)
 
     async def send(self, record: SessionRecord, message: Message) -> asyncio.Future[int]:
-        """Returns when it is accepted, on the disk. What it returns resolves when its turn begins, to the last number that
-        the log has by then: also where it is next, for what is there now may still end, or a client of ACP come before."""
+        """Accept it: it is on the disk when this returns. What it returns resolves when its turn begins, to the last
+        number that the log has by then: what is there now may still end, or a client of ACP come before."""
         must_be_open(record)
         _must_be_new(record, message)
         queue = (*record.details.queue, message)
@@ -117,7 +117,7 @@ class MessageQueue:
         return begins
 
     async def steer(self, record: SessionRecord, message: Message) -> None:
-        """To the turn that runs, at once."""
+        """Say it to the turn that runs, at once."""
         must_be_open(record)
         if record.session is None or not record.session.busy:
             raise Conflict(f"cannot steer session {record.id}: no turn runs; send it as a message")
@@ -132,13 +132,13 @@ class MessageQueue:
             record.cancelling = True
 
     async def stop(self, record: SessionRecord) -> None:
-        """Nothing more of it is begun."""
+        """Begin nothing more of it."""
         if record.working is not None:
             record.working.cancel()
             await asyncio.wait({record.working})
 
     def drop(self, record: SessionRecord) -> None:
-        """What it was told is not played any more; saved with the next that is."""
+        """Drop what it was told and has not played; saved with the next that is."""
         for message in _unplayed(record.details):
             self._begins.pop(_key(record, message), None)
         record.details = replace(record.details, queue=(), begun=None)
@@ -203,7 +203,7 @@ class MessageQueue:
             record.cancelling = record.played = False  # not before: whoever cancels until then means this one
 
     async def _turn(self, record: SessionRecord, message: Message) -> bool:
-        """False: another has the word, and it must wait."""
+        """Play it; False: another has the word, and it must wait."""
         from legation.agents.rpc import AgentRefused
         from legation.host.modes import current_mode
         from legation.server.sessions.options import left_in
@@ -240,7 +240,7 @@ class MessageQueue:
         return True
 
     async def _told_before(self, record: SessionRecord) -> tuple[ContentBlock, ...]:
-        """What was said in the session that this one continues, as its first message has it before its own words."""
+        """Return what was said in the session that this one continues, to stand before its first message."""
         from legation.host.resume import transcript_of
 
         stream = await self._log.find(record.details.continues or "", record.workspace)
@@ -300,7 +300,7 @@ class MessageQueue:
 
 
 def cut_words(how: Literal["stopped", "restarted"]) -> tuple[str, str]:
-    """Of a turn, and of what its agent asked. A server without sessions loads no host for that."""
+    """Return the words for a turn, and for what its agent asked. A server without sessions loads no host for that."""
     return (
         f"cannot finish the turn: the server was {how} while it ran; see what was done, then send the next message",
         f"the server was {how} while it waited for an answer",
@@ -337,7 +337,7 @@ def _key(record: SessionRecord, message: Message) -> tuple[str, str, str]:
 
 
 def _must_be_new(record: SessionRecord, message: Message) -> None:
-    """Whoever was cut off and sends it again does not have it played twice."""
+    """Keep whoever was cut off, and sends it again, from having it played twice."""
     if message.id and any(each.id == message.id for each in _unplayed(record.details)):
         raise Conflict(
             f"cannot take message {message.id}: there is one of that id, which waits or is played; give another id"
@@ -345,21 +345,21 @@ def _must_be_new(record: SessionRecord, message: Message) -> None:
 
 
 def _unplayed(details: Details) -> tuple[Message, ...]:
-    """Those that wait, and the one whose turn is not over."""
+    """Return those that wait, and the one whose turn is not over."""
     begun = (details.begun.message,) if details.begun else ()
     return (*begun, *details.queue)
 
 
 def _put_back(details: Details, message: Message) -> Details:
-    """Before those that wait."""
+    """Put it before those that wait."""
     return replace(details, queue=(message, *details.queue), begun=None)
 
 
 def links_to(
     attachments: Sequence[Attachment], folders: Sequence[Path], forbidden: ForbiddenPlaces
 ) -> tuple[ResourceLink, ...]:
-    """Attachments are files in the session's folders, told to the agent as links. Blocks for as long as the disk does: call
-    it off the loop. A relative path begins in the first folder."""
+    """Make links of attachments, which are files in the session's folders; a relative path begins in the first. Blocks
+    for as long as the disk does."""
     forbidden = forbidden.of_session(folders)
     if len(attachments) > MOST_ATTACHED:
         raise InvalidParams(f"cannot attach more than {MOST_ATTACHED} files; leave some out")

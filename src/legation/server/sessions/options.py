@@ -42,7 +42,7 @@ logger = logging.getLogger("legation.sessions")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """None: as it is. `first_mode` is what the agent was in when it began: its way to build."""
+    """Choices of a client; None: as it is. `first_mode` is what the agent was in when it began: its way to build."""
 
     mode: str | None = None
     model: str | None = None
@@ -54,7 +54,7 @@ class Wanted:
         return cls(details.mode, details.model, details.variant, details.first_mode)
 
     def mode_alone(self) -> Wanted:
-        """One that builds is left as the agent has it."""
+        """Leave one that builds as the agent has it."""
         return Wanted(mode=None if self.mode == BUILD else self.mode, first_mode=self.first_mode)
 
 
@@ -69,8 +69,8 @@ async def set_again(session: Session, details: Details) -> None:
 
 
 async def choose(session: Setting, wanted: Wanted) -> None:
-    """The model first: which variants there are may depend on it. What is surely not offered is refused before
-    anything is set."""
+    """Set them, the model first: which variants there are may depend on it. What is surely not offered is refused
+    before."""
     if wanted.mode is not None:
         _mode_of(session.offers, wanted.mode, wanted.first_mode)
     if wanted.variant is not None and wanted.model is None:
@@ -113,8 +113,8 @@ def _mode_of(offers: Offers, name: str, first: str | None) -> str:
 
 
 def left_in(details: Details, offers: Offers) -> Details:
-    """With the mode that the agent has gone to by itself: whoever let it leave its plan does not find it planning again
-    when it is started anew. Not with one in which it does not ask (INV-C1)."""
+    """Note the mode that the agent has gone to by itself, unless it does not ask in it (INV-C1): one that was let out of
+    its plan is not found planning again when it is started anew."""
     current, offered = current_mode(offers), offered_modes(offers)
     if current is None or not asks(current):
         return details
@@ -127,8 +127,7 @@ def left_in(details: Details, offers: Offers) -> Details:
 
 
 def chosen_in(details: Details, offers: Offers, option_id: str) -> Details:
-    """With what a client of ACP has chosen, as far as it is the model or the variant: it is chosen again of an agent that is
-    started anew."""
+    """Note the model or variant that a client of ACP has chosen: it is chosen again of an agent that is started anew."""
     for what in _CATEGORIES:
         option = _option_of(offers, what)
         if option is not None and option.id == option_id:
@@ -146,7 +145,7 @@ def _mode(name: str, offered: list[tuple[str, str]], first: str) -> str | None:
 
 
 def _mode_names(offered: list[tuple[str, str]], first: str) -> list[str]:
-    """Those that can be chosen, as `GET /v1/agents/{agent}/modes` lists them."""
+    """Return those that can be chosen, as `GET /v1/agents/{agent}/modes` lists them."""
     plan = [PLAN] if _mode(PLAN, offered, first) else []
     return [BUILD, *plan, *(each for each, _ in offered if asks(each) and each not in (BUILD, PLAN))]
 

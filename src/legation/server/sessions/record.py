@@ -47,7 +47,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Message(Kept):
-    """One that was accepted. Those of releases that gave them no id have none."""
+    """Message that was accepted. Those of releases that gave them no id have none."""
 
     text: str
     links: tuple[ResourceLink, ...] = ()
@@ -66,7 +66,7 @@ class Begun(Kept):
 
 
 class Exit(Kept):
-    """How the agent's process ended, where it was not we who ended it."""
+    """End of the agent's process, where it was not we who ended it."""
 
     reason: str
     code: int | None = None
@@ -93,15 +93,15 @@ class Cut(Kept):
 
 
 class Sealed(Kept):
-    """Where in the vault the MCP servers are."""
+    """Place of the MCP servers in the vault."""
 
     owner: str
     bundle: str
 
 
 class Deletion(Kept):
-    """Who deleted it, and when. It is gone for everybody once this is on the disk; what is left of it is removed then, or
-    at the next start of a server that was killed."""
+    """Mark of who deleted it, and when: from then on it is gone for everybody. What is left is removed then, or at the
+    next start."""
 
     kind: str
     by: str
@@ -149,13 +149,13 @@ class Details(Kept):
 
 
 def foreign(agent: str, now: int) -> Details:
-    """Of a session that a client of ACP opens."""
+    """Return the details of a session that a client of ACP opens."""
     given = Metadata(agent, "build", None, "default", None)
     return Details(agent=agent, given=given, created_at=now, updated_at=now)
 
 
 def read_details(given: Mapping[str, object] | None) -> Details | None:
-    """None for a session that was not made here."""
+    """Return None for a session that was not made here."""
     try:
         return None if given is None else msgspec.convert(given, Details)
     except msgspec.ValidationError:
@@ -185,8 +185,7 @@ def must_be_session_id(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class SessionRecord:
-    """`session` is the host's, for as long as there is something to keep in memory; the `stored` ones are of when there was
-    none."""
+    """Session as the server knows it. `session` is the host's, while there is something to keep in memory."""
 
     workspace: str
     id: str
@@ -244,7 +243,7 @@ class SessionRecord:
 
     @property
     def last_used(self) -> int:
-        """In ms: by us, or as its agent says; 0 where neither knows."""
+        """Time in ms: by us, or as its agent says; 0 where neither knows."""
         return max(self.details.updated_at, _ms(self.meta.updated_at))
 
     @property
@@ -254,7 +253,7 @@ class SessionRecord:
         return self.working is not None or next(held, None) is not None
 
     def let_go(self, *, closed: bool = False) -> None:
-        """Of the host's session: what is to be known without it is kept."""
+        """Let go of the host's session: what is to be known without it is kept."""
         self.stored_meta, self.stored_head, self.stored_closed = self.meta, self.head, closed
         self.session = self.prepared = None  # but the lock stays: others may wait for it
 
@@ -309,7 +308,7 @@ def was_deleted(session_id: str) -> NotFound:
 
 
 def must_be_open(record: SessionRecord, *, reopens: bool = False) -> None:
-    """With `reopens` one will do that a client of ACP has closed: loading opens it again."""
+    """Refuse one that has ended. With `reopens` one will do that a client of ACP has closed: loading opens it again."""
     if record.status == "deleted":
         raise was_deleted(record.id)
     if record.ended and not (reopens and record.meta.reopens):
@@ -321,7 +320,7 @@ def must_be_open(record: SessionRecord, *, reopens: bool = False) -> None:
 
 
 def must_be_idle(record: SessionRecord) -> None:
-    """To be deleted: nobody's turn is cut off by that."""
+    """Refuse to delete one in a turn: nobody's is cut off by that."""
     running = record.session is not None and record.session.busy
     to_come = record.working is not None and (not record.played or record.details.queue)
     if running or to_come:
@@ -348,7 +347,7 @@ class SessionRecords:
         self._order: dict[str, list[ListPlace]] = {}  # of the known ones of each workspace, sorted
 
     async def load(self, workspaces: Iterable[str]) -> None:
-        """Those of earlier servers on the same folder."""
+        """Load those of earlier servers on the same folder."""
         for workspace in workspaces:
             self._deleted.update((workspace, name) for name in await self._log.deleted(workspace))
             for info in await self._log.streams(workspace):
@@ -367,7 +366,7 @@ class SessionRecords:
         return iter(list(self._known.values()))
 
     def known(self, workspace: str, session_id: str) -> SessionRecord | None:
-        """Also one that is being deleted."""
+        """Find it, also one that is being deleted."""
         return self._known.get((workspace, session_id))
 
     def find(self, workspace: str, session_id: str) -> SessionRecord | None:
@@ -389,7 +388,7 @@ class SessionRecords:
         return (workspace, session_id) in self._deleted if record is None else record.status == "deleted"
 
     def folders_of(self, session_id: str, workspace: str) -> list[Path] | None:
-        """Those that it works in; None where there is no such session."""
+        """Return those that it works in; None where there is no such session."""
         if self.was_deleted(workspace, session_id):
             raise was_deleted(session_id)
         record = self.find(workspace, session_id)
@@ -402,8 +401,8 @@ class SessionRecords:
     def page(
         self, workspace: str, limit: int | None, cursor: str | None
     ) -> tuple[list[SessionRecord], str | None]:
-        """The newest first: as many, and the cursor of the page behind them, if there is one. Nothing that is there all
-        the time is left out, or on two pages: a session has its place from its beginning."""
+        """Return as many, the newest first, and the cursor of the page behind them, if there is one. A session has its
+        place from its beginning: none is left out, or on two pages."""
         began, _, session_id = cursor.partition(".") if cursor else ("", "", "")  # as `CURSOR` has it
         rest = self._behind(workspace, (-int(began), session_id) if cursor else None)
         found = list(islice(rest, limit))
@@ -425,7 +424,7 @@ class SessionRecords:
         insort(self._order.setdefault(record.workspace, []), _place(record))
 
     def bury(self, record: SessionRecord) -> None:
-        """Its record is gone, and its name stays taken."""
+        """Remove its record; its name stays taken."""
         if self._known.pop((record.workspace, record.id), None) is not None:
             self._order[record.workspace].remove(_place(record))
         self._deleted.add((record.workspace, record.id))

@@ -25,7 +25,7 @@ from legation.wire.acp.methods import McpServer
 
 
 class Owner(NamedTuple):
-    """Of secrets in the vault."""
+    """Owner of secrets in the vault."""
 
     workspace: str
     name: str
@@ -73,7 +73,7 @@ class SealedServers:
             await self._destroy(Owner(workspace, sealed.owner))
 
     async def recover(self, on_record: Collection[str]) -> None:
-        """After a start: `on_record` are the owners that sessions name."""
+        """Destroy what a killed server left: `on_record` are the owners that sessions name."""
         for owner in await asyncio.to_thread(self.left):
             if owner.name in on_record:
                 await asyncio.to_thread(self._forget, owner)
@@ -95,7 +95,7 @@ class SealedServers:
         return found
 
     def _note(self, owner: Owner) -> None:
-        """Before anything is sealed for it."""
+        """Note it, before anything is sealed for it."""
         try:
             make_folder(self._folder)
             (self._folder / owner.name).write_text(owner.workspace)
@@ -105,6 +105,6 @@ class SealedServers:
             ) from error
 
     def _forget(self, owner: Owner) -> None:
-        """Its session is on record, or there is nothing left of it."""
+        """Forget it: its session is on record, or there is nothing left of it."""
         with suppress(OSError):
             (self._folder / owner.name).unlink()

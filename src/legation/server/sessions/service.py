@@ -111,11 +111,11 @@ class SessionService:
         return self
 
     async def load(self) -> None:
-        """What the log has of sessions and this server does not know yet."""
+        """Load what the log has of sessions and this server does not know yet."""
         await self.records.load(await self._database.read(_workspaces))
 
     async def _recover_ended(self) -> None:
-        """Of a server that was killed while it made a session, or ended one."""
+        """End what a killed server was making, or ending."""
         named = {record.details.sealed.owner for record in self.records if record.details.sealed}
         await self._secrets.recover(named)
         granted = await self.approvals.sessions_with_grants(await self._database.read(_workspaces))
@@ -149,8 +149,8 @@ class SessionService:
         slot: AgentSlot | None = None,
         place: SessionPlace | None = None,
     ) -> SessionRecord:
-        """Its folder, its skills, its MCP servers, its agent: there is all of it, or nothing. Installs the agent if it is
-        locked and missing, which may take minutes. A client of ACP has a `slot` where the agent runs, and says the `place`."""
+        """Make all of it, or nothing: folder, skills, MCP servers, agent. Installs an agent that is locked and missing,
+        which may take minutes. A client of ACP has a `slot` where the agent runs, and says the `place`."""
         must_be_allowed(by, new.permission_mode or "default")
         must_be_session_id(session_id)
         if new.fork is not None and new.continues is not None:
@@ -248,7 +248,7 @@ class SessionService:
     async def _folder(
         self, workspace: str, session_id: str, directory: str | None, former: SessionRecord | None
     ) -> tuple[Path, Path | None]:
-        """Where it works, and that again if it was made for it now."""
+        """Return where it works, and that again if it was made for it now."""
         if directory is not None:
             return await self.folder_of(directory), None
         if former is not None:
@@ -266,7 +266,7 @@ class SessionService:
         return own, own
 
     async def import_session(self, slot: AgentSlot, session_id: str, place: SessionPlace) -> SessionRecord:
-        """One that only the agent knows."""
+        """Take over one that only the agent knows."""
         with self.records.claim(slot.workspace, session_id), slot.joining():
             record = await self.agents.import_session(slot, session_id, place)
         await self.records.save(record, record.details)
@@ -282,7 +282,7 @@ class SessionService:
         return await self.messages.send(record, await self._read(record, message, message_id))
 
     async def steer(self, record: SessionRecord, message: Words) -> None:
-        """To the turn that runs, where its agent takes something in meanwhile."""
+        """Say it to the turn that runs, where its agent takes something in meanwhile."""
         await self.messages.steer(record, await self._read(record, message))
 
     async def _read(self, record: SessionRecord, message: Words, message_id: str = "") -> Message:
@@ -298,7 +298,7 @@ class SessionService:
     # Changed.
 
     async def change(self, by: Principal, record: SessionRecord, change: SessionChange) -> SessionInfo:
-        """In mid-session; only what is given changes, and only if all of it can."""
+        """Change it in mid-session; only what is given changes, and only if all of it can."""
         mode = change.permission_mode
         if mode is not None:
             must_be_allowed(by, mode)
@@ -336,7 +336,7 @@ class SessionService:
         await self.records.save(record, replace(record.details, **changed))
 
     async def set_mode(self, record: SessionRecord, mode: str, slot: AgentSlot) -> None:
-        """By a client of ACP, in its agent's own words; it is set again of one that is started anew."""
+        """Set it for a client of ACP, in its agent's own words; it is set again of one that is started anew."""
         from legation.server.sessions.options import left_in
 
         session = await self.agents.attach(record, slot=slot)
@@ -347,7 +347,7 @@ class SessionService:
     async def set_option(
         self, record: SessionRecord, option: str, value: str | bool, slot: AgentSlot
     ) -> tuple[ConfigOption, ...]:
-        """The same, of any option."""
+        """Set any option likewise."""
         from legation.server.sessions.options import chosen_in
 
         session = await self.agents.attach(record, slot=slot)
@@ -363,8 +363,9 @@ class SessionService:
     # Ended.
 
     async def close(self, by: Principal, record: SessionRecord, *, reopens: bool) -> None:
-        """Idempotent; its history stays. A client of ACP may load it again if it `reopens`; else it is over for good, and no
-        process of it is left. What it had ends before this returns; an agent that is being given to it is not waited for."""
+        """Close it; idempotent, and its history stays. If it `reopens` a client of ACP may load it again; else no
+        process of it is left. What it had ends before this returns; an agent that is being given to it is not waited
+        for."""
         # To its end, also where whoever wanted it gives up: half of it would be another's to find.
         await self._ending.run(self._close(by, record, reopens=reopens))
 
@@ -391,8 +392,8 @@ class SessionService:
                 await self.agents.release(record, shared_too=not reopens)
 
     async def delete(self, by: Principal, session_id: str, *, slot: AgentSlot | None = None) -> None:
-        """For good, with all that was recorded of it: its name is left, so that it is not used again. `slot` is that of the
-        client of ACP that deletes it: its agent stays."""
+        """Delete all that was recorded of it; its name is not used again. `slot` is that of the client of ACP that
+        deletes it: its agent stays."""
         record = self.records.known(by.workspace, session_id)  # also one whose deletion was cut off
         if record is None:
             record = self.records.get(by.workspace, session_id)
@@ -419,7 +420,7 @@ class SessionService:
             raise
 
     async def _delete(self, record: SessionRecord, client: AgentSlot | None = None) -> None:
-        """Its record is the last to go: whatever cuts this off, the next start knows what is left to do."""
+        """Delete it, its record last: whatever cuts this off, the next start knows what is left to do."""
         await self.messages.stop(record)
         self.messages.drop(record)
         async with record.lock:
@@ -459,7 +460,7 @@ class SessionService:
             logger.warning("cannot remove all of a deleted session, %s: %s", record.id, error.message)
 
     async def _settle(self, by: Principal, record: SessionRecord, now: int) -> None:
-        """What was granted or entrusted to it goes with it, and what still waits in its name."""
+        """End what was granted or entrusted to it, and what still waits in its name."""
         await self.approvals.end(by, record)
         await self._secrets.destroy(record.workspace, record.details.sealed)
         mode = until_granted(record.details.permission_mode)
@@ -467,7 +468,7 @@ class SessionService:
         await self.records.save(record, left)
 
     async def _remove_folder(self, record: SessionRecord) -> None:
-        """One that was made for it, and that no other session works in: it is served with a session alone."""
+        """Remove one that was made for it, and that no other session works in: it is served with a session alone."""
         folder = Path(record.meta.cwd)
         work = await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / record.workspace)
         used = any(
@@ -481,7 +482,7 @@ class SessionService:
 
 
 def _remove(folder: Path) -> None:
-    """With folders in it that are read-only: package managers leave such ones."""
+    """Remove it with its read-only folders: package managers leave such ones."""
     for place, folders, _ in os.walk(folder):
         for each in (Path(place, name) for name in folders):
             with suppress(OSError):
@@ -493,7 +494,7 @@ def _remove(folder: Path) -> None:
 
 
 def _set_as(new: NewSession, former: Details) -> NewSession:
-    """What is not said is as it was there. The permission mode is not: it may be a grant, which was for that one."""
+    """Fill in what is not said. The permission mode is not: it may be a grant, which was for that one."""
     return replace(
         new,
         model=new.model or former.model,
@@ -503,12 +504,12 @@ def _set_as(new: NewSession, former: Details) -> NewSession:
 
 
 def _plain(session_id: str) -> str:
-    """As an audit log may have it: its client chose it."""
+    """Make it fit for an audit log: its client chose it."""
     return session_id if is_plain(session_id) else f"sha256:{sha256(session_id.encode()).hexdigest()[:24]}"
 
 
 def _host_of(workspace: str, kind: str = "process", name: str = "host", via: str | None = None) -> Principal:
-    """Who ends what nobody's credential ended here."""
+    """Return who ends what nobody's credential ended here."""
     return Principal(kind=kind, id=name, workspace=workspace, scopes=frozenset(), level=0, via=via)
 
 
