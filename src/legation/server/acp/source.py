@@ -28,7 +28,7 @@ KEPT_BYTES: Final = 2 * READ_BYTES  # of sessions' events, for whoever reads fro
 
 
 class _Session:
-    """One that is referred to: how its lines are made, and its stream for as long as anybody else has it."""
+    """Session that is referred to: how its lines are made, and its stream for as long as anybody else has it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,8 +54,8 @@ _NO_BLOCK: Final = _Block(0, ())
 
 
 class ConnectionSource(DerivedSource):
-    """The stream of a connection, or generations of it. With `messages` as its client reads it: messages alone, until
-    the connection is closed."""
+    """Stream of a connection, or generations of it. With `messages` as its client reads it: messages alone, until the
+    connection is closed."""
 
     def __init__(
         self, log: EventLog, stream: Stream, span: GenerationRange | None = None, *, messages: bool = False
@@ -89,7 +89,7 @@ class ConnectionSource(DerivedSource):
         return ConnectionSource(self._log, self._all, self._all.whole())
 
     def since(self, seq: int) -> list[Event] | None:
-        """As many as go out at once."""
+        """Return as many as go out at once."""
         entries = self._stream.since(seq)
         if not entries:
             return entries
@@ -123,7 +123,7 @@ class ConnectionSource(DerivedSource):
         return await self._stream.read_older(after) if found is None else found
 
     def _keep(self, after: int, unread: list[Event]) -> None:
-        """Nothing is read twice by one that reads on. Who has reached the end needs nothing of it any more."""
+        """Keep what one that reads on needs next. Who has reached the end needs nothing of it any more."""
         self._before_unread, self._unread = after, unread[:KEPT_ENTRIES]
         if not unread and after >= self.visible:
             self._blocks.clear()
@@ -131,7 +131,7 @@ class ConnectionSource(DerivedSource):
             del self._blocks[next(iter(self._blocks))]
 
     async def _resolved(self, entries: Sequence[Event]) -> tuple[list[Event], int]:
-        """The lines of about as many as one read of the store is, and of how many entries they are."""
+        """Return the lines of about as many as one read of the store is, and of how many entries they are."""
         lines, taken = self._lines(entries, READ_BYTES, {**self._blocks})
         while not lines and taken < len(entries):
             await self._read_block(entries[taken])
@@ -140,8 +140,8 @@ class ConnectionSource(DerivedSource):
         return lines, taken
 
     def _lines(self, entries: Sequence[Event], room: int, blocks: Blocks) -> tuple[list[Event], int]:
-        """The lines of the first entries, and of how many these are: up to one that must be read first, or as many as
-        there is room for."""
+        """Return the lines of the first entries, and of how many: up to one that must be read first, or as there is
+        room."""
         lines: list[Event] = []
         for count, entry in enumerate(entries):
             line = entry
@@ -186,7 +186,7 @@ class ConnectionSource(DerivedSource):
         return stream
 
     async def _read_block(self, entry: Event) -> None:
-        """What the entry stands for, and what follows that."""
+        """Read what the entry stands for, and what follows that."""
         begin, number = split_reference(entry.raw)
         session = self._sessions.get(begin) or self._meet(begin)
         stream = await self._log.find(session.name, self._workspace)
@@ -213,8 +213,8 @@ async def find(log: EventLog, name: str, workspace: str) -> ConnectionSource | N
 
 
 class MessageReader(LiveStreamReader):
-    """What a client reads, as sandbox-agent has it. Its end is a plain one: such clients know no farewells, and come back
-    with the last number they saw."""
+    """Reader for a client, as sandbox-agent has it. It ends plainly: such clients come back with the last number they
+    saw."""
 
     def __init__(
         self,
