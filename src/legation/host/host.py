@@ -9,6 +9,7 @@ INV-7  Diagnostics name variables, never values.       INV-8  A permission is an
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,11 +36,11 @@ from legation.host.options import (
 )
 from legation.host.requests.asks import Pending
 from legation.host.requests.handlers import Reverse
-from legation.host.requests.services import create_default_fs_handler
+from legation.host.requests.services import DefaultFs, DefaultTerminals
 from legation.host.session import HostContext, Session, Settle
 from legation.host.stream import HOST_STREAM, HostStream, Listener, Listeners
 from legation.host.turn import CutWords, PromptResult
-from legation.proc import ProcessLauncher
+from legation.proc import ProcessLauncher, child_environment
 from legation.store.backend import MemoryBackend
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
@@ -89,7 +90,11 @@ class AcpHost:
         self._stream.open(await self.log.stream(HOST_STREAM, options.workspace))
         self._launcher = options.launcher or ProcessLauncher(registry=homes.registry)
         forbidden = options.forbidden or ForbiddenPlaces([homes.data])
-        fs = create_default_fs_handler(self.folders_of, forbidden) if options.fs == "default" else options.fs
+        fs = DefaultFs() if options.fs == "default" else options.fs
+        if isinstance(fs, DefaultFs):
+            fs.bind(self.folders_of, forbidden)
+        if isinstance(options.terminal, DefaultTerminals):
+            options.terminal.bind(self.folders_of, forbidden, self._launcher, self._environment_of)
         context = HostContext(
             options=options,
             clock=self.clock,
@@ -116,6 +121,11 @@ class AcpHost:
     def folders_of(self, session_id: str) -> Sequence[Path] | None:
         session = self._sessions.find(session_id)
         return session.folders if session else None
+
+    def _environment_of(self, session_id: str) -> dict[str, str]:
+        """That of a terminal: the agent's home, and nothing of ours but what every program gets."""
+        home = self.session(session_id).home or self._homes.data
+        return child_environment({}, home=Path(home), tmp=Path(tempfile.gettempdir()))
 
     # Agents.
 

@@ -96,9 +96,9 @@ class JsonlBackend:
     durable = True
     keeps_parts = False
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lock = FolderLock(folder / "lock")
+    def __init__(self, folder: Path | str) -> None:
+        self._folder = Path(folder)
+        self._lock = FolderLock(self._folder / "lock")
         self._files: dict[str, _OpenFile] = {}
         # Loads that could not be ended yet: whether they are there, or were refused.
         self._loads: dict[str, bool] = {}

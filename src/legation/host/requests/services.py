@@ -30,7 +30,7 @@ from typing import Final, Generic, Self, TypeAlias, TypeVar
 from legation.agents.rpc import RpcFault
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, LegationError
 from legation.ids import new_id
-from legation.proc import Child, Command, Exit, Launcher, Pipes
+from legation.proc import Child, Command, Exit, Launcher, Pipes, ProcessLauncher
 from legation.store.datafolder import new_mode
 from legation.store.files import FOLDER, READ, open_below
 from legation.store.forbidden import ForbiddenPlaces
@@ -84,7 +84,9 @@ class SessionFiles:
             looked.check(os.fstat(at))
             _must_be(at, folder)
             for part in parts[:-1]:
-                at = _step(at, part, make=bool(flags & os.O_CREAT))
+                below = open_below(at, part, mode=new_mode(at) if flags & os.O_CREAT else None)
+                os.close(at)
+                at = below
                 looked.check(os.fstat(at))
             self._forbidden.check_open(at)  # a folder above the session's may have been replaced by a link
             fd = os.open(parts[-1], flags, 0o666, dir_fd=at)
@@ -116,13 +118,6 @@ def _must_be(at: int, folder: Path) -> None:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the session's folder has been moved or replaced")
 
 
-def _step(at: int, part: str, *, make: bool) -> int:
-    """Down into one folder; the descriptor of the one above is closed only when that worked."""
-    below = open_below(at, part, mode=new_mode(at) if make else None)
-    os.close(at)
-    return below
-
-
 @contextmanager
 def _told_to_agent(path: str) -> Iterator[None]:
     code = ErrorCode.INVALID_PARAMS
@@ -152,25 +147,33 @@ FoldersOf: TypeAlias = Callable[[str], Sequence[Path] | None]
 
 
 class DefaultFs:
-    def __init__(self, folders_of: FoldersOf, forbidden: ForbiddenPlaces) -> None:
+    """Files of a session's folders. What is not given here is given by the host that it is given to."""
+
+    def __init__(self, folders_of: FoldersOf | None = None, forbidden: ForbiddenPlaces | None = None) -> None:
         """`forbidden` is what no agent gets, although it lies in its session's folders."""
         self._folders_of = folders_of
         self._forbidden = forbidden
 
+    def bind(self, folders_of: FoldersOf, forbidden: ForbiddenPlaces) -> None:
+        self._folders_of = self._folders_of or folders_of
+        self._forbidden = self._forbidden or forbidden
+
     async def read_text_file(self, request: ReadTextFileRequest) -> ReadTextFileResponse:
-        folders = outermost(session_folders(self._folders_of, request.session_id))
-        return await asyncio.to_thread(lambda: SessionFiles(folders, self._forbidden).read(request))
+        return await asyncio.to_thread(self._files(request.session_id).read, request)
 
     async def write_text_file(self, request: WriteTextFileRequest) -> None:
-        folders = outermost(session_folders(self._folders_of, request.session_id))
-        await asyncio.to_thread(lambda: SessionFiles(folders, self._forbidden).write(request))
+        await asyncio.to_thread(self._files(request.session_id).write, request)
+
+    def _files(self, session_id: str) -> SessionFiles:
+        folders = outermost(session_folders(self._folders_of, session_id))
+        return SessionFiles(folders, self._forbidden or ForbiddenPlaces())
 
 
 create_default_fs_handler = DefaultFs
 
 
-def session_folders(folders_of: FoldersOf, session_id: str) -> Sequence[Path]:
-    folders = folders_of(session_id)
+def session_folders(folders_of: FoldersOf | None, session_id: str) -> Sequence[Path]:
+    folders = folders_of(session_id) if folders_of else None
     if folders is None:
         raise RpcFault(ErrorCode.INVALID_PARAMS, "there is no such session")
     return folders
@@ -330,15 +333,15 @@ _PACKED: Final = "LEGATION_SET_"  # and a number: a variable of the agent's, as 
 
 
 class DefaultTerminals:
-    """Give it the launcher that puts the agent's jail around each command."""
+    """Give it the launcher that puts the agent's jail around each command. What is not given here, the host gives."""
 
     def __init__(
         self,
-        launcher: Launcher,
-        environment: Environment,
+        launcher: Launcher | None = None,
+        environment: Environment | None = None,
         folders_of: FoldersOf | None = None,
         *,
-        forbidden: ForbiddenPlaces,
+        forbidden: ForbiddenPlaces | None = None,
     ) -> None:
         """`forbidden` is where no command starts, although it lies in the session's folders."""
         self._forbidden = forbidden
@@ -347,6 +350,15 @@ class DefaultTerminals:
         self._folders_of = folders_of
         self._shelves: dict[str, Shelf[Terminal]] = {}
         self._disposed = False
+
+    def bind(
+        self, folders_of: FoldersOf, forbidden: ForbiddenPlaces, launcher: Launcher, environment: Environment
+    ) -> None:
+        if self._launcher is None:  # else who made it knows all of it
+            self._folders_of = self._folders_of or folders_of
+        self._forbidden = self._forbidden or forbidden
+        self._launcher = self._launcher or launcher
+        self._environment = environment if self._environment is None else self._environment
 
     async def create(self, request: CreateTerminalRequest) -> str:
         shelf = self._shelf(request.session_id)
@@ -424,18 +436,12 @@ class DefaultTerminals:
             del self._shelves[session_id]
 
     async def _start(self, request: CreateTerminalRequest) -> Terminal:
-        given = self._environment
-        command = Command(
-            argv=_argv(request),
-            cwd=await self._place(request),
-            env={
-                **(given if isinstance(given, Mapping) else given(request.session_id)),
-                **_packed(request),
-            },
-            name="terminal",
-        )
+        given = self._environment or {}
+        env = {**(given if isinstance(given, Mapping) else given(request.session_id)), **_packed(request)}
+        command = Command(argv=_argv(request), cwd=await self._place(request), env=env, name="terminal")
+        launcher = self._launcher or ProcessLauncher()
         with _errors_told():
-            return await Terminal.start(self._launcher, command, _output_limit(request.output_byte_limit))
+            return await Terminal.start(launcher, command, _output_limit(request.output_byte_limit))
 
     async def _place(self, request: CreateTerminalRequest) -> Path:
         folders = session_folders(self._folders_of, request.session_id) if self._folders_of else None
@@ -444,7 +450,7 @@ class DefaultTerminals:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd must be an absolute path")
         if len(cwd) > MAX_PATH:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd is too long")
-        return await asyncio.to_thread(_confined, cwd, folders, self._forbidden)
+        return await asyncio.to_thread(_confined, cwd, folders, self._forbidden or ForbiddenPlaces())
 
 
 create_default_terminal_handler = DefaultTerminals
