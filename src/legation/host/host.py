@@ -294,11 +294,11 @@ class AcpHost:
             return await taken.resume()
 
     async def resume_or_load(
-        self, agent_id: str, session_id: str, place: SessionPlace = SessionPlace(), *, reopen: bool = False
+        self, agent_id: str, session_id: str, place: SessionPlace | None = None, *, reopen: bool = False
     ) -> SessionUpdated:
         """Resume a session, or load it where that is refused. What is shown stays, unless the agent tells something else
         that is no shorter. `reopen`: also one that was closed, which only a load does."""
-        agent = self._agent(agent_id)
+        agent, place = self._agent(agent_id), place or SessionPlace()
         async with self._lifecycle.taking_up(agent, session_id, place, reopen=reopen) as taken:
             return await taken.resume_or_load()
 

@@ -503,9 +503,8 @@ class SessionAgents:
         from legation.server.sessions.options import set_again
 
         place = given or SessionPlace()
-        if not place.mcp:
-            place = place._replace(mcp=await self._secrets.open(record.workspace, record.details.sealed))
-        await host.resume_or_load(agent_id, record.id, place, reopen=reopens)
+        servers = place.mcp or await self._secrets.open(record.workspace, record.details.sealed)
+        await host.resume_or_load(agent_id, record.id, place._replace(mcp=servers), reopen=reopens)
         session = host.session(record.id)
         record.prepared = session.process
         if given is not None and given.mcp:
