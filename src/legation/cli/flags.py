@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
 from legation.cli.output import line
-from legation.errors import ConfigInvalid, LegationError
+from legation.errors import ConfigInvalid, LegationError, NotFound
 from legation.settings import FIELDS, Settings, load, variable
 
 if TYPE_CHECKING:
@@ -20,9 +22,8 @@ if TYPE_CHECKING:
     from legation.secret import Secret
 
 
-# Flags that several commands share.
-
 Json = Annotated[bool, Parameter(negative="", help="One JSON object a line.")]
+L = TypeVar("L", "Legation", "AsyncLegation")
 _HELP = {field.name: field.description for field in FIELDS}
 
 
@@ -80,43 +81,39 @@ class ServerFlags:
 
 
 def settings_of(flags: SettingsFlags | LocalFlags | PlaceFlags | ServerFlags | None) -> Settings:
-    given = (
-        {field.name: getattr(flags, field.name) for field in fields(flags) if field.name in _HELP}
-        if flags
-        else {}
-    )
-    return load(given, os.environ)
-
-
-# How commands reach their server: the one that is named, else the one of this machine.
+    known = [field.name for field in fields(flags) if field.name in _HELP] if flags else []
+    return load({name: getattr(flags, name) for name in known}, os.environ)
 
 
 def server_path(path: Path) -> str:
-    """As the server takes it: absolute, and without `..`. Whether it is there, and where links lead, is for it to say."""
+    """Write a path as the server takes it: absolute, without `..`. Whether it is there, and where links lead, is for it to
+    say."""
     return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links, here
 
 
 def connect(flags: PlaceFlags | None) -> Legation:
+    """Connect to the server that is named, else to the one of this machine."""
     return connect_to(settings_of(flags), flags.workspace if flags else None)
 
 
 def connect_to(settings: Settings, workspace: str | None = None) -> Legation:
     from legation.client import Legation
 
-    if settings.url is None:
-        return Legation.find(settings.data_dir, workspace=workspace, outages=tell_outage)
-    return Legation.connect(settings.url, token_of(settings), workspace=workspace, outages=tell_outage)
+    return _connection(Legation, settings, workspace, tell_outage)
 
 
 def connect_async(flags: PlaceFlags | None, outages: Outages | None = None) -> AsyncLegation:
-    """As `connect`, awaited. `outages` is told instead of whoever reads standard error."""
+    """Connect as `connect` does, awaited. `outages` is told instead of whoever reads standard error."""
     from legation.client import AsyncLegation
 
-    place, workspace = settings_of(flags), flags.workspace if flags else None
-    told = outages or tell_outage
-    if place.url is None:
-        return AsyncLegation.find(place.data_dir, workspace=workspace, outages=told)
-    return AsyncLegation.connect(place.url, token_of(place), workspace=workspace, outages=told)
+    workspace = flags.workspace if flags else None
+    return _connection(AsyncLegation, settings_of(flags), workspace, outages or tell_outage)
+
+
+def _connection(client: type[L], settings: Settings, workspace: str | None, outages: Outages) -> L:
+    if settings.url is None:
+        return client.find(settings.data_dir, workspace=workspace, outages=outages)
+    return client.connect(settings.url, token_of(settings), workspace=workspace, outages=outages)
 
 
 def token_of(settings: Settings) -> Secret:
@@ -126,8 +123,19 @@ def token_of(settings: Settings) -> Secret:
 
 
 def tell_outage(error: LegationError | None) -> None:
-    """Of a stream that is followed: said once for each outage, whatever it takes to come back."""
+    """Say once for each outage of a followed stream that the server is away, or back."""
     print(f"legation: {outage(error)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def explained(verb: str, noun: str, id_: str, listing: str) -> Iterator[None]:
+    """Say what to do here about an id that is unknown, where the server can only name a route."""
+    try:
+        yield
+    except NotFound:
+        raise NotFound(
+            f"cannot {verb} {line(id_)}: there is no such {noun} here; give the whole id, as `legation {listing}` lists it"
+        ) from None
 
 
 def outage(error: LegationError | None) -> str:

@@ -6,9 +6,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import Terminal, line, say_json, show
-from legation.errors import NotFound
+from legation.cli.flags import Json, PlaceFlags, connect, explained
+from legation.cli.output import line, say, show, tell
 from legation.wire.api.approvals import GrantView
 
 app = App(
@@ -26,7 +25,7 @@ def list_(
     all: Annotated[bool, Parameter(negative="", help="Also those that ended.")] = False,  # noqa: A002
     json: Json = False,
     settings: PlaceFlags | None = None,
-) -> int:
+) -> None:
     """List the grants that are in force."""
     columns = {
         "id": lambda grant: grant.id,
@@ -39,13 +38,9 @@ def list_(
         "reason": lambda grant: grant.reason,
     }
     with connect(settings) as server:
-        show(
-            (grant for grant in server.grants.list() if all or grant.active),
-            columns,
-            json=json,
-            if_empty="no grants in force; give one with: legation grants give AGENT TOOLS --for 1h",
-        )
-    return 0
+        rows = (grant for grant in server.grants.list() if all or grant.active)
+        empty = "no grants in force; give one with: legation grants give AGENT TOOLS --for 1h"
+        show(rows, columns, json=json, if_empty=empty)
 
 
 def _left(grant: GrantView) -> str:
@@ -56,8 +51,8 @@ def _left(grant: GrantView) -> str:
 
 @app.command
 def give(
-    agent: str,
-    tools: str,
+    agent: Annotated[str, Parameter(help="A name, or a pattern such as 'claude-*'. Put it in quotes.")],
+    tools: Annotated[str, Parameter(help="A name, or a pattern such as 'github.read_*'. Put it in quotes.")],
     /,
     *,
     duration: Annotated[str, Parameter(name="--for", help="How long: 30m, 1h, 2h30m. It is bounded.")],
@@ -67,44 +62,22 @@ def give(
     reason: Annotated[str | None, Parameter(help="Why; kept in the trace.")] = None,
     json: Json = False,
     settings: PlaceFlags | None = None,
-) -> int:
-    """Let agents use tools without asking, for a while. It never lifts a `deny`, and only a person gives one.
-
-    Parameters
-    ----------
-    agent
-        A name, or a pattern such as 'claude-*'. Put it in quotes.
-    tools
-        A name, or a pattern such as 'github.read_*'. Put it in quotes.
-    """
+) -> None:
+    """Let agents use tools without asking, for a while. It never lifts a `deny`, and only a person gives one."""
     with connect(settings) as server:
         given = server.grants.give(agent, tools, duration, kinds=list(kind) or None, reason=reason)
-    if json:
-        say_json(given)
-        return 0
-    Terminal().say(
-        f"{line(given.id)}: {line(given.agent)} may use {line(given.tools)} for {line(given.remaining)}; "
-        f"end it with: legation grants revoke {line(given.id)}"
-    )
-    return 0
+    what = f"{line(given.id)}: {line(given.agent)} may use {line(given.tools)} for {line(given.remaining)}"
+    tell(given, f"{what}; end it with: legation grants revoke {line(given.id)}", json=json)
 
 
 @app.command
-def revoke(grant: str, /, *, settings: PlaceFlags | None = None) -> int:
-    """End a grant, at once: what it covered is asked about again.
-
-    Parameters
-    ----------
-    grant
-        Its whole id, as listed: grt_...
-    """
-    with connect(settings) as server:
-        try:
-            server.grants.revoke(grant)
-        except NotFound:
-            raise NotFound(
-                f"cannot revoke {line(grant)}: there is no such grant here; "
-                "give the whole id, as `legation grants` lists it"
-            ) from None
-    Terminal().say(f"revoked {line(grant)}")
-    return 0
+def revoke(
+    grant: Annotated[str, Parameter(help="Its whole id, as listed: grt_...")],
+    /,
+    *,
+    settings: PlaceFlags | None = None,
+) -> None:
+    """End a grant, at once: what it covered is asked about again."""
+    with connect(settings) as server, explained("revoke", "grant", grant, "grants"):
+        server.grants.revoke(grant)
+    say(f"revoked {line(grant)}")

@@ -5,22 +5,21 @@ from __future__ import annotations
 from cyclopts import App
 
 from legation.cli.flags import PlaceFlags, connect
-from legation.cli.output import Terminal
+from legation.cli.output import say
 
 app = App(name="keys", help="Keys: make one, or put a new one to use.")
 
 
 @app.command
-def new() -> int:
+def new() -> None:
     """Print a fresh key, for LEGATION_VAULT_KEY, LEGATION_TOKEN_PEPPER, LEGATION_COOKIE_KEY or LEGATION_TOKEN."""
     from legation.store.secrets.keys import new_key_text
 
-    Terminal().say(new_key_text())
-    return 0
+    say(new_key_text())
 
 
 @app.command
-def rotate(*, settings: PlaceFlags | None = None) -> int:
+def rotate(*, settings: PlaceFlags | None = None) -> None:
     """Seal with a new vault key from now on, and re-wrap what is sealed; then the old one is forgotten.
 
     For keys in the data folder. Where they are set as LEGATION_VAULT_KEY, put a new one before the old one,
@@ -28,7 +27,5 @@ def rotate(*, settings: PlaceFlags | None = None) -> int:
     """
     with connect(settings) as server:
         done = server.rotate_keys()
-    out = Terminal()
-    out.say(f"now key {done.key_id}; {done.rewrapped} re-wrapped")
-    out.say("backups made before this open only with the key of then", "dim")
-    return 0
+    say(f"now key {done.key_id}; {done.rewrapped} re-wrapped")
+    say("backups made before this open only with the key of then", "dim")

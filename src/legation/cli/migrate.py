@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from legation.cli.flags import LocalFlags, settings_of
-from legation.cli.output import Terminal
+from legation.cli.output import say
 
 if TYPE_CHECKING:
     from legation.settings import Settings
@@ -34,14 +34,13 @@ async def _migrate(settings: Settings, *, check: bool) -> int:
     from legation.store.database import migrations
 
     prepare_folder(settings.data_dir)
-    out = Terminal()
     async with open_database(settings, SystemClock()) as database:
         version = await database.version()
         missing = migrations.chain()[version:]
         if check:
-            out.say(f"schema {version}, {len(missing)} migration(s) to apply")
+            say(f"schema {version}, {len(missing)} migration(s) to apply")
             return 1 if missing else 0
         for migration in await database.migrate():
-            out.say(f"applied {migration}")
-        out.say(f"schema {migrations.newest()}: up to date")
+            say(f"applied {migration}")
+        say(f"schema {migrations.newest()}: up to date")
     return 0

@@ -1,4 +1,7 @@
-"""Text for terminals, tables, JSON lines and progress."""
+"""Text for terminals, tables, JSON lines and progress.
+
+Agents' words pass through `plain` before they are shown: a control sequence in them could move the cursor, rewrite what
+was asked, or type into the user's shell."""
 
 from __future__ import annotations
 
@@ -11,11 +14,6 @@ from datetime import UTC, datetime
 from threading import Lock
 from types import TracebackType
 from typing import Final, Literal, Self, TextIO, TypeVar
-
-import msgspec
-
-# What a terminal may be told. Agents' words pass through `plain` before they are shown: a control sequence in
-# them could move the cursor, rewrite what was asked, or type into the user's shell.
 
 Style = Literal["dim", "bold", "green", "red", "yellow", "cyan"]
 
@@ -59,6 +57,11 @@ class Terminal:
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style and self.colour and text else text
 
 
+def say(text: str = "", style: Style | None = None) -> None:
+    """Write a line to standard output."""
+    Terminal().say(text, style)
+
+
 def paint_diff(terminal: Terminal, diff: str) -> None:
     for text in plain(diff).splitlines():
         terminal.say(text, _diff_style(text))
@@ -71,14 +74,13 @@ def _diff_style(text: str) -> Style | None:
     return styles.get(text[:1])
 
 
-# Lists: columns for people, one JSON object a line for programs.
-
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 def show(
     rows: Iterable[T], columns: Mapping[str, Callable[[T], str | None]], *, json: bool, if_empty: str
 ) -> None:
+    """List rows: columns for people, one JSON object a line for programs."""
     if json:
         for row in rows:
             say_json(row)
@@ -97,29 +99,39 @@ def _spread(cells: Iterable[str], widths: Iterable[int]) -> str:
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
+def tell(value: object, text: str, *, json: bool) -> None:
+    """Say the text to people, the value to programs."""
+    if json:
+        say_json(value)
+    else:
+        say(text)
+
+
 def say_json(value: object) -> None:
+    import msgspec  # most commands say no JSON
+
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def when(ms: int | None) -> str | None:
-    """A time as people and scripts read it."""
+    """Write a time as people and scripts read it."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def named(by: str | None, name: str | None) -> str | None:
-    """Who did something: a person by name, with the id that is theirs alone."""
+    """Name who did something: a person by name, with the id that is theirs alone."""
     return by if name is None else f"{name} ({by})"
 
-
-# How far long work is: one line that is written over, where somebody looks at it, and nothing elsewhere.
 
 PERIOD: Final = 0.1  # seconds between two looks: the reader's eye
 _MEGABYTE: Final = 1_000_000
 
 
 class ProgressLine:
-    """`total` is that of every call which gives none, where it is known; `then` is what comes when all of it is there."""
+    """How far long work is: one line that is written over, where somebody looks at it, and nothing elsewhere.
+
+    `total` is that of every call which gives none, where it is known; `then` is what comes when all of it is there."""
 
     def __init__(self, name: str, out: TextIO, *, total: int | None = None, then: str | None = None) -> None:
         self._name, self._out, self._mutex = line(name), out, Lock()

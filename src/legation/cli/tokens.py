@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import Terminal, line, say_json, show, when
+from legation.cli.output import Terminal, line, say, show, tell, when
 from legation.wire.api.identity import Token, TokenKind
 from legation.wire.principal import SCOPE_MEANINGS, Scope
 
@@ -18,11 +18,7 @@ _SCOPES = "; ".join(f"{scope}: {meaning}" for scope, meaning in SCOPE_MEANINGS.i
 
 @app.default
 @app.command(name="list")
-def list_(
-    *,
-    json: Json = False,
-    settings: PlaceFlags | None = None,
-) -> int:
+def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
     """List the tokens of the workspace. The tokens themselves are kept nowhere."""
     with connect(settings) as server:
         columns = {
@@ -34,13 +30,8 @@ def list_(
             "last used": lambda token: when(token.last_used_at),
             "state": _state,
         }
-        show(
-            server.tokens.list(),
-            columns,
-            json=json,
-            if_empty="no tokens; make one with: legation tokens new LABEL",
-        )
-    return 0
+        empty = "no tokens; make one with: legation tokens new LABEL"
+        show(server.tokens.list(), columns, json=json, if_empty=empty)
 
 
 def _state(token: Token) -> str:
@@ -51,7 +42,7 @@ def _state(token: Token) -> str:
 
 @app.command
 def new(
-    label: str,
+    label: Annotated[str, Parameter(help="What it is for, to tell it from others.")],
     /,
     *,
     kind: Annotated[
@@ -62,38 +53,24 @@ def new(
     days: Annotated[int | None, Parameter(help="Expires after so many days. Without it, never.")] = None,
     json: Json = False,
     settings: PlaceFlags | None = None,
-) -> int:
-    """Make a token and print it, this once.
-
-    Parameters
-    ----------
-    label
-        What it is for, to tell it from others.
-    """
+) -> None:
+    """Make a token and print it, this once."""
     with connect(settings) as server:
         made = server.tokens.create(label, kind=kind, scopes=list(scope) or None, expires_in_days=days)
-    if json:
-        say_json(made)
-        return 0
-    out = Terminal()
-    out.say(made.secret)
-    Terminal(sys.stderr).say(
-        f"{made.token.id} ({line(made.token.label)}): {' '.join(made.token.scopes)}. It is shown this once; keep it.",
-        "dim",
-    )
-    return 0
+    tell(made, made.secret, json=json)
+    if not json:
+        what = f"{made.token.id} ({line(made.token.label)}): {' '.join(made.token.scopes)}"
+        Terminal(sys.stderr).say(f"{what}. It is shown this once; keep it.", "dim")
 
 
 @app.command
-def revoke(token: str, /, *, settings: PlaceFlags | None = None) -> int:
-    """End a token, at once and for good.
-
-    Parameters
-    ----------
-    token
-        Its id, as listed: tok_...
-    """
+def revoke(
+    token: Annotated[str, Parameter(help="Its id, as listed: tok_...")],
+    /,
+    *,
+    settings: PlaceFlags | None = None,
+) -> None:
+    """End a token, at once and for good."""
     with connect(settings) as server:
         server.tokens.revoke(token)
-    Terminal().say(f"revoked {line(token)}")
-    return 0
+    say(f"revoked {line(token)}")

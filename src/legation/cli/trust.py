@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, PlaceFlags, connect, server_path
-from legation.cli.output import Terminal, line, say_json, show, when
+from legation.cli.output import line, say, show, tell, when
 from legation.errors import NotFound
 from legation.wire.api.identity import TrustView
 
@@ -25,31 +26,30 @@ Without a folder it lists those that you trust.""",
 
 
 @app.default
-def trust(folder: Path | None = None, /, *, json: Json = False, settings: PlaceFlags | None = None) -> int:
+def trust(
+    folder: Annotated[
+        Path | None,
+        Parameter(help="A repository's root, or a folder above several. One named as a command: ./remove"),
+    ] = None,
+    /,
+    *,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> None:
     """Trust a folder and all beneath it; without one, list those that are trusted.
 
     It counts for agents that start from then on. `legation exec --trust` trusts for one run.
-
-    Parameters
-    ----------
-    folder
-        A repository's root, or a folder above several. One named as a command: ./remove
     """
     if folder is None:
-        return _list(json=json, settings=settings)
+        _list(json=json, settings=settings)
+        return
     with connect(settings) as server:
         given = server.trust.give(server_path(folder))
-    if json:
-        say_json(given)
-        return 0
-    Terminal().say(
-        f"trusted {line(given.folder)}: what it says to agents counts from now on; "
-        f"end it with: legation trust remove {line(given.folder)}"
-    )
-    return 0
+    what = f"trusted {line(given.folder)}: what it says to agents counts from now on"
+    tell(given, f"{what}; end it with: legation trust remove {line(given.folder)}", json=json)
 
 
-def _list(*, json: bool, settings: PlaceFlags | None) -> int:
+def _list(*, json: bool, settings: PlaceFlags | None) -> None:
     columns = {
         "folder": lambda each: each.folder,
         "state": lambda each: each.state,
@@ -57,29 +57,22 @@ def _list(*, json: bool, settings: PlaceFlags | None) -> int:
         "since": lambda each: when(each.created_at),
     }
     with connect(settings) as server:
-        show(
-            server.trust.list(),
-            columns,
-            json=json,
-            if_empty="no folder is trusted; trust one with: legation trust FOLDER",
-        )
-    return 0
+        empty = "no folder is trusted; trust one with: legation trust FOLDER"
+        show(server.trust.list(), columns, json=json, if_empty=empty)
 
 
 @app.command
-def remove(folder: Path, /, *, settings: PlaceFlags | None = None) -> int:
-    """Trust a folder no more. Agents that run keep what they have read.
-
-    Parameters
-    ----------
-    folder
-        As listed; it need not be there any more.
-    """
+def remove(
+    folder: Annotated[Path, Parameter(help="As listed; it need not be there any more.")],
+    /,
+    *,
+    settings: PlaceFlags | None = None,
+) -> None:
+    """Trust a folder no more. Agents that run keep what they have read."""
     with connect(settings) as server:
         found = _find(folder, list(server.trust.list()))
         server.trust.withdraw(found.id)
-    Terminal().say(f"no longer trusted: {line(found.folder)}")
-    return 0
+    say(f"no longer trusted: {line(found.folder)}")
 
 
 def _find(folder: Path, trusted: list[TrustView]) -> TrustView:

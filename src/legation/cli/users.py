@@ -7,16 +7,18 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import Terminal, line, say_json, show, when
+from legation.cli.output import line, say, show, tell, when
 from legation.wire.api.identity import User
 from legation.wire.principal import Role
 
 app = App(name="users", help="People: list, add, sign in, disable.")
 
+UserId = Annotated[str, Parameter(help="Whom, by id.")]
+
 
 @app.default
 @app.command(name="list")
-def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
+def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
     """List the users of the installation."""
     with connect(settings) as server:
         columns = {
@@ -27,7 +29,6 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
             "state": _state,
         }
         show(server.users.list(), columns, json=json, if_empty="no users")
-    return 0
 
 
 def _state(user: User) -> str:
@@ -36,7 +37,7 @@ def _state(user: User) -> str:
 
 @app.command
 def new(
-    name: str,
+    name: Annotated[str, Parameter(help="How they are shown to others.")],
     /,
     *,
     email: Annotated[str | None, Parameter(help="Their address; nobody else may have it.")] = None,
@@ -44,67 +45,40 @@ def new(
     admin: Annotated[bool, Parameter(negative="", help="May manage the whole installation.")] = False,
     json: Json = False,
     settings: PlaceFlags | None = None,
-) -> int:
-    """Add a user. `legation users link` then makes a link by which they sign in.
-
-    Parameters
-    ----------
-    name
-        How they are shown to others.
-    """
+) -> None:
+    """Add a user. `legation users link` then makes a link by which they sign in."""
     with connect(settings) as server:
         user = server.users.create(name, email=email, role=role, instance_admin=admin)
-    if json:
-        say_json(user)
-    else:
-        Terminal().say(f"added {user.id} ({line(user.name)}); next: legation users link {user.id}")
-    return 0
+    tell(user, f"added {user.id} ({line(user.name)}); next: legation users link {user.id}", json=json)
 
 
 @app.command
-def link(user: str | None = None, /, *, json: Json = False, settings: PlaceFlags | None = None) -> int:
-    """Make a link that signs a user in, once, within ten minutes.
-
-    Parameters
-    ----------
-    user
-        Whose, by id. Without it, your own.
-    """
+def link(
+    user: Annotated[str | None, Parameter(help="Whose, by id. Without it, your own.")] = None,
+    /,
+    *,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> None:
+    """Make a link that signs a user in, once, within ten minutes."""
     with connect(settings) as server:
         made = server.sign_in_link(user)
-    if json:
-        say_json(made)
-    else:
-        Terminal().say(made.url)
-    return 0
+    tell(made, made.url, json=json)
 
 
 @app.command
-def disable(user: str, /, *, settings: PlaceFlags | None = None) -> int:
-    """Shut a user out: every session and token of theirs ends at once. What they did stays.
-
-    Parameters
-    ----------
-    user
-        Whom, by id.
-    """
-    return _change(user, settings, disabled=True)
+def disable(user: UserId, /, *, settings: PlaceFlags | None = None) -> None:
+    """Shut a user out: every session and token of theirs ends at once. What they did stays."""
+    _change(user, settings, disabled=True)
 
 
 @app.command
-def enable(user: str, /, *, settings: PlaceFlags | None = None) -> int:
-    """Let a disabled user in again.
-
-    Parameters
-    ----------
-    user
-        Whom, by id.
-    """
-    return _change(user, settings, disabled=False)
+def enable(user: UserId, /, *, settings: PlaceFlags | None = None) -> None:
+    """Let a disabled user in again."""
+    _change(user, settings, disabled=False)
 
 
-def _change(user: str, settings: PlaceFlags | None, *, disabled: bool) -> int:
+def _change(user: str, settings: PlaceFlags | None, *, disabled: bool) -> None:
     with connect(settings) as server:
         changed = server.users.change(user, disabled=disabled)
-    Terminal().say(f"{changed.id} ({line(changed.name)}) is {_state(changed)}")
-    return 0
+    say(f"{changed.id} ({line(changed.name)}) is {_state(changed)}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from cyclopts import App
+from typing import Annotated
+
+from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import Terminal, line, say_json, show, when
+from legation.cli.output import line, say, show, tell, when
 from legation.wire.principal import Role
 
 app = App(name="workspaces", help="Workspaces and their members: list, make, give roles.")
 LOCAL = "local"
 
+UserId = Annotated[str, Parameter(help="Whom, by id.")]
+
 
 @app.default
 @app.command(name="list")
-def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
+def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
     """List your workspaces."""
     with connect(settings) as server:
         columns = {
@@ -24,29 +28,24 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
             "since": lambda workspace: when(workspace.created_at),
         }
         show(server.workspaces.list(), columns, json=json, if_empty="no workspaces")
-    return 0
 
 
 @app.command
-def new(name: str, /, *, json: Json = False, settings: PlaceFlags | None = None) -> int:
-    """Make a workspace; you become its owner.
-
-    Parameters
-    ----------
-    name
-        How it is shown.
-    """
+def new(
+    name: Annotated[str, Parameter(help="How it is shown.")],
+    /,
+    *,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> None:
+    """Make a workspace; you become its owner."""
     with connect(settings) as server:
         made = server.workspaces.create(name)
-    if json:
-        say_json(made)
-    else:
-        Terminal().say(f"made {made.id} ({line(made.name)})")
-    return 0
+    tell(made, f"made {made.id} ({line(made.name)})", json=json)
 
 
 @app.command
-def members(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
+def members(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
     """List who is in a workspace, and as what."""
     workspace = _chosen(settings)
     with connect(settings) as server:
@@ -57,52 +56,33 @@ def members(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
             "since": lambda member: when(member.since),
         }
         show(server.workspaces.members(workspace), columns, json=json, if_empty="no members")
-    return 0
 
 
 @app.command
 def set_role(
-    user: str,
-    role: Role,
+    user: UserId,
+    role: Annotated[
+        Role,
+        Parameter(help="owner: everything; operator: run agents; approver: decide approvals; viewer: see."),
+    ],
     /,
     *,
     settings: PlaceFlags | None = None,
-) -> int:
-    """Put a user into a workspace, or change what they may do there.
-
-    Parameters
-    ----------
-    user
-        Whom, by id.
-    role
-        owner: everything; operator: run agents; approver: decide approvals; viewer: see.
-    """
+) -> None:
+    """Put a user into a workspace, or change what they may do there."""
     workspace = _chosen(settings)
     with connect(settings) as server:
         member = server.workspaces.set_role(workspace, user, role)
-    Terminal().say(f"{member.user} ({line(member.name)}) is {member.role} of {line(workspace)}")
-    return 0
+    say(f"{member.user} ({line(member.name)}) is {member.role} of {line(workspace)}")
 
 
 @app.command
-def remove(
-    user: str,
-    /,
-    *,
-    settings: PlaceFlags | None = None,
-) -> int:
-    """Take a user out of a workspace; their tokens for it end with that.
-
-    Parameters
-    ----------
-    user
-        Whom, by id.
-    """
+def remove(user: UserId, /, *, settings: PlaceFlags | None = None) -> None:
+    """Take a user out of a workspace; their tokens for it end with that."""
     workspace = _chosen(settings)
     with connect(settings) as server:
         server.workspaces.remove(workspace, user)
-    Terminal().say(f"removed {line(user)} from {line(workspace)}")
-    return 0
+    say(f"removed {line(user)} from {line(workspace)}")
 
 
 def _chosen(settings: PlaceFlags | None) -> str:
